@@ -166,15 +166,12 @@ def oracle_texts(case: Case, source: list[int], n_new: int, **options: Any) -> A
         )  # fmt: skip
 
 
-def test_texts_begin_as_the_files_say(case: Case) -> None:
-    named = case.network.generation_config
-    start = [named.decoder_start_token_id, named.forced_bos_token_id]
-    assert list(case.model.decoder_start) == [token for token in start if token is not None]
-
-
 def test_greedy_texts_equal_transformers(case: Case) -> None:
     """Sources of unequal lengths in one batch, plain and by speculation."""
     sources = [case.source(n).tolist() for n in (3, 21, 40)]
+    named = case.network.generation_config
+    start = [named.decoder_start_token_id, named.forced_bos_token_id]
+    assert list(case.model.decoder_start) == [token for token in start if token is not None]
     options: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0, "ignore_eos": True}
     found = specdec.generate(case.model, None, sources, **options)
     guessed = specdec.generate(case.model, case.model, sources, gamma=3, **options)

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import reference
-from specdec.checkpoints import open_checkpoint
 from worlds.canonical import step_by_step
 from worlds.families import ARCHITECTURES, CASES, ENCODER_DECODERS
 from worlds.folders import write_hf
@@ -216,36 +214,6 @@ def test_mimo_is_a_qwen_2_with_a_head_beside(tmp_path):
     for n in (2, 3, 17, 40):
         result = specdec.generate(model, draft, ids[:n].tolist(), max_new_tokens=2, gamma=1, ignore_eos=True)
         assert result.trace.rounds[0].drafted == (int(logits[n - 2].argmax()),)
-
-
-def test_a_lamda_like_decoder(tmp_path):
-    """No class has it: the buckets are those of T5, the decoder is the NumPy reference."""
-    config = {
-        "architectures": ["LamdaForCausalLM"], "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2,
-        "intermediate_size": 40, "num_attention_heads": 4, "head_dim": 8, "max_position_embeddings": 96,
-        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 40,
-    }  # fmt: skip
-    rng = np.random.default_rng(1)
-    shapes = {"embed_tokens.weight": (61, 24), "norm.weight": (24,), "relative_attention_bias.weight": (8, 4)}
-    for i in range(2):
-        for name, shape in (
-            ("input_layernorm", (24,)), ("post_attention_layernorm", (24,)), ("self_attn.q_proj", (32, 24)),
-            ("self_attn.k_proj", (32, 24)), ("self_attn.v_proj", (32, 24)), ("self_attn.o_proj", (24, 32)),
-            ("mlp.gate_proj", (40, 24)), ("mlp.up_proj", (40, 24)), ("mlp.down_proj", (24, 40)),
-        ):  # fmt: skip
-            shapes[f"layers.{i}.{name}.weight"] = shape
-    tensors = {f"model.{n}": rng.normal(0.0, 0.3, s).astype(np.float32) for n, s in shapes.items()}
-    model = specdec.load(write_hf(tmp_path / "lamda", config, tensors))
-    distances = torch.arange(96)
-    buckets = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket(
-        -distances, bidirectional=False, num_buckets=8, max_distance=40
-    ).tolist()
-    starts = [buckets.index(bucket) for bucket in range(8)]
-    assert model.config.relative_buckets == tuple(starts)
-    canonical = dict(open_checkpoint(tmp_path / "lamda").config)
-    weights = {name: array for name, array, _ in open_checkpoint(tmp_path / "lamda").tensors()}
-    ids = rng.integers(0, 61, 90)
-    assert_near(model.logits(ids), reference.logits(canonical, weights, ids.tolist()))
 
 
 # ------------------------------------------------------------------------------------- numbers and files

@@ -25,6 +25,12 @@ def write(folder: Path, architecture: str, **changes: Any) -> Path:
     return tiny_folder(folder / "model", architecture, **changes)
 
 
+def tiny(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A config.json, and weights for it."""
+    config = CONFIGS[name] | changes | {"architectures": [name]}
+    return config, random_weights(name, config)
+
+
 def canonical(architecture: str, config: dict[str, Any], n_ctx: int | None = None) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that the family does not have
@@ -67,8 +73,7 @@ def test_logits_are_those_of_the_reference(tmp_path: Path, architecture: str) ->
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_bf16_files_give_the_same_model_as_their_values_in_f32(tmp_path: Path, architecture: str) -> None:
     """Whatever is done to the tensors on the way, such as adding 1 to norms."""
-    config = CONFIGS[architecture] | {"architectures": [architecture]}
-    weights = random_weights(architecture, config)
+    config, weights = tiny(architecture)
     halves = {name: (a.view("<u4") >> 16 << 16).view("<f4") for name, a in weights.items()}
     ids = list(range(12))
     one = specdec.load(write_hf(tmp_path / "f32", config, halves), "f32")
@@ -96,9 +101,7 @@ def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architect
 
 def test_a_lamda_like_decoder_is_sampled_from_its_top_40(tmp_path: Path) -> None:
     """As LaMDA is in section 4 of the paper (arXiv 2211.17192)."""
-    name = "LamdaForCausalLM"
-    config = CONFIGS[name] | {"vocab_size": 61, "architectures": [name]}
-    weights = random_weights(name, config)
+    config, weights = tiny("LamdaForCausalLM", vocab_size=61)
     target = specdec.load(write_hf(tmp_path / "target", config, weights))
     draft = specdec.load(
         write_hf(tmp_path / "draft", config, {n: a * np.float32(0.9) for n, a in weights.items()})
@@ -238,14 +241,13 @@ def test_what_is_wrong_is_named(
 
 def opt_350m() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The configuration and the weights of a tiny one: embeddings of 6 numbers."""
-    config = CONFIGS["OPTForCausalLM"] | {"do_layer_norm_before": False}
-    weights = random_weights("OPTForCausalLM", config)
+    config, weights = tiny("OPTForCausalLM", do_layer_norm_before=False)
     rng, prefix = np.random.default_rng(4), "model.decoder"
     weights |= {
         f"{prefix}.{name}.weight": rng.normal(0.0, 0.3, shape).astype("<f4")
         for name, shape in (("embed_tokens", (17, 6)), ("project_in", (16, 6)), ("project_out", (6, 16)))
     }
-    return config | {"architectures": ["OPTForCausalLM"], "word_embed_proj_dim": 6}, weights
+    return config | {"word_embed_proj_dim": 6}, weights
 
 
 @pytest.mark.parametrize("own_head", [False, True])
@@ -296,9 +298,7 @@ def t5_logits(folder: Path, **options: Any) -> np.ndarray:
 
 def test_tables_that_a_file_names_more_than_once(tmp_path: Path) -> None:
     """As files of transformers 4 do, with a table that nothing reads; and a file without the shared name."""
-    name = "T5ForConditionalGeneration"
-    config = CONFIGS[name] | {"architectures": [name]}
-    weights = random_weights(name, config)
+    config, weights = tiny("T5ForConditionalGeneration")
     expected = t5_logits(write_hf(tmp_path / "one", config, weights))
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
     unused = {
@@ -318,9 +318,7 @@ def test_tables_that_a_file_names_more_than_once(tmp_path: Path) -> None:
 
 def test_a_head_counts_where_it_is_there_and_scaling_is_a_field_of_its_own(tmp_path: Path) -> None:
     """T5 1.1 as transformers 4 wrote it, with ``tie_word_embeddings`` false, and as 5 writes it."""
-    name = "T5ForConditionalGeneration"
-    former = CONFIGS[name] | {"architectures": [name], "tie_word_embeddings": False}
-    weights = random_weights(name, former)
+    former, weights = tiny("T5ForConditionalGeneration", tie_word_embeddings=False)
     assert "lm_head.weight" in weights
     one = specdec.load(write_hf(tmp_path / "former", former, weights))
     present = former | {"tie_word_embeddings": True, "scale_decoder_outputs": False}
@@ -334,9 +332,7 @@ def test_a_head_counts_where_it_is_there_and_scaling_is_a_field_of_its_own(tmp_p
 
 
 def test_a_bart_without_a_bias_of_logits(tmp_path: Path) -> None:
-    name = "BartForConditionalGeneration"
-    config = CONFIGS[name] | {"architectures": [name]}
-    weights = random_weights(name, config)
+    config, weights = tiny("BartForConditionalGeneration")
     zeros = np.zeros_like(weights.pop("final_logits_bias"))
     one = specdec.load(write_hf(tmp_path / "zeros", config, weights | {"final_logits_bias": zeros}))
     other = specdec.load(write_hf(tmp_path / "absent", config, weights))
@@ -399,9 +395,7 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
 
 def test_bytes_as_tokens(tmp_path: Path) -> None:
     """ByT5 has no vocabulary file; sources end with end of text, texts begin as the files say."""
-    name = "T5ForConditionalGeneration"
-    config = CONFIGS[name] | {"vocab_size": 384, "architectures": [name]}
-    folder = write_hf(tmp_path / "model", config, random_weights(name, config))
+    folder = write_hf(tmp_path / "model", *tiny("T5ForConditionalGeneration", vocab_size=384))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
     model = specdec.load(folder)
     assert model.source_ids("é a").tolist() == [198, 172, 35, 100, 1]

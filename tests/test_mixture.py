@@ -209,17 +209,16 @@ def test_configurations_that_contradict_themselves(changes: dict[str, Any], mess
 
 def test_names_of_tensors() -> None:
     config = MIXTURES["mixture-chosen-some-layers"]
-    shapes = _core.tensor_shapes(config)
+    shapes, tensors = _core.tensor_shapes(config), random_tensors(config)
     assert shapes["layers.2.experts.39.mlp_down.weight"] == (48, 40)
     assert shapes["layers.1.mlp_down.weight"] == (48, 70) and "layers.0.mlp_down.weight" not in shapes
-    tensors = random_tensors(config)
     model = build(config, tensors)
     for name in ("layers.0.experts.0.mlp_gate.weight", "layers.2.experts.39.mlp_up.weight"):
         assert np.array_equal(model.matrix(name), tensors[name])
+    gate = "mlp_gate.weight"
     for name in (
-        "layers.1.experts.0.mlp_gate.weight", "layers.0.experts.40.mlp_gate.weight",
-        "layers.0.experts.00.mlp_gate.weight", "layers.0.mlp_gate.weight",
-        "layers.0.experts.mlp_gate.weight", "experts.0.mlp_gate.weight",
+        f"layers.1.experts.0.{gate}", f"layers.0.experts.40.{gate}", f"layers.0.experts.00.{gate}",
+        f"layers.0.{gate}", f"layers.0.experts.{gate}", f"experts.0.{gate}",
     ):  # fmt: skip
         with pytest.raises(ValueError, match="not a matrix of this model"):
             model.matrix(name)

@@ -340,24 +340,6 @@ def test_figure_4_of_a_measurement_has_what_was_measured() -> None:
     assert thin[2].get_ydata()[-1] == pytest.approx(8 / (7 * 0.08 + 1.6))
 
 
-def test_figure_2_of_a_measurement_at_temperature_0_counts_rounds() -> None:
-    """At temperature 0 betas are 0 and 1: the rounds that begin at each place can be played through."""
-    measurement = make_measurement()
-    rows = [row for row in measurement.rows if row.lenience == 1.0]
-    found = dict(
-        zip(((r.temperature, r.gamma) for r in rows), points(plot.expected_tokens(measurement)), strict=True)
-    )
-    for gamma in GAMMAS:
-        shares = []
-        for k in range(1, gamma + 1):  # of the places with k tokens behind them, how many see k accepted
-            starts = [
-                beta[i : i + k].all() for beta in measurement.betas[0.0] for i in range(len(beta) - k + 1)
-            ]
-            shares.append(np.mean(starts))
-        # Texts end: a place near the end sees fewer drafts, which moves the mean a little.
-        assert found[0.0, gamma][1] == pytest.approx(1.0 + sum(shares), abs=0.15)
-
-
 # --------------------------------------------------------------------------------------------- Figure 5
 
 

@@ -390,7 +390,7 @@ def test_end_of_text_stops_unless_ignored(pair: tuple[specdec.Model, specdec.Mod
     assert len(free.tokens) == 60
     at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
     tokenizer = ToyTokenizer()
-    tokenizer._eos_ids = (free.tokens[at],)
+    tokenizer.eos_ids = (free.tokens[at],)
     changed = specdec.Model(target.core, target.config, tokenizer, target.path, target.architecture)
     for drafter in (draft, None):
         out = specdec.generate(changed, drafter, prompt, max_new_tokens=60, gamma=4)

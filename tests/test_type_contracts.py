@@ -178,10 +178,8 @@ def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: d
         assert texts(found) == texts(plain)
         alone = specdec.generate(target, draft, PROMPTS[0], n_threads=2 - i % 2, **settings)
         assert list(alone.tokens) == list(first.tokens)
-        if draft is small:
-            assert sum(len(result.trace.rounds) for result in found) < sum(map(len, texts(found))), (
-                "none accepted"
-            )
+        n_rounds = sum(len(result.trace.rounds) for result in found)
+        assert draft is not small or n_rounds < sum(map(len, texts(found))), "none accepted"
 
 
 @IN_EACH_KIND

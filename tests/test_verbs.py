@@ -543,17 +543,6 @@ def test_input_that_is_empty_or_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_generate_and_a_reader_that_leaves(tmp_path: Path) -> None:
-    with command_process(tmp_path, "generate", *ENDLESS, stdin=subprocess.DEVNULL) as running:
-        assert running.stdout is not None and running.stderr is not None
-        running.stdout.read(1)
-        running.stdout.close()
-        running.wait(timeout=60)
-        assert running.stderr.read() == b""
-    assert running.returncode == 128 + signal.SIGPIPE
-
-
-@pytest.mark.slow
 def test_generate_and_ctrl_c(tmp_path: Path) -> None:
     with command_process(tmp_path, "generate", *ENDLESS, preexec_fn=notice_interrupts) as running:
         assert running.stdout is not None
@@ -563,13 +552,3 @@ def test_generate_and_ctrl_c(tmp_path: Path) -> None:
         _, errors = running.communicate(timeout=60)
         assert time.perf_counter() - sent < 20.0
     assert (running.returncode, errors) == (130, b"\n")
-
-
-@pytest.mark.slow
-def test_a_terminal_of_ascii(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    arguments = ["generate", "--json", *PLAIN, "30", "é€"]
-    with command_process(tmp_path, *arguments, env=environment) as running:
-        output, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors) == (0, b"")
-    assert json.loads(output)["prompt"] == "é€"

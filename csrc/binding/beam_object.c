@@ -9,21 +9,20 @@ struct sd_beam_object {
     PyObject *target, *draft; /* Models; draft may be NULL */
     sd_exclusive exclusive;
 };
-typedef sd_beam_object beam_object;
 
 /* Records that a call may return. */
 #define RECORDS 64
 
-static int enter(beam_object* self) {
+static int enter(sd_beam_object* self) {
     return sd_exclusive_enter(&self->exclusive, self->search != NULL, "search", "closed");
 }
 
-static void leave(beam_object* self) { sd_exclusive_leave(&self->exclusive); }
+static void leave(sd_beam_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"target",         "draft",    "prompt",    "width",  "draft_width", "gamma",
                             "max_new_tokens", "stop_ids", "n_threads", "source", NULL};
-    beam_object* self = (beam_object*)object;
+    sd_beam_object* self = (sd_beam_object*)object;
     PyObject *target, *draft, *prompt_argument, *stop_argument = NULL, *source_argument = NULL;
     sd_beam_options o = {.gamma = -1, .n_threads = 1}; /* what is not given is refused by the core */
     int32_t *prompt, *stop_ids = NULL, *source = NULL;
@@ -53,10 +52,10 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     return result;
 }
 
-static void release(PyObject* self) { sd_beam_search_free(((beam_object*)self)->search); }
+static void release(PyObject* self) { sd_beam_search_free(((sd_beam_object*)self)->search); }
 
 static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
-    beam_object* self = (beam_object*)base;
+    sd_beam_object* self = (sd_beam_object*)base;
     int done = 0;
     if (enter(self) < 0) return NULL;
     sd_status status;
@@ -86,7 +85,7 @@ static sd_status run_rounds(sd_beam_search* search, double seconds, sd_beam_reco
 
 static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"seconds", NULL};
-    beam_object* self = (beam_object*)base;
+    sd_beam_object* self = (sd_beam_object*)base;
     double seconds = 0.0;
     sd_beam_record records[RECORDS];
     int n = 0;
@@ -111,7 +110,7 @@ static PyObject* beam_at(const void* search, int i) {
 }
 
 static PyObject* beams(PyObject* base, PyObject* ignored) {
-    beam_object* self = (beam_object*)base;
+    sd_beam_object* self = (sd_beam_object*)base;
     if (enter(self) < 0) return NULL;
     int n;
     sd_beam_search_beams(self->search, &n);
@@ -121,7 +120,7 @@ static PyObject* beams(PyObject* base, PyObject* ignored) {
 }
 
 static PyObject* begin_with(PyObject* base, PyObject* argument) {
-    beam_object* self = (beam_object*)base;
+    sd_beam_object* self = (sd_beam_object*)base;
     int n = 0;
     const sd_cached_text_object* text = sd_cached_text_from(argument, "text");
     if (text == NULL || enter(self) < 0) return NULL;
@@ -131,38 +130,31 @@ static PyObject* begin_with(PyObject* base, PyObject* argument) {
     return status == SD_OK ? PyLong_FromLong(n) : sd_raise(status);
 }
 
-/* The cache of a model, borrowed, in an entered search; NULL with an exception. */
-static const sd_cache* cache_of(const beam_object* self, const sd_model_object* model) {
+/* What `say` has to say of the cache of a model. */
+static PyObject* say_of_cache(PyObject* base, PyObject* argument,
+                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+    sd_beam_object* self = (sd_beam_object*)base;
+    sd_model_object* model = sd_model_from(argument, "model");
+    if (model == NULL || enter(self) < 0) return NULL;
     const sd_cache* cache = sd_beam_search_cache(self->search, model->model);
-    if (cache == NULL) sd_raise(SD_ERR_VALUE);
-    return cache;
+    PyObject* said = cache ? say(model, cache) : sd_raise(SD_ERR_VALUE);
+    leave(self);
+    return said;
 }
 
-static PyObject* cached_text(PyObject* base, PyObject* argument) {
-    beam_object* self = (beam_object*)base;
-    sd_model_object* model = sd_model_from(argument, "model");
-    if (model == NULL || enter(self) < 0) return NULL;
-    const sd_cache* cache = cache_of(self, model);
-    PyObject* text = cache ? sd_cached_text_new(model, cache) : NULL;
-    leave(self);
-    return text;
+static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
+    return Py_BuildValue("Nni", sd_list_of_ints(cache->tokens, cache->n_committed),
+                         (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache));
 }
 
-static PyObject* cached_size(PyObject* base, PyObject* argument) {
-    beam_object* self = (beam_object*)base;
-    sd_model_object* model = sd_model_from(argument, "model");
-    if (model == NULL || enter(self) < 0) return NULL;
-    const sd_cache* cache = cache_of(self, model);
-    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
-    PyObject* size = tokens ? Py_BuildValue("Nni", tokens, (Py_ssize_t)sd_cache_copy_bytes(cache),
-                                            sd_cache_copy_low(cache))
-                            : NULL;
-    leave(self);
-    return size;
+static PyObject* cached_text(PyObject* self, PyObject* model) {
+    return say_of_cache(self, model, sd_cached_text_new);
 }
+
+static PyObject* cached_size(PyObject* self, PyObject* model) { return say_of_cache(self, model, size_of); }
 
 static PyObject* close_(PyObject* base, PyObject* ignored) {
-    beam_object* self = (beam_object*)base;
+    sd_beam_object* self = (sd_beam_object*)base;
     if (self->search == NULL) return Py_NewRef(Py_None);
     if (enter(self) < 0) return NULL;
     sd_beam_search_free(self->search);
@@ -172,7 +164,7 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 }
 
 static PyObject* drafts(PyObject* base, void* ignored) {
-    beam_object* self = (beam_object*)base;
+    sd_beam_object* self = (sd_beam_object*)base;
     if (enter(self) < 0) return NULL;
     int found = self->draft != NULL && sd_beam_search_drafts(self->search);
     leave(self);
@@ -197,10 +189,10 @@ static PyMethodDef methods[] = {
 
 const sd_kind sd_beam_kind = {
     .doc = "The rounds of a beam search.",
-    .size = sizeof(beam_object),
+    .size = sizeof(sd_beam_object),
     .make = make,
     .release = release,
-    .references = {offsetof(beam_object, target), offsetof(beam_object, draft)},
+    .references = {offsetof(sd_beam_object, target), offsetof(sd_beam_object, draft)},
     .methods = methods,
     .getters = getters,
 };

@@ -14,6 +14,7 @@ PyObject* sd_cached_text_new(sd_model_object* model, const sd_cache* cache) {
     self->model = Py_NewRef((PyObject*)model);
     sd_status status;
     SD_WITHOUT_GIL(status = sd_cache_copy(&self->cache, cache));
+    self->n_bytes = sd_cache_bytes(&self->cache);
     return sd_given(object, status);
 }
 
@@ -30,21 +31,17 @@ static PyObject* get_source(PyObject* self, void* ignored) {
 
 static PyObject* get_taps(PyObject* self, void* ignored) { return sd_taps_as_tuple(&cache_of(self)->taps); }
 
-static PyObject* get_n_bytes(PyObject* self, void* ignored) {
-    return PyLong_FromSize_t(sd_cache_bytes(cache_of(self)));
-}
-
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},
     {"source", get_source, NULL,
      "The ids of the source that the text has, int32, a copy; None for a model without an encoder.", NULL},
     {"taps", get_taps, NULL, "The hidden states that it has of each token.", NULL},
-    {"n_bytes", get_n_bytes, NULL, "Memory that they take.", NULL},
     {0},
 };
 
 static PyMemberDef members[] = {
     SD_MEMBER("model", T_OBJECT, sd_cached_text_object, model, "Whose keys and values these are."),
+    SD_MEMBER("n_bytes", T_PYSSIZET, sd_cached_text_object, n_bytes, "Memory that they take."),
     SD_MEMBER("n_low", T_INT, sd_cached_text_object, cache.n_low,
               "Texts that agree with fewer tokens than these cannot begin with it."),
     {0},

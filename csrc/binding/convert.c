@@ -3,8 +3,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "fields.h"
-
 /* An exception of specdec.errors, a new reference; NULL with another exception. The package is there whenever
  * its core is in use. */
 static PyObject* error_type(const char* name) {
@@ -268,8 +266,8 @@ static int biases_from(PyObject* object, const char* name, sd_biases* of) {
     return result;
 }
 
-/* Append a sequence of ids, of one at least. */
-static int append_sequence(PyObject* object, const char* name, sd_sequences* of) {
+/* Append a sequence of ids. */
+static int append_sequence(PyObject* object, const char* name, int least, sd_sequences* of) {
     int32_t* ids;
     int n, before = of->n > 0 ? of->ends[of->n - 1] : 0;
     if (sd_ids_from(object, name, &ids, &n) < 0) return -1;
@@ -281,17 +279,17 @@ static int append_sequence(PyObject* object, const char* name, sd_sequences* of)
     }
     PyMem_Free(ids);
     if (tokens == NULL) return sd_no_memory();
-    return n > 0 ? 0 : sd_refuse("%s: expected an id in each sequence", name);
+    return n >= least ? 0 : sd_refuse("%s: expected an id in each sequence", name);
 }
 
-static int sequences_from(PyObject* object, const char* name, sd_sequences* of) {
+int sd_sequences_from(PyObject* object, const char* name, int least, sd_sequences* of) {
     PyObject* items = sd_items_from(object, "expected sequences of integers");
     if (items == NULL) return -1;
     Py_ssize_t n = PyTuple_GET_SIZE(items);
     of->ends = PyMem_Calloc((size_t)n + 1, sizeof *of->ends);
     int result = of->ends ? 0 : sd_no_memory();
     for (Py_ssize_t i = 0; i < n && result == 0; i++)
-        result = append_sequence(PyTuple_GET_ITEM(items, i), name, of);
+        result = append_sequence(PyTuple_GET_ITEM(items, i), name, least, of);
     Py_DECREF(items);
     return result;
 }
@@ -323,7 +321,7 @@ int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling)
         void* value = (char*)sampling + row->offset;
         if (objects[i] == NULL) continue;
         result = row->type == SD_SAMPLING_BIASES ? biases_from(objects[i], row->name, value)
-                                                 : sequences_from(objects[i], row->name, value);
+                                                 : sd_sequences_from(objects[i], row->name, 1, value);
     }
     Py_XDECREF(own);
     if (result < 0) sd_sampling_free(sampling);

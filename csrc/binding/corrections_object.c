@@ -18,26 +18,32 @@ static int make(PyObject* self, PyObject* args, PyObject* kwargs) {
 static void release(PyObject* self) { sd_corrections_free(ring_of(self)); }
 
 /* The arrays of n corrections. */
-enum { N_COLUMNS = 8 };
 typedef struct columns {
-    PyObject* arrays[N_COLUMNS];
     int32_t *before, *depth, *text, *position, *top;
     float *log_probs, *rest, *hidden;
 } columns;
 
-static int columns_new(columns* c, const sd_correction_shape* shape, Py_ssize_t n) {
-    return (c->arrays[0] = sd_new_array("int32", n, shape->n_before, (void**)&c->before)) != NULL &&
-           (c->arrays[1] = sd_new_array("int32", n, -1, (void**)&c->depth)) != NULL &&
-           (c->arrays[2] = sd_new_array("int32", n, -1, (void**)&c->text)) != NULL &&
-           (c->arrays[3] = sd_new_array("int32", n, -1, (void**)&c->position)) != NULL &&
-           (c->arrays[4] = sd_new_array("int32", n, shape->n_top, (void**)&c->top)) != NULL &&
-           (c->arrays[5] = sd_new_array("float32", n, shape->n_top, (void**)&c->log_probs)) != NULL &&
-           (c->arrays[6] = sd_new_array("float32", n, -1, (void**)&c->rest)) != NULL &&
-           (c->arrays[7] = sd_new_array("float32", n, shape->n_hidden, (void**)&c->hidden)) != NULL;
-}
-
-static void columns_free(columns* c) {
-    for (int i = 0; i < N_COLUMNS; i++) Py_XDECREF(c->arrays[i]);
+/* A new dict of them, by name; NULL with an exception. */
+static PyObject* columns_new(columns* c, const sd_correction_shape* shape, Py_ssize_t n) {
+    const struct {
+        const char *name, *dtype;
+        int n_cols;
+        void** to;
+    } all[] = {{"before", "int32", shape->n_before, (void**)&c->before},
+               {"depth", "int32", -1, (void**)&c->depth},
+               {"text", "int32", -1, (void**)&c->text},
+               {"position", "int32", -1, (void**)&c->position},
+               {"top", "int32", shape->n_top, (void**)&c->top},
+               {"log_probs", "float32", shape->n_top, (void**)&c->log_probs},
+               {"rest", "float32", -1, (void**)&c->rest},
+               {"hidden", "float32", shape->n_hidden, (void**)&c->hidden}};
+    PyObject* dict = PyDict_New();
+    for (size_t i = 0; dict != NULL && i < sizeof all / sizeof *all; i++) {
+        PyObject* array = sd_new_array(all[i].dtype, n, all[i].n_cols, all[i].to);
+        if (array == NULL || PyDict_SetItemString(dict, all[i].name, array) < 0) Py_CLEAR(dict);
+        Py_XDECREF(array);
+    }
+    return dict;
 }
 
 /* Move corrections [n], as many as there are at least, out of a ring. */
@@ -59,22 +65,16 @@ static void columns_fill(columns* c, sd_corrections* ring, int n) {
 static PyObject* take(PyObject* self, PyObject* ignored) {
     sd_corrections* ring = ring_of(self);
     int n = sd_corrections_count(ring);
-    columns c = {0};
-    PyObject* result = NULL;
-    int made = columns_new(&c, &ring->shape, n);
+    columns c;
+    PyObject* dict = columns_new(&c, &ring->shape, n);
+    if (dict == NULL) return NULL;
     /* NumPy may have let another thread take some. None does so from here on, with the lock held. */
-    if (made && sd_corrections_count(ring) < n) {
-        columns_free(&c);
+    if (sd_corrections_count(ring) < n) {
+        Py_DECREF(dict);
         return take(self, ignored);
     }
-    if (made) {
-        columns_fill(&c, ring, n);
-        result = Py_BuildValue("{sOsOsOsOsOsOsOsO}", "before", c.arrays[0], "depth", c.arrays[1], "text",
-                               c.arrays[2], "position", c.arrays[3], "top", c.arrays[4], "log_probs",
-                               c.arrays[5], "rest", c.arrays[6], "hidden", c.arrays[7]);
-    }
-    columns_free(&c);
-    return result;
+    columns_fill(&c, ring, n);
+    return dict;
 }
 
 static PyObject* get_n(PyObject* self, void* ignored) {

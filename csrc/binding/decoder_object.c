@@ -17,11 +17,12 @@ struct sd_decoder_object {
     int capacity, max_nodes;
     sd_exclusive exclusive;
 };
-typedef sd_decoder_object decoder_object;
 
-static int enter(decoder_object* self) { return sd_exclusive_enter(&self->exclusive, 1, "decoder", "there"); }
+static int enter(sd_decoder_object* self) {
+    return sd_exclusive_enter(&self->exclusive, 1, "decoder", "there");
+}
 
-static void leave(decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
+static void leave(sd_decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 /* The hidden states to be kept: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
  * exception. */
@@ -54,7 +55,7 @@ static int check_sizes(const sizes* s) {
 }
 
 /* Cache and scratch of a decoder, whose source is read. */
-static sd_status create(decoder_object* self, const sd_model* model, const sizes* s, const sd_taps* taps,
+static sd_status create(sd_decoder_object* self, const sd_model* model, const sizes* s, const sd_taps* taps,
                         const int32_t* source, int n_source) {
     int slice = sd_prompt_slice(model), rows = s->max_nodes > slice ? s->max_nodes : slice;
     int n_logits = s->max_nodes > LOGITS ? s->max_nodes : LOGITS, n = s->capacity + s->max_nodes;
@@ -74,7 +75,7 @@ static sd_status create(decoder_object* self, const sd_model* model, const sizes
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model",  "capacity", "max_nodes",  "n_threads", "n_vocab",
                             "source", "taps",     "input_sums", NULL};
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     PyObject *argument, *source_argument = NULL, *taps_argument = NULL;
     int32_t* source;
     sd_taps taps;
@@ -98,14 +99,14 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
 }
 
 static void release(PyObject* object) {
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     sd_cache_free(&self->cache);
     sd_workspace_free(&self->workspace);
     sd_input_sums_free(&self->input_sums);
 }
 
 /* Copy rows [first, first + n) of the workspace's logits to consecutive rows of `out`. */
-static void copy_logits(const decoder_object* self, int first, int n, float* out) {
+static void copy_logits(const sd_decoder_object* self, int first, int n, float* out) {
     size_t n_vocab = (size_t)self->workspace.n_vocab;
     for (int i = 0; i < n; i++)
         memcpy(out + (size_t)i * n_vocab, self->workspace.logits + (first + i) * self->workspace.ld_logits,
@@ -113,7 +114,7 @@ static void copy_logits(const decoder_object* self, int first, int n, float* out
 }
 
 /* Run the next slice of a prompt [n], of which *done tokens have been read. */
-static sd_status run_slice(decoder_object* self, const int32_t* ids, int n, int* done,
+static sd_status run_slice(sd_decoder_object* self, const int32_t* ids, int n, int* done,
                            sd_prompt_logits logits, float* rows) {
     int before = *done;
     sd_status status = sd_forward_slice(&self->workspace, &self->cache, ids, n, done, logits);
@@ -126,7 +127,7 @@ static sd_status run_slice(decoder_object* self, const int32_t* ids, int n, int*
 
 /* Append a prompt; rows: those of the logits that are wanted. On failure an exception is set and nothing is
  * in the cache that was not there before. */
-static int append(decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
+static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
     sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
     int n_before = self->cache.n_committed;
     for (int done = 0; done < n;) {
@@ -141,7 +142,7 @@ static int append(decoder_object* self, const int32_t* ids, int n, sd_prompt_log
 }
 
 /* Why a prompt of n tokens cannot be appended: 0, or -1 with an exception. */
-static int check_prompt(const decoder_object* self, int n, int all, int last) {
+static int check_prompt(const sd_decoder_object* self, int n, int all, int last) {
     int room = self->capacity - self->cache.n_committed;
     if (n > room) return sd_refuse("%d tokens do not fit the %d free slots", n, room);
     if (all && last) return sd_refuse("logits and last are both given, expected one of them");
@@ -150,7 +151,7 @@ static int check_prompt(const decoder_object* self, int n, int all, int last) {
 
 static PyObject* prefill(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"ids", "logits", "last", "finite", NULL};
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     PyObject *argument, *array = NULL;
     int all = 0, last = 0, finite = 0, n = 0;
     int32_t* ids = NULL;
@@ -173,7 +174,7 @@ static PyObject* prefill(PyObject* object, PyObject* args, PyObject* kwargs) {
 }
 
 /* Run a tree of n nodes; rows: its logits. */
-static sd_status run_tree(decoder_object* self, const int32_t* tokens, const int32_t* parents, int n,
+static sd_status run_tree(sd_decoder_object* self, const int32_t* tokens, const int32_t* parents, int n,
                           float* rows) {
     sd_cache_keep(&self->cache, NULL, 0);
     const sd_branch branch = {
@@ -184,7 +185,7 @@ static sd_status run_tree(decoder_object* self, const int32_t* tokens, const int
 }
 
 static PyObject* forward(PyObject* object, PyObject* args) {
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     PyObject *tokens_argument, *parents_argument, *array = NULL;
     int32_t *tokens = NULL, *parents = NULL;
     int n = 0, n_parents = 0;
@@ -208,7 +209,7 @@ static PyObject* forward(PyObject* object, PyObject* args) {
 }
 
 static PyObject* keep(PyObject* object, PyObject* argument) {
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     int32_t* path;
     int n;
     if (sd_ids_from(argument, "path", &path, &n) < 0) return NULL;
@@ -221,7 +222,7 @@ static PyObject* keep(PyObject* object, PyObject* argument) {
 }
 
 static PyObject* cut(PyObject* object, PyObject* argument) {
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     long n = PyLong_AsLong(argument);
     if (n == -1 && PyErr_Occurred()) return NULL;
     if (enter(self) < 0) return NULL;
@@ -235,7 +236,7 @@ static PyObject* cut(PyObject* object, PyObject* argument) {
 }
 
 static PyObject* tapped(PyObject* object, PyObject* argument) {
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     long layer = PyLong_AsLong(argument);
     if (layer == -1 && PyErr_Occurred()) return NULL;
     if (enter(self) < 0) return NULL;
@@ -255,7 +256,7 @@ static PyObject* tapped(PyObject* object, PyObject* argument) {
 }
 
 static PyObject* input_sums(PyObject* object, PyObject* argument) {
-    decoder_object* self = (decoder_object*)object;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     const char* name = PyUnicode_AsUTF8(argument);
     if (name == NULL || enter(self) < 0) return NULL;
     const sd_model* model = self->input_sums.model;
@@ -263,17 +264,12 @@ static PyObject* input_sums(PyObject* object, PyObject* argument) {
     const sd_matrix* matrix = NULL;
     if (model && sd_tensor_find(&model->config, name, &spec) >= 0 && !spec.of_encoder)
         matrix = sd_model_matrix(model, &spec);
-    double* squares;
-    PyObject* array = NULL;
-    if (matrix == NULL)
-        PyErr_Format(PyExc_ValueError, "tensor %s: no sums are kept, expected a matrix, with input_sums",
-                     name);
-    else
-        array = sd_new_array("float64", matrix->n_in, -1, (void**)&squares);
-    const sd_input_sum* sum = array ? sd_input_sums_find(&self->input_sums, matrix) : NULL;
-    if (sum) memcpy(squares, sum->squares, (size_t)matrix->n_in * sizeof *squares);
+    const sd_input_sum* sum = matrix ? sd_input_sums_find(&self->input_sums, matrix) : NULL;
+    PyObject* array =
+        sum ? sd_array_of("float64", sum->squares, sizeof *sum->squares, matrix->n_in, -1) : NULL;
+    if (sum == NULL) sd_refuse("tensor %s: no sums are kept, expected a matrix, with input_sums", name);
     leave(self);
-    if (sum == NULL) return NULL;
+    if (array == NULL) return NULL;
     return Py_BuildValue("(NL)", array, (long long)sum->n_rows);
 }
 
@@ -288,7 +284,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-#define MEMBER(name, type, member, doc) SD_MEMBER(name, type, decoder_object, member, doc)
+#define MEMBER(name, type, member, doc) SD_MEMBER(name, type, sd_decoder_object, member, doc)
 static PyMemberDef members[] = {
     MEMBER("n_committed", T_INT, cache.n_committed, "Tokens kept in the cache."),
     MEMBER("experts_read", T_LONG, workspace.n_touched,
@@ -300,10 +296,10 @@ const sd_kind sd_decoder_kind = {
     .doc =
         "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, taps=None, "
         "input_sums=False)\n--\n\n",
-    .size = sizeof(decoder_object),
+    .size = sizeof(sd_decoder_object),
     .make = make,
     .release = release,
-    .references = {offsetof(decoder_object, model)},
+    .references = {offsetof(sd_decoder_object, model)},
     .methods = methods,
     .members = members,
 };

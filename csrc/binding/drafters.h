@@ -3,7 +3,6 @@
 #define SD_DRAFTERS_H
 
 #include "drafter.h"
-#include "fields.h"
 #include "module.h"
 #include "session.h"
 

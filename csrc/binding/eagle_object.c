@@ -6,45 +6,35 @@
 /* The hidden states that it reads. Returns 0, or -1 with an exception. */
 static int layers_from(PyObject* argument, sd_eagle* eagle) {
     int32_t* layers;
-    int n;
+    int n, result = 0;
     if (sd_ids_from(argument, "layers", &layers, &n) < 0) return -1;
-    if (n >= 1 && n <= SD_MAX_TAPS) {
+    if (n < 1 || n > SD_MAX_TAPS)
+        result = sd_refuse("there are %d layers, expected 1 to %d", n, SD_MAX_TAPS);
+    else
         eagle->n_layers = n;
-        for (int i = 0; i < n; i++) eagle->layers[i] = layers[i];
-    } else {
-        PyErr_Format(PyExc_ValueError, "there are %d layers, expected 1 to %d", n, SD_MAX_TAPS);
-    }
+    for (int i = 0; i < eagle->n_layers; i++) eagle->layers[i] = layers[i];
     PyMem_Free(layers);
-    return PyErr_Occurred() ? -1 : 0;
+    return result;
 }
 
 /* Tokens of the target, as many as the head has rows, all different; or None. Returns 0, or -1 with an
- * exception. */
+ * exception; what is owned is the caller's. */
 static int tokens_from(PyObject* argument, const sd_config* config, int32_t** tokens) {
-    *tokens = NULL;
-    if (argument == Py_None) return 0;
-    int n, expected = sd_head_rows(config);
-    if (sd_ids_from(argument, "tokens", tokens, &n) < 0) return -1;
-    char* seen = n == expected ? PyMem_Calloc((size_t)config->n_vocab, 1) : NULL;
+    int n, expected = sd_head_rows(config), result = 0;
+    if (sd_optional_ids_from(argument, "tokens", tokens, &n) < 0) return -1;
+    if (*tokens == NULL) return 0;
     if (n != expected)
-        PyErr_Format(PyExc_ValueError, "there are %d tokens, expected %d, one for each row of the head", n,
-                     expected);
-    else if (seen == NULL)
-        PyErr_NoMemory();
-    for (int i = 0; seen != NULL && i < n; i++) {
+        return sd_refuse("there are %d tokens, expected %d, one for each row of the head", n, expected);
+    char* seen = PyMem_Calloc((size_t)config->n_vocab, 1);
+    if (seen == NULL) return sd_no_memory();
+    for (int i = 0; i < n && result == 0; i++) {
         int32_t token = (*tokens)[i];
-        if (token < 0 || token >= config->n_vocab || seen[token]) {
-            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d, each once", i, (int)token,
-                         config->n_vocab - 1);
-            break;
-        }
-        seen[token] = 1;
+        if (token < 0 || token >= config->n_vocab || seen[token]++)
+            result = sd_refuse("tokens[%d] is %d, expected 0 to %d, each once", i, (int)token,
+                               config->n_vocab - 1);
     }
     PyMem_Free(seen);
-    if (!PyErr_Occurred()) return 0;
-    PyMem_Free(*tokens);
-    *tokens = NULL;
-    return -1;
+    return result;
 }
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {

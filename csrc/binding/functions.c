@@ -214,7 +214,8 @@ PyMethodDef sd_functions[] = {
     {"set_thresholds", sd_set_thresholds, METH_O, "set_thresholds(thresholds, /)\n--\n\n"},
     {"panel_seconds", SD_KEYWORDS(sd_panel_seconds),
      "panel_seconds(panels, *, dtype, n_rows, n_in, near)\n--\n\n"},
-    {"product", SD_KEYWORDS(sd_product), "product(x, weights, dtype, *, engine='rows', n_threads=1)\n--\n\n"},
+    {"product", SD_KEYWORDS(sd_product_of_arrays),
+     "product(x, weights, dtype, *, engine='rows', n_threads=1)\n--\n\n"},
     {"openblas", openblas, METH_NOARGS, "openblas()\n--\n\n"},
     {0},
 };

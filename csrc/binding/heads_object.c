@@ -1,7 +1,5 @@
 /* Heads: what predicts tokens from a target's hidden states, immutable. */
-#include "fields.h"
 #include "module.h"
-#include "tensor_arguments.h"
 
 static sd_status set_tensor(void* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
                             int n_threads) {

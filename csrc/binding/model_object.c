@@ -7,7 +7,6 @@
 #include "library.h"
 #include "memory.h"
 #include "module.h"
-#include "tensor_arguments.h"
 
 static sd_status set_tensor(void* model, const char* name, const sd_source* source, int n_rows, int n_cols,
                             int n_threads) {
@@ -60,8 +59,8 @@ static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_memory_blo
     return result;
 }
 
-/* The formats {name: format} of tensors of a configuration, [sd_tensor_count], in new memory of PyMem; NULL
- * without any. Returns 0, or -1 with an exception. */
+/* The formats {name: format} of tensors of a configuration, [sd_tensor_count], in memory that is the caller's
+ * (PyMem_Free), also after a failure; NULL without any. Returns 0, or -1 with an exception. */
 static int formats_from(PyObject* mapping, const sd_config* config, sd_format** formats) {
     *formats = NULL;
     if (mapping == Py_None) return 0;
@@ -83,10 +82,7 @@ static int formats_from(PyObject* mapping, const sd_config* config, sd_format** 
         if (!failed) (*formats)[i] = (sd_format)f;
     }
     Py_XDECREF(dict);
-    if (!failed) return 0;
-    PyMem_Free(*formats);
-    *formats = NULL;
-    return -1;
+    return failed ? -1 : 0;
 }
 
 /* Make the model from tensors, or of packed blocks. Returns 0, or -1 with an exception. */
@@ -114,6 +110,10 @@ static void note_figures(sd_model_object* self) {
     }
     const char* dtype = model->mixed ? "file" : sd_format_names[model->numbers.weights];
     self->figures = (sd_weights_figures){dtype, sd_model_bytes(model), n};
+    self->cache_dtype = sd_format_names[model->numbers.cache];
+    self->prefill = sd_engine_names[model->numbers.prefill];
+    self->layout = sd_model_layout(model);
+    self->prompt_slice = sd_prompt_slice(model);
 }
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
@@ -158,22 +158,6 @@ static PyObject* get_config(PyObject* self, void* ignored) {
 
 static PyObject* get_base(PyObject* self, void* ignored) {
     return Py_NewRef(model_of(self)->base ? ((sd_model_object*)self)->target : Py_None);
-}
-
-static PyObject* get_cache_dtype(PyObject* self, void* ignored) {
-    return PyUnicode_FromString(sd_format_names[model_of(self)->numbers.cache]);
-}
-
-static PyObject* get_prefill(PyObject* self, void* ignored) {
-    return PyUnicode_FromString(sd_engine_names[model_of(self)->numbers.prefill]);
-}
-
-static PyObject* get_layout(PyObject* self, void* ignored) {
-    return PyLong_FromUnsignedLongLong(sd_model_layout(model_of(self)));
-}
-
-static PyObject* get_prompt_slice(PyObject* self, void* ignored) {
-    return PyLong_FromLong(sd_prompt_slice(model_of(self)));
 }
 
 static PyObject* matrix(PyObject* self, PyObject* argument) {
@@ -319,15 +303,19 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getters[] = {
     {"base", get_base, NULL, "The model whose weights an adapted model has; None: it is not adapted.", NULL},
-    {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
-    {"prefill", get_prefill, NULL, "What multiplies the rows of prompts and sources.", NULL},
-    {"layout", get_layout, NULL, "What lies where in its blocks, as a number.", NULL},
-    {"prompt_slice", get_prompt_slice, NULL, "Tokens of prompts that a forward reads.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
     {0},
 };
 
-static PyMemberDef members[] = {SD_FIGURES(sd_model_object), {0}};
+#define MEMBER(name, type, doc) SD_MEMBER(#name, type, sd_model_object, name, doc)
+static PyMemberDef members[] = {
+    SD_FIGURES(sd_model_object),
+    MEMBER(cache_dtype, T_STRING, "Number format of keys and values."),
+    MEMBER(prefill, T_STRING, "What multiplies the rows of prompts and sources."),
+    MEMBER(layout, T_ULONGLONG, "What lies where in its blocks, as a number."),
+    MEMBER(prompt_slice, T_INT, "Tokens of prompts that a forward reads."),
+    {0},
+};
 
 const sd_kind sd_model_kind = {
     .doc =

@@ -9,7 +9,7 @@
 #include "heads.h"
 #include "predictors.h"
 #include "recurrent.h"
-#include "settings.h"
+#include "sequence.h"
 #include "suffix_tree.h"
 #include "tables.h"
 #include "translation.h"
@@ -96,6 +96,9 @@ struct sd_model_object {
     sd_object base;
     sd_model* model; /* owned */
     sd_weights_figures figures;
+    const char *cache_dtype, *prefill;
+    unsigned long long layout;
+    int prompt_slice;
     PyObject* config;    /* dict */
     PyObject* target;    /* the Model whose table or head is shared, or whose weights an adapted model has */
     Py_buffer packed[2]; /* memory of others that the model lies in */
@@ -152,6 +155,7 @@ struct sd_cached_text_object {
     sd_object base;
     PyObject* model;
     sd_cache cache; /* never changes, so threads may read it at the same time */
+    size_t n_bytes;
 };
 
 struct sd_look_ahead_object {
@@ -202,7 +206,7 @@ int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 
 /* The module's functions: functions.c, and those of files of their own. */
 extern PyMethodDef sd_functions[];
-PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* sd_product_of_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);

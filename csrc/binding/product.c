@@ -45,12 +45,11 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
     float* padded;
     ptrdiff_t ldy = sd_whole_panels(n_out);
     sd_status status = sd_pool_reserve(n_threads);
-    for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
-        matrix = sd_matrix_take(&arena, format, SD_LAYOUT_PANELS, n_out, n_in, 1);
-        prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in));
-        padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float));
-        if (pass == 0) status = sd_arena_commit(&arena);
-    }
+    if (status == SD_OK)
+        status = SD_ARENA_BUILD(
+            &arena, (matrix = sd_matrix_take(&arena, format, SD_LAYOUT_PANELS, n_out, n_in, 1),
+                     prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in)),
+                     padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float))));
     if (status == SD_OK)
         status = sd_matrix_pack(&matrix, weights, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
@@ -66,7 +65,7 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
     return status;
 }
 
-PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
+PyObject* sd_product_of_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"x", "weights", "dtype", "engine", "n_threads", NULL};
     Py_buffer x = {0}, weights = {0};
     const char *dtype, *engine_name = "rows";

@@ -1,10 +1,8 @@
 /* Recurrent: the weights of a recurrent draft. */
 #include "recurrent.h"
 
-#include "fields.h"
 #include "interrupt.h"
 #include "module.h"
-#include "tensor_arguments.h"
 
 static sd_status set_tensor(void* recurrent, const char* name, const sd_source* source, int n_rows,
                             int n_cols, int n_threads) {

@@ -1,6 +1,5 @@
 /* Session: the rounds of one batch. */
 #include "session_arguments.h"
-#include "slot_round.h"
 
 struct sd_session_object {
     sd_object base;
@@ -10,16 +9,15 @@ struct sd_session_object {
     int keep_drafts; /* records say what nodes were drawn from: 0 but in tests (testing.h) */
     sd_exclusive exclusive;
 };
-typedef sd_session_object session_object;
 
-static int enter(session_object* self) {
+static int enter(sd_session_object* self) {
     return sd_exclusive_enter(&self->exclusive, self->session != NULL, "session", "closed");
 }
 
-static void leave(session_object* self) { sd_exclusive_leave(&self->exclusive); }
+static void leave(sd_session_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
-    session_object* self = (session_object*)object;
+    sd_session_object* self = (sd_session_object*)object;
     self->borrowed.saved_thread = &self->exclusive.saved_thread;
     if (sd_slot_round_begin(PyType_GetModuleState(Py_TYPE(object))) < 0) return -1;
     return sd_session_from_arguments(args, kwargs, &self->borrowed, &self->session, &self->keep_logits);
@@ -27,19 +25,19 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
 
 /* May be called while a thread is in the core: what it reads changes with the GIL only. */
 static int traverse(PyObject* self, visitproc visit, void* arg) {
-    return sd_session_borrowed_traverse(&((session_object*)self)->borrowed, visit, arg);
+    return sd_session_borrowed_traverse(&((sd_session_object*)self)->borrowed, visit, arg);
 }
 
 /* Never called while a thread is in the core: that thread has a reference, so the session is not garbage. */
 static void release(PyObject* object) {
-    session_object* self = (session_object*)object;
+    sd_session_object* self = (sd_session_object*)object;
     sd_session_free(self->session); /* first: it borrows from `borrowed` */
     self->session = NULL;
     sd_session_borrowed_free(&self->borrowed);
 }
 
 /* The slots whose prompts are not in yet. */
-static PyObject* unread_slots(const session_object* self) {
+static PyObject* unread_slots(const sd_session_object* self) {
     PyObject* list = PyList_New(0);
     for (int i = 0; list != NULL && i < self->borrowed.n_slots; i++) {
         if (sd_session_is_ready(self->session, i)) continue;
@@ -51,7 +49,7 @@ static PyObject* unread_slots(const session_object* self) {
 }
 
 static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     int done = 0;
     if (enter(self) < 0) return NULL;
     sd_status status;
@@ -62,7 +60,7 @@ static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
 }
 
 /* What the caller's draft has raised for a sequence, which is then forgotten: a new reference, or NULL. */
-static PyObject* take_failure(const session_object* self, int sequence) {
+static PyObject* take_failure(const sd_session_object* self, int sequence) {
     PyObject* key = self->borrowed.failures ? PyLong_FromLong(sequence) : NULL;
     PyObject* exception = key ? PyDict_GetItemWithError(self->borrowed.failures, key) : NULL;
     Py_XINCREF(exception);
@@ -73,7 +71,7 @@ static PyObject* take_failure(const session_object* self, int sequence) {
 }
 
 /* Why the sequence has failed in the round, an exception. */
-static PyObject* error_of(session_object* self, const sd_record* record) {
+static PyObject* error_of(sd_session_object* self, const sd_record* record) {
     if (record->status != SD_ERR_CALLBACK) {
         sd_raise(sd_fail(record->status, "%s", record->message));
         return sd_take_exception();
@@ -87,7 +85,7 @@ static PyObject* error_of(session_object* self, const sd_record* record) {
 
 /* A record of the last rounds as a SlotRound; a new reference, or NULL with an exception. */
 static PyObject* slot_round_at(const void* object, int i) {
-    session_object* self = (session_object*)object;
+    sd_session_object* self = (sd_session_object*)object;
     int n;
     const sd_record* record = &sd_session_records(self->session, &n)[i];
     PyObject* error = NULL;
@@ -108,7 +106,7 @@ static PyObject* slot_round_at(const void* object, int i) {
 #define SITS_OUT (-1)
 
 /* Guesses of each sequence in the next rounds. */
-static int gammas_from(const session_object* self, PyObject* list, int32_t** gammas) {
+static int gammas_from(const sd_session_object* self, PyObject* list, int32_t** gammas) {
     int n;
     if (sd_ids_from(list, "gammas", gammas, &n) < 0) return -1;
     if (n != self->borrowed.n_slots)
@@ -121,7 +119,7 @@ static int gammas_from(const session_object* self, PyObject* list, int32_t** gam
 
 static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"seconds", "until_end", "gammas", NULL};
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     double seconds = 0.0;
     int until_end = 0, n = 0;
     PyObject *argument = Py_None, *list = NULL;
@@ -145,7 +143,7 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
 }
 
 static PyObject* finish(PyObject* base, PyObject* argument) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     long sequence = PyLong_AsLong(argument);
     if (sequence == -1 && PyErr_Occurred()) return NULL;
     if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* refused by the core */
@@ -156,31 +154,25 @@ static PyObject* finish(PyObject* base, PyObject* argument) {
 }
 
 /* The rest of `admit`, in an entered session. */
-static PyObject* admit_in(session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
+static PyObject* admit_in(sd_session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
     sd_session_borrowed* b = &self->borrowed;
     sd_settings_object* settings = sd_settings_from(argument, "settings");
     if (settings == NULL) return NULL;
-    sd_slot spare = {0};
-    sd_slot* slot =
-        sequence >= 0 && sequence < b->n_slots ? &b->slots[sequence] : &spare; /* the core refuses */
-    sd_slot with;
+    if (sequence < 0 || sequence >= b->n_slots)
+        return PyErr_Format(PyExc_ValueError, "sequence is %d, expected 0 to %d", sequence, b->n_slots - 1);
+    sd_slot *slot = &b->slots[sequence], with;
     if (sd_slot_with(b, slot, settings, &with) < 0) return NULL;
     prompt->settings = &with.settings;
     sd_status status = sd_session_admit(self->session, sequence, prompt);
-    if (status == SD_OK) {
+    if (status == SD_OK)
         sd_slot_set(slot, &with);
-        return Py_NewRef(Py_None);
-    }
-    sd_slot_drop(&with);
-    if (slot == &spare) {
-        sd_state_tree_free(&spare.states);
-        sd_constraint_free(spare.constraint);
-    }
-    return sd_raise(status);
+    else
+        sd_slot_drop(&with);
+    return sd_none_if(status);
 }
 
 static PyObject* admit(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     int sequence;
     PyObject *ids, *seed, *settings, *source = NULL;
     sd_prompt prompt;
@@ -197,7 +189,7 @@ static PyObject* admit(PyObject* base, PyObject* args) {
 
 /* Any thread may call it while another is in the core: what it reads never changes, but by `close`. */
 static PyObject* check(PyObject* base, PyObject* argument) {
-    const session_object* self = (session_object*)base;
+    const sd_session_object* self = (sd_session_object*)base;
     const sd_settings_object* settings = sd_settings_from(argument, "settings");
     if (settings == NULL) return NULL;
     if (self->session == NULL) return Py_NewRef(Py_None); /* closed meanwhile */
@@ -205,7 +197,7 @@ static PyObject* check(PyObject* base, PyObject* argument) {
 }
 
 static PyObject* swap(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     PyObject *argument, *draft;
     if (!PyArg_ParseTuple(args, "OO", &argument, &draft)) return NULL;
     sd_corrections_object* corrections = sd_corrections_from(argument, "corrections");
@@ -215,63 +207,46 @@ static PyObject* swap(PyObject* base, PyObject* args) {
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
-/* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
- * entered session, and the model, borrowed; NULL with an exception. */
-static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
+/* What `say` has to say of the cache that a call asks for: of a sequence and, if not the target, a model. */
+static PyObject* say_of_cache(PyObject* base, PyObject* args,
+                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+    sd_session_object* self = (sd_session_object*)base;
     int sequence;
-    PyObject* argument = Py_None;
+    PyObject *argument = (PyObject*)self->borrowed.target, *said = NULL;
     if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
     if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
-    *model = sd_model_from(argument, "model");
-    if (*model == NULL) return NULL;
-    const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
-    if (cache == NULL) sd_raise(SD_ERR_VALUE);
-    return cache;
-}
-
-static PyObject* cached_text(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* text = cache ? sd_cached_text_new(model, cache) : NULL;
+    sd_model_object* model = sd_model_from(argument, "model");
+    const sd_cache* cache = model ? sd_session_cache(self->session, sequence, model->model) : NULL;
+    if (cache != NULL)
+        said = say(model, cache);
+    else if (model != NULL)
+        sd_raise(SD_ERR_VALUE);
     leave(self);
-    return text;
+    return said;
 }
 
-static PyObject* source_of(const sd_cache* cache) {
+static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
     const sd_encoded* encoded = cache->encoded;
-    return encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None);
+    return Py_BuildValue("NNni", sd_list_of_ints(cache->tokens, cache->n_committed),
+                         encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None),
+                         (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache));
 }
 
-static PyObject* cached_size(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
-    PyObject* source = tokens ? source_of(cache) : NULL;
-    PyObject* size = source ? Py_BuildValue("OOni", tokens, source, (Py_ssize_t)sd_cache_copy_bytes(cache),
-                                            sd_cache_copy_low(cache))
-                            : NULL;
-    Py_XDECREF(tokens);
-    Py_XDECREF(source);
-    leave(self);
-    return size;
+static PyObject* taps_of(sd_model_object* model, const sd_cache* cache) {
+    return sd_taps_as_tuple(&cache->taps);
 }
 
-static PyObject* taps(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* tuple = cache ? sd_taps_as_tuple(&cache->taps) : NULL;
-    leave(self);
-    return tuple;
+static PyObject* cached_text(PyObject* self, PyObject* args) {
+    return say_of_cache(self, args, sd_cached_text_new);
 }
+
+static PyObject* cached_size(PyObject* self, PyObject* args) { return say_of_cache(self, args, size_of); }
+
+static PyObject* taps(PyObject* self, PyObject* args) { return say_of_cache(self, args, taps_of); }
 
 static PyObject* begin_with(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     int sequence, n = 0;
     PyObject* argument;
     if (!PyArg_ParseTuple(args, "iO", &sequence, &argument)) return NULL;
@@ -284,7 +259,7 @@ static PyObject* begin_with(PyObject* base, PyObject* args) {
 }
 
 static PyObject* close_(PyObject* base, PyObject* ignored) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     if (self->session == NULL) return Py_NewRef(Py_None);
     if (enter(self) < 0) return NULL;
     sd_session_free(self->session);
@@ -294,7 +269,7 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 }
 
 static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     /* A closed session still has it. */
     if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0) return NULL;
     int learns = self->borrowed.is_adaptive;
@@ -307,7 +282,7 @@ static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
 
 #ifdef SPECDEC_TESTING
 static PyObject* keep_drafts(PyObject* base, PyObject* ignored) {
-    ((session_object*)base)->keep_drafts = 1;
+    ((sd_session_object*)base)->keep_drafts = 1;
     return Py_NewRef(Py_None);
 }
 #endif
@@ -337,7 +312,7 @@ static PyMethodDef methods[] = {
 
 const sd_kind sd_session_kind = {
     .doc = "The rounds of one batch of sequences.",
-    .size = sizeof(session_object),
+    .size = sizeof(sd_session_object),
     .make = make,
     .release = release,
     .traverse = traverse,

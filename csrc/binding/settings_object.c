@@ -1,5 +1,4 @@
 /* Settings: how a sequence is decoded. They never change, so sequences may share them. */
-#include "fields.h"
 #include "module.h"
 #include "python_states.h"
 
@@ -8,14 +7,6 @@ typedef struct given {
     PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction, *model;
     const char *rule, *law;
 } given;
-
-/* Which drafters may draft: None, for all, or an integer with a bit for each. */
-static int drafters_from(PyObject* object, uint64_t* drafters) {
-    *drafters = SD_EVERY_DRAFTER;
-    if (object == Py_None) return 0;
-    *drafters = PyLong_AsUnsignedLongLong(object);
-    return *drafters == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
-}
 
 static int transform_from(sd_settings_object* self, PyObject* transform) {
     if (transform == Py_None) return 0;
@@ -62,7 +53,9 @@ static int fill(sd_settings_object* self, const given* g) {
     }
     if (s->max_new_tokens < 1)
         return sd_refuse("max_new_tokens is %d, expected at least 1", s->max_new_tokens);
-    return drafters_from(g->drafters, &s->drafters);
+    /* which drafters may draft: None, for all, or an integer with a bit for each */
+    s->drafters = g->drafters == Py_None ? SD_EVERY_DRAFTER : PyLong_AsUnsignedLongLong(g->drafters);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {

@@ -1,8 +1,7 @@
-#include "slot_round.h"
-
+/* SlotRound: what a round did in one slot, a named tuple with the Round of specdec.trace. */
 #include <string.h>
 
-#include "convert.h"
+#include "session_arguments.h"
 #include "testing.h"
 
 static PyStructSequence_Field fields[] = {
@@ -121,22 +120,15 @@ PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_so
     const sd_record* record = source->record;
     PyObject* tuple = PyStructSequence_New(state->slot_round_type);
     if (tuple == NULL) return NULL;
-    PyObject *round = NULL, *logits = NULL, *logprobs = NULL, *origins = NULL, *drafts = NULL;
-    PyObject *slot = PyLong_FromLong(record->sequence),
-             *n_rows = slot ? PyLong_FromLong(record->n_rows) : NULL;
+    PyObject *parts[N_FIELDS] = {0}, *error = source->error ? source->error : Py_None;
     /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete = n_rows != NULL && (round = new_round(state, record, source->index)) != NULL &&
-                   (logits = new_logits(source)) != NULL && (logprobs = new_logprobs(record)) != NULL &&
-                   (origins = origins_of(record)) != NULL && (drafts = drafts_of(source)) != NULL;
-    PyObject* parts[N_FIELDS] = {slot,
-                                 round,
-                                 Py_NewRef(source->error ? source->error : Py_None),
-                                 PyBool_FromLong(record->complete),
-                                 n_rows,
-                                 logits,
-                                 logprobs,
-                                 origins,
-                                 drafts};
+    int complete = (parts[0] = PyLong_FromLong(record->sequence)) != NULL &&
+                   (parts[1] = new_round(state, record, source->index)) != NULL &&
+                   (parts[2] = Py_NewRef(error)) != NULL &&
+                   (parts[3] = PyBool_FromLong(record->complete)) != NULL &&
+                   (parts[4] = PyLong_FromLong(record->n_rows)) != NULL &&
+                   (parts[5] = new_logits(source)) != NULL && (parts[6] = new_logprobs(record)) != NULL &&
+                   (parts[7] = origins_of(record)) != NULL && (parts[8] = drafts_of(source)) != NULL;
     for (int i = 0; i < N_FIELDS; i++) PyStructSequence_SetItem(tuple, i, parts[i]);
     if (!complete)
         Py_CLEAR(tuple);

@@ -1,5 +1,4 @@
-#include "tensor_arguments.h"
-
+/* Tensors that Python hands over: (name, array, format) tuples. */
 #include <limits.h>
 #include <string.h>
 

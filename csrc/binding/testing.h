@@ -20,6 +20,14 @@ int sd_make_fixed_acceptance(const sd_draft_arguments* arguments, const sd_draft
  * after each (node_logits). NULL with an exception. */
 PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n_vocab);
 
+/* Hooks in files of their own; hooks.c lists all of them. */
+PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args);
+PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args);
+PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);
+PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args);
+PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args);
+PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs);
+
 #endif
 
 #endif

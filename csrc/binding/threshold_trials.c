@@ -1,6 +1,5 @@
 /* Thresholds as Python sees them, and the times by which they are chosen. */
 #include "clock.h"
-#include "fields.h"
 #include "kernels.h"
 #include "module.h"
 
@@ -64,13 +63,10 @@ static sd_status time_panels(sd_format format, int n_rows, int n_in, const char*
     sd_arena arena = {0};
     float *row, *y;
     void* prepared;
-    sd_status status = SD_OK;
-    for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
-        row = sd_arena_take(&arena, (size_t)n_in, sizeof *row);
-        y = sd_arena_take(&arena, (size_t)n_rows * SD_PANEL, sizeof *y);
-        prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in));
-        if (pass == 0) status = sd_arena_commit(&arena);
-    }
+    sd_status status = SD_ARENA_BUILD(
+        &arena, (row = sd_arena_take(&arena, (size_t)n_in, sizeof *row),
+                 y = sd_arena_take(&arena, (size_t)n_rows * SD_PANEL, sizeof *y),
+                 prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in))));
     if (status == SD_OK) {
         const sd_kernels* k = sd_kernels_get();
         for (int i = 0; i < n_in; i++) row[i] = 1.0f;
@@ -95,11 +91,8 @@ PyObject* sd_panel_formats(PyObject* module, PyObject* ignored) {
 
 /* Any format of panels by its name. Returns 0, or -1 with an exception. */
 static int panel_format_from(const char* name, sd_format* format) {
-    for (int f = 0; f < SD_N_FORMATS; f++) {
-        if (strcmp(sd_format_names[f], name) != 0) continue;
-        *format = f;
-        return 0;
-    }
+    for (*format = 0; *format < SD_N_FORMATS; ++*format)
+        if (strcmp(sd_format_names[*format], name) == 0) return 0;
     return sd_refuse("dtype is \"%s\", expected one of specdec._core.panel_formats()", name);
 }
 

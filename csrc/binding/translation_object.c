@@ -159,18 +159,16 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     return lay_out(self, target_strips, draft_strips);
 }
 
-/* Read texts, ids one after the other, as one text that changes. */
-static sd_status read_texts(const sd_translation* t, PyThreadState** caller, int32_t* const* texts,
-                            const int* lengths, int n_texts, sd_arena* arena, sd_reading* reading) {
+/* Read texts, one after the other, as one text that changes. */
+static sd_status read_texts(const sd_translation* t, PyThreadState** caller, const sd_sequences* texts,
+                            sd_arena* arena, sd_reading* reading) {
     int longest = 0, room = t->n_first;
-    for (int i = 0; i < n_texts; i++) {
-        int n = 0, n_bytes = 0;
-        for (int j = 0; j < lengths[i]; j++) {
-            sd_token_string(&t->target, texts[i][j], &n);
-            n_bytes += n + 1;
-        }
-        if (lengths[i] > longest) longest = lengths[i];
-        if (n_bytes + t->n_first > room) room = n_bytes + t->n_first;
+    for (int i = 0, begin = 0; i < texts->n; begin = texts->ends[i++]) {
+        int n = 0, n_bytes = t->n_first;
+        for (int j = begin; j < texts->ends[i]; j++, n_bytes += n + 1)
+            sd_token_string(&t->target, texts->tokens[j], &n);
+        if (texts->ends[i] - begin > longest) longest = texts->ends[i] - begin;
+        if (n_bytes > room) room = n_bytes;
     }
     char* piece;
     int32_t* ids;
@@ -181,49 +179,26 @@ static sd_status read_texts(const sd_translation* t, PyThreadState** caller, int
     reading->piece = piece;
     reading->ids = ids;
     sd_reading_begin(reading);
-    for (int i = 0; i < n_texts && status == SD_OK; i++)
-        status = sd_reading_follow(reading, texts[i], lengths[i]);
+    for (int i = 0, begin = 0; i < texts->n && status == SD_OK; begin = texts->ends[i++])
+        status = sd_reading_follow(reading, texts->tokens + begin, texts->ends[i] - begin);
     return status;
 }
 
-/* The texts of a tuple of ids, to be freed with PyMem_Free. Returns how many; fewer with an exception. */
-static int texts_from(PyObject* items, int32_t** texts, int* lengths) {
-    int n = 0;
-    while (n < PyTuple_GET_SIZE(items) &&
-           sd_ids_from(PyTuple_GET_ITEM(items, n), "ids", &texts[n], &lengths[n]) == 0)
-        n++;
-    return n;
-}
-
-/* What `read` gives for texts of a tuple, with room for as many. */
-static PyObject* read_items(const sd_translation* t, PyObject* items, int32_t** texts, int* lengths) {
-    int n_texts = texts_from(items, texts, lengths);
+static PyObject* read_ids(PyObject* self, PyObject* argument) {
+    const sd_translation* t = &((sd_translation_object*)self)->translation;
+    sd_sequences texts = {0};
     PyObject* result = NULL;
-    if (n_texts == PyTuple_GET_SIZE(items)) {
+    if (sd_sequences_from(argument, "texts", 0, &texts) == 0) {
         PyThreadState* saved_thread;
         sd_arena arena = {0};
         sd_reading reading;
-        sd_gil_release(&saved_thread);
-        sd_status status = read_texts(t, &saved_thread, texts, lengths, n_texts, &arena, &reading);
-        sd_gil_take(&saved_thread);
+        sd_status status;
+        SD_WITHOUT_GIL_AS(&saved_thread, status = read_texts(t, &saved_thread, &texts, &arena, &reading));
         result = status == SD_OK ? sd_list_of_ints(reading.tokens, reading.n) : sd_raise(status);
         sd_arena_free(&arena);
     }
-    for (int i = 0; i < n_texts; i++) PyMem_Free(texts[i]);
-    return result;
-}
-
-static PyObject* read_ids(PyObject* object, PyObject* argument) {
-    const sd_translation* translation = &((sd_translation_object*)object)->translation;
-    PyObject* items = sd_items_from(argument, "texts: expected a sequence of token ids each");
-    if (items == NULL) return NULL;
-    size_t room = (size_t)PyTuple_GET_SIZE(items) + 1;
-    int32_t** texts = PyMem_Calloc(room, sizeof *texts);
-    int* lengths = PyMem_Calloc(room, sizeof *lengths);
-    PyObject* result = texts && lengths ? read_items(translation, items, texts, lengths) : PyErr_NoMemory();
-    PyMem_Free(lengths);
-    PyMem_Free(texts);
-    Py_DECREF(items);
+    PyMem_Free(texts.tokens);
+    PyMem_Free(texts.ends);
     return result;
 }
 

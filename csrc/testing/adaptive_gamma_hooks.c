@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "testing.h"
 
 /* A session is played on an AdaptiveGamma object, which the hooks change in place: an argument "O&". */
 static int played(PyObject* object, void* to) {
@@ -7,11 +7,14 @@ static int played(PyObject* object, void* to) {
     return self != NULL;
 }
 
-/* (adaptive, share, fresh): the target has experts. */
+/* (adaptive, share, fresh, n_extra): the target has experts, if share is not 0; and so many extra query
+ * tokens follow every row of a round that drafts. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     sd_shared_reading reading;
-    if (!PyArg_ParseTuple(args, "O&dd", played, &a, &reading.share, &reading.fresh)) return NULL;
+    int n;
+    if (!PyArg_ParseTuple(args, "O&ddi", played, &a, &reading.share, &reading.fresh, &n)) return NULL;
+    a->drafter.n_extra = n;
     sd_cost_model_reads(&a->throughput.target, reading);
     return Py_NewRef(Py_None);
 }
@@ -24,15 +27,6 @@ PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     if (!PyArg_ParseTuple(args, "O&|i", played, &a, &n_missed)) return NULL;
     sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_extra);
     if (n_missed > 0 && sd_adaptive_gamma_paused(a)) sd_adaptive_gamma_misses(a, n_missed);
-    return Py_NewRef(Py_None);
-}
-
-/* (adaptive, n): so many extra query tokens follow every row of a round that drafts. */
-PyObject* sd_hook_adaptive_gamma_extra(PyObject* module, PyObject* args) {
-    sd_adaptive_gamma* a;
-    int n;
-    if (!PyArg_ParseTuple(args, "O&i", played, &a, &n)) return NULL;
-    a->drafter.n_extra = n;
     return Py_NewRef(Py_None);
 }
 

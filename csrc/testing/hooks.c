@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "testing.h"
 
 #include <math.h>
 #include <string.h>
@@ -87,7 +87,6 @@ done:
 PyMethodDef sd_testing_functions[] = {
     {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS, "What a target's rows read."},
     {"_adaptive_gamma_start", sd_hook_adaptive_gamma_start, METH_VARARGS, "A session begins."},
-    {"_adaptive_gamma_extra", sd_hook_adaptive_gamma_extra, METH_VARARGS, "Extra query tokens after a row."},
     {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "A round begins: does it draft?"},
     {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another guess pay?"},
     {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "A round has ended."},

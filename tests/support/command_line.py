@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 import specdec
 from specdec.commands import given_models, side_by_side
 from specdec.commands.program import program
+from specdec.drafts import named
 
 VERBS = program.list_commands(click.Context(program))
 
@@ -69,7 +70,6 @@ def use_models(
             given_models, "load", targets if callable(targets) else lambda name, dtype: targets[name]
         )
     if drafts is not None:
-        named = given_models.named
 
         def open_draft(text: str, target: Any, *, dtype: Any = None) -> Any:
             return drafts[text] if text in drafts else named(text, target, dtype=dtype)

@@ -73,10 +73,8 @@ class Play:
     def __init__(self, world: World, seed: int, learnt: _core.AdaptiveGamma | None = None) -> None:
         self.world = world
         self.learnt = _core.AdaptiveGamma() if learnt is None else learnt
-        if world.reading[0]:
-            _core._adaptive_gamma_reads(self.learnt, *world.reading)  # type: ignore[attr-defined]
-        if world.riders:
-            _core._adaptive_gamma_extra(self.learnt, world.riders)  # type: ignore[attr-defined]
+        if world.reading[0] or world.riders:
+            _core._adaptive_gamma_reads(self.learnt, *world.reading, world.riders)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
         self._gamma = world.riders or MAX_GAMMA
         self._has_drafted = not world.riders

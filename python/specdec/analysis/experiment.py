@@ -294,9 +294,7 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
 
 def _ends(text: Trace) -> NDArray[np.float64]:
     """Of each new token of a text: 1 if it is the last of its round, else 0."""
-    ends = np.zeros(text.n_tokens)
-    ends[np.cumsum([one.kept for one in text.rounds if one.kept], dtype=np.int64) - 1] = 1.0
-    return ends
+    return np.array([float(i == one.kept) for one in text.rounds for i in range(1, one.kept + 1)])
 
 
 class Runner(Protocol[AnyItem]):

@@ -267,6 +267,7 @@ def measure(
     >>> print(found)
     """
     decoding = decoding_options(options, changes, _OWNS, in_distributions=True)
+    timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     asked: dict[str, Any] = {
         "gammas": check_gammas(gammas),
         "samplings": [
@@ -275,7 +276,7 @@ def measure(
         "leniences": [
             check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
         ],
-        "timing": _timing(timing),
+        "timing": timed,
         "limit": TimeLimit.of(seconds),
         "say": check_say(say),
     }
@@ -285,12 +286,6 @@ def measure(
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.result()
-
-
-def _timing(timing: bool | Timing) -> Timing | None:
-    if isinstance(timing, Timing):
-        return timing
-    return Timing() if check_flag("timing", timing) else None
 
 
 @dataclass
@@ -350,21 +345,15 @@ class _Measuring:
 
     def result(self) -> Measurement:
         """Measure until all is done, the time is over or Ctrl-C is pressed."""
-        by_distribution = has_distribution(self.draft)
         try:
-            done = self._by_distribution() if by_distribution else self._by_running()
+            done = self._by_distribution() if has_distribution(self.draft) else self._by_running()
             stopped = "" if done else self.limit.reason
         except KeyboardInterrupt:
             if not (self.texts or self.rows):
                 raise
             stopped = "interrupted"
-        if by_distribution:
-            self.rows = [
-                replace(row, speedup=speedup, tokens_per_call=statistics.mean(speedup.tokens_per_run))
-                if (speedup := self.speedups.get((row.temperature, row.lenience, row.gamma)))
-                else row
-                for row in self._predicted()
-            ]
+        settings = itertools.product(self.texts, self.leniences, self.gammas)
+        self.rows += [self._row(*setting) for setting in settings]
         times, texts = self.times, self.texts
         pieces = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
         betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
@@ -396,28 +385,28 @@ class _Measuring:
         self.times = self._times(self.texts[self.samplings[0].temperature].tokens)
         groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
         for (options, lenience), part in self.limit.shares(groups):
-            plain, ways = self._timed(options.temperature, lenience, part)
+            plain, ways = self._run_timed(options, lenience, part)
             for gamma, way in ways.items():
                 speedup = self.speedups[options.temperature, lenience, gamma] = way.over(plain)
                 self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
         return len(self.speedups) == len(groups) * len(self.gammas)
 
-    def _predicted(self) -> list[ExperimentRow]:
-        """What distributions and times say, by temperature, lenience and gamma."""
-        return [
-            predicted_row(self.name, found.betas[lenience], self.times, t, gamma, lenience)
-            for t, found in self.texts.items()
-            for lenience, gamma in itertools.product(self.leniences, self.gammas)
-        ]
+    def _row(self, temperature: float, lenience: float, gamma: int) -> ExperimentRow:
+        """What distributions, times and runs say."""
+        betas = self.texts[temperature].betas[lenience]
+        row = predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
+        speedup = self.speedups.get((temperature, lenience, gamma))
+        tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_run)
+        return replace(row, speedup=speedup, tokens_per_call=tokens)
 
     def _by_running(self) -> bool:
         """Count and time runs of a draft without a distribution of its own; False if the time was over."""
         groups = list(itertools.product(self.samplings, self.leniences))
         for (options, lenience), part in self.limit.shares(groups):
-            _, counting = self._run(options.temperature, lenience, self.work, repeats=1, timing=False)
+            _, counting = self._run(options, lenience, self.work, repeats=1, timing=False)
             plain, ways = None, counting
             if lenience in self.timed_leniences:
-                plain, ways = self._timed(options.temperature, lenience, part)
+                plain, ways = self._run_timed(options, lenience, part)
             for gamma, way in counting.items():
                 row = way.row(self.name)
                 reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
@@ -429,22 +418,17 @@ class _Measuring:
                 self.times = self._times([result.tokens for result in counting[self.gammas[0]].results])
         return len(self.rows) == len(groups) * len(self.gammas)
 
-    def _timed(
-        self, temperature: float, lenience: float, limit: TimeLimit
-    ) -> tuple[Configuration, dict[int, Configuration]]:
-        """Time plain decoding, and the draft by gamma."""
+    def _run_timed(self, options: DecodingOptions, lenience: float, limit: TimeLimit) -> Any:
         assert self.timing is not None
-        return self._run(temperature, lenience, self.timed, repeats=self.timing.repeats, limit=limit)
+        return self._run(options, lenience, self.timed, repeats=self.timing.repeats, limit=limit)
 
     def _run(
-        self, temperature: float, lenience: float, work: Work, **how: Any
+        self, options: DecodingOptions, lenience: float, work: Work, **how: Any
     ) -> tuple[Configuration, dict[int, Configuration]]:
         """Run plain decoding, and the draft by gamma, in turns."""
         drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
-        options = self.setup.runs(temperature=temperature, lenience=lenience)
-        return interleaved(
-            self.setup.target, drafts, work, options, seed=self.setup.seed, done=self.done, **how
-        )
+        runs = self.setup.runs(temperature=options.temperature, lenience=lenience)
+        return interleaved(self.setup.target, drafts, work, runs, seed=self.setup.seed, done=self.done, **how)
 
     def _times(self, tokens: Sequence[Sequence[int]]) -> ForwardTimes | None:
         """Time forward passes on as many positions as rounds have; None if nothing is timed."""

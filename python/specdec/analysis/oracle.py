@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec import theory
@@ -236,7 +236,7 @@ def rows_of(
     gammas: Sequence[int],
     alpha: float | None,
     times: ForwardTimes,
-    fixed: dict[int, Texts] | None = None,
+    fixed: Mapping[int, Texts] | None = None,
 ) -> tuple[OracleRow, ...]:
     """The table, from the rounds of each text with as many guesses as possible, and with auto.
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import mul
 from typing import Any, Final, TypeAlias
 
 from specdec import _core
@@ -448,4 +447,6 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
     widths = config.d_heads or (config.d_head,) * config.n_layer
     padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
-    return sum(map(mul, n_kv_heads, padded)) * (4 if cache_dtype == "f32" else 2)
+    return sum(n * width for n, width in zip(n_kv_heads, padded, strict=True)) * (
+        4 if cache_dtype == "f32" else 2
+    )

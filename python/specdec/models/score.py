@@ -291,11 +291,9 @@ def _scored(
     sources: Sequence[NDArray[np.int32]] | None,
     *,
     n_top: int,
-    n_threads: int,
-    n_texts: int = 0,
-    done: Any = None,
-    keep: bool = False,
+    **options: Any,
 ) -> tuple[list[Score], _core.CachedText | None]:
+    """The score of each text, and, with `keep`, what is kept of the last; `options` are the core's."""
     if not texts:
         return [], None
     log_probs, greedy, tokens, of_top, kept = _core.score_texts(
@@ -304,10 +302,7 @@ def _scored(
         np.array([text.n_given for text in texts], np.int32),
         sources=None if sources is None else _listed(sources),
         n_top=n_top,
-        n_texts=n_texts,
-        n_threads=n_threads,
-        done=done,
-        keep=keep,
+        **options,
     )
     scores = []
     end = 0
@@ -325,12 +320,7 @@ def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopL
 
 
 def score_ids(
-    model: Any,
-    texts: Sequence[tuple[Sequence[int], int]],
-    sources: Sequence[NDArray[np.int32]] | None,
-    *,
-    n_top: int,
-    n_threads: int,
+    model: Any, texts: Sequence[tuple[Sequence[int], int]], sources: Any, *, n_top: int, n_threads: int
 ) -> list[Score]:
     """The scores of token ids that the model takes, each with the number of those that are given."""
     given = [_Text(np.asarray(ids, np.int32), n_given) for ids, n_given in texts]

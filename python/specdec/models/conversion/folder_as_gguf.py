@@ -59,9 +59,8 @@ def write_as_gguf(
     name = checkpoint.architecture if checkpoint.architecture in WRITTEN else "LlamaForCausalLM"
     config = checkpoint.config
     ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
-    keys = {
-        key: float(np.float32(value)) if isinstance(value, float) else value for key, value in keys.items()
-    }
+    rounded = {key: float(np.float32(value)) for key, value in keys.items() if isinstance(value, float)}
+    keys |= rounded
     architecture = ARCHITECTURES[ggml]
     family = architecture.family(FAMILIES[name])
     sources = list(family.sources(config, lambda name: architecture.fused == ("attn_qkv" in name)))
@@ -73,10 +72,8 @@ def write_as_gguf(
     types = {
         stored: type_of(kind, stored, shape, config["n_layer"], **of_file) for stored, shape in shapes.items()
     }
-    made_of = {
-        stored: [source for source in sources if stored in source.stored and len(source.shape) == 2]
-        for stored in shapes
-    }
+    matrices = [source for source in sources if len(source.shape) == 2]
+    made_of = {stored: [of for of in matrices if stored in of.stored] for stored in shapes}
     threads = check_threads(None)
     metadata: dict[str, Any] = {
         "general.architecture": ggml,
@@ -88,10 +85,9 @@ def write_as_gguf(
         **sampling_values(checkpoint.default_sampling, place),
         **_vocabulary(checkpoint, place),
     }
-    tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()] + [
-        NewTensor(stored, shape[1:] if stored.endswith(ROW) else shape, types[stored])
-        for stored, shape in shapes.items()
-    ]
+    tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()]
+    for stored, shape in shapes.items():
+        tensors.append(NewTensor(stored, shape[1:] if stored.endswith(ROW) else shape, types[stored]))
 
     def data() -> Iterator[Array]:
         yield from extra.values()

@@ -38,11 +38,9 @@ class Metadata(MetadataFields):
     """
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
-        listed = {
-            key: value.tolist() if isinstance(value, np.ndarray) and value.size <= _MOST_LAYERS else value
-            for key, value in values.items()
-        }
-        super().__init__(listed, file, f"{name}.")
+        arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+        listed = {key: array.tolist() for key, array in arrays.items() if array.size <= _MOST_LAYERS}
+        super().__init__({**values, **listed}, file, f"{name}.")
         self.name, self.tensors = name, tensors
         self.used: set[str] = set()
 
