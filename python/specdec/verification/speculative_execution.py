@@ -29,7 +29,7 @@ RESIDUAL_DRAWS = 1_000_000
 class Distribution(Protocol):
     """A distribution that is not an array of probabilities: a frozen one of scipy.stats, or alike.
 
-    Besides `rvs` it has ``pdf(y)``, its normalised density at y; or, on countably many values, ``pmf(y)``.
+    Besides `rvs` it has ``pdf(y)``, its normalized density at y; or, on countably many values, ``pmf(y)``.
     """
 
     def rvs(self, *, random_state: np.random.Generator) -> Any:
