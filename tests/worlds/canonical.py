@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, read_prompts
 from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -216,7 +216,7 @@ def beams(
     """Tokens and score of the hypotheses of a beam search; with a draft, by speculation."""
     options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
     search = _core.BeamSearch(target, draft, prompt, **options)
-    search.prefill()
+    read_prompts(search)
     while search.round():
         pass
     return [(beam["tokens"], beam["score"]) for beam in search.beams()]
