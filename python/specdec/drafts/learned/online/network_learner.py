@@ -66,17 +66,10 @@ class NetworkLearner(GradientLearner):
     name = "network"
 
     def __init__(
-        self,
-        draft: ModelDraft | Recurrent,
-        *,
-        loss: DivergenceName = "tvd",
-        learning_rate: float | None = None,
-        passes: float = 4.0,
-        batch: int = 1024,
-        n_before: int = 64,
-        n_top: int = 32,
-        seed: int = 0,
-    ) -> None:
+        self, draft: ModelDraft | Recurrent, *, loss: DivergenceName = "tvd",
+        learning_rate: float | None = None, passes: float = 4.0, batch: int = 1024, n_before: int = 64,
+        n_top: int = 32, seed: int = 0,
+    ) -> None:  # fmt: skip
         self.n_before = check_integer("n_before", n_before, 2, 1 << 15)
         self._draft = draft
         n_vocab, self._longest = 0, _LONGEST
