@@ -21,6 +21,7 @@ from specdec.drafts.learned.methods import METHODS
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
+from specdec.settings_table import check_settings
 from specdec.training.batch import Batch
 from specdec.training.settings import TrainingSettings
 from specdec.training.training_texts import Texts, TextWriter
@@ -144,7 +145,9 @@ def shape_of(shape_type: type, given: Mapping[str, object], kind: str) -> Any:
         if name not in known:
             expected = f"a setting of kind {kind!r}: {', '.join(known) or 'none'}"
             raise InputError.of("--set", name, expected, verb="has")
-    return shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
+    found = shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
+    check_settings(found)
+    return found
 
 
 def _value(name: str, text: str, default: Any) -> Any:

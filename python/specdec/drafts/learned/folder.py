@@ -118,9 +118,9 @@ class TargetIdentity:
     def read(cls, holder: Fields) -> TargetIdentity:
         """Read it from the object ``target`` in an object of a file."""
         fields = holder.inner("target")
-        sizes = [fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")]
-        vocabulary = fields.text("vocabulary", default=None)
-        return cls(fields.text("name"), *sizes, fields.text("fingerprint"), vocabulary)
+        sizes = {name: fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")}
+        texts = {name: fields.text(name) for name in ("name", "fingerprint")}
+        return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object ``target`` of a file."""

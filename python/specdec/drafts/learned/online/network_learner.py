@@ -145,7 +145,8 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
 
     if isinstance(draft, ModelDraft):
         return networks.open_decoder(draft.model.path)
-    from specdec.drafts.learned.recurrent.network import RecurrentNetwork, RecurrentShape
+    from specdec.drafts.learned.recurrent.draft import RecurrentShape
+    from specdec.drafts.learned.recurrent.network import RecurrentNetwork
 
     weights = draft.weights
     shape = RecurrentShape.read(weights.fields)
