@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import specdec
+from processes import wait_for
 from refusals import refuses
 from specdec import drafts
 from specdec.decoding.request import Request
@@ -27,7 +28,6 @@ from specdec.decoding.sequence import sequences_of
 from specdec.drafts.learned.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred
-from waiting import wait_for
 from worlds.folders import llama_config, tensors_for, write_hf
 
 N_VOCAB = 61
@@ -70,7 +70,7 @@ class Takes(drafts.Learner):
 
 def rounds_of(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) -> Any:
     """(the sequence, an iterator over its rounds), between which something can be done."""
-    request = Request.prepare(target, draft, prompt, specdec.DecodingOptions(**options))
+    request = Request(target, draft, prompt, specdec.DecodingOptions(**options))
     sequences = sequences_of(request)
     return sequences[0], decode(Scheduler.of(request, sequences), sequences, 0.0)
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import specdec
 from descriptions import by_method
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
-from laws import embedded_llama2c, first_layers
 from sessions import Session
 from specdec import _core
 from specdec.drafts.model_draft import open_draft

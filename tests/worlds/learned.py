@@ -127,12 +127,9 @@ def recurrent_tensors(n_vocab: int, n_outputs: int, shape: Sequence[int], seed: 
 
 
 def recurrent_weights(
-    target: specdec.Model,
-    ids: Sequence[int],
-    shape: Sequence[int] = (5, 9, 1),
-    tokens: Sequence[int] | None = None,
-    seed: int = 0,
-) -> LearnedWeights:
+    target: specdec.Model, ids: Sequence[int], shape: Sequence[int] = (5, 9, 1),
+    tokens: Sequence[int] | None = None, seed: int = 0,
+) -> LearnedWeights:  # fmt: skip
     """A recurrent draft for a target that guesses the frequent tokens of a text more often than others."""
     n_vocab = target.config["n_vocab"]
     tensors = recurrent_tensors(n_vocab, n_vocab if tokens is None else len(tokens), shape, seed)
