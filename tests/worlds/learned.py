@@ -75,7 +75,7 @@ def heads_logits(
     weights: LearnedWeights, target: specdec.Model, text: Sequence[int], guesses: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """The logits [n_vocab] of the token behind some guesses behind a text, by the head of that place.
+    """The logits [n_vocab] of the token after a text and some draft tokens, by the head of that place.
 
     The arithmetic of the papers in float64, on the target's own hidden state and tables.
     """
