@@ -226,12 +226,10 @@ def new_session(target, draft, prompts, **changes):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "has 0 tokens"),
-        ([101], "token 0 is 101"),
-        ([1, -2], "token 1 is -2"),
+        ([], "has 0 tokens"), ([101], "token 0 is 101"), ([1, -2], "token 1 is -2"),
         ([1] * 256, "has 256 tokens"),
     ],
-)
+)  # fmt: skip
 def test_bad_prompts_are_refused(models, prompt, message):
     with pytest.raises(ValueError, match=message):
         new_session(models[0], models[1], [[1], prompt])
@@ -310,9 +308,7 @@ print("parent", same, "child", os.waitstatus_to_exitcode(status))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_computes_with_threads_of_its_own():
     run = subprocess.run(
-        [sys.executable, "-c", FORKING, os.path.dirname(__file__)],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", FORKING, os.path.dirname(__file__)], capture_output=True, text=True,
         timeout=120,
-    )
+    )  # fmt: skip
     assert run.stdout.split() == ["parent", "True", "child", "0"], run.stderr
