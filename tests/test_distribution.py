@@ -12,12 +12,12 @@ import math
 
 import numpy as np
 import pytest
-from compiled import in_instruction_sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from compiled import in_instruction_sets
 from refusals import refuses
 from specdec import InputError, distribution, reference
 from weights import distribution as distribution_of_row

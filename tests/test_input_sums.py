@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled import Decoder, Model, tensor_shapes
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from compiled import Decoder, Model, tensor_shapes
 from worlds.canonical import LLAMA, MIXTURES, SWITCHES, VARIANTS, build, random_tensors
 
 # Tables, and matrices that no number format rounds.

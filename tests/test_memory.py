@@ -6,11 +6,11 @@ import gc
 
 import numpy as np
 import pytest
+
+from allocations import bytes_held, fail_each_allocation, needs_hooks
 from compiled import Decoder, LookAheadEmbeddings, Ngram
 from compiled import product as product_of
 from compiled import score as score_of
-
-from allocations import bytes_held, fail_each_allocation, needs_hooks
 from descriptions import by_method
 from sessions import Session
 from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session

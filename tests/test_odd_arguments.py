@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import specdec
-from command_line import EXIT_ERROR, main
+from command_line import ends_with_an_error
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
 from worlds.eagles import eagle_folder, mimo_target
@@ -650,7 +650,7 @@ def test_paths_of_no_file(path: Any, message: str) -> None:
     ],
 )  # fmt: skip
 def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == EXIT_ERROR
+    assert ends_with_an_error(arguments)
     captured = capfd.readouterr()
     assert "error: " in captured.err and "Traceback" not in captured.err and captured.out == ""
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compiled import Model
 
+from compiled import Model
 from sessions import Session
 from worlds.canonical import (
     ENCODER_DECODERS,

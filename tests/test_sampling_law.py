@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
-from compiled import Model, prompt_logits
 from numpy.typing import NDArray
 
 import specdec
+from compiled import Model, prompt_logits
 from laws import (
     FALSE_ALARM,
     TRAINED,

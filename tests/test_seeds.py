@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled import Model
 
 import specdec
+from compiled import Model
 from specdec import Sampling, reference
 from specdec.drafts import Bigram, Unigram
 from toy_pair import load_pair

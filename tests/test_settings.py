@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled import Decoder
 from numpy.typing import NDArray
 
 import specdec
+from compiled import Decoder
 from sessions import Session
 from specdec import InputError, Sampling, reference
 from toy_pair import EOS, load_pair

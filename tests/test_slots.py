@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled import Model
 from numpy.typing import NDArray
 
 import specdec
+from compiled import Model
 from descriptions import by_method
 from drafters import DRAFTS, World, named
 from laws import embedded_llama2c, first_layers

@@ -220,7 +220,8 @@ def beams(
     """Tokens and score of the hypotheses of a beam search; with a draft, by speculation."""
     options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
     search = _core.BeamSearch(target, draft, prompt, **options)
-    search.prefill()
+    while search.prefill_slice():
+        pass
     while search.round():
         pass
     return [(beam["tokens"], beam["score"]) for beam in search.beams()]
