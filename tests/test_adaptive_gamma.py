@@ -17,7 +17,7 @@ from allocations import needs_hooks
 from descriptions import by_method
 from drafters import DRAFTS
 from drafters import World as Models
-from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
+from exact import Drafts, Tokens, cells, chain_distribution, first_tokens, question
 from sessions import Session
 from simulated_rounds import MAX_GAMMA, Play, World
 from specdec import AdaptiveGamma, _core, drafts
@@ -347,7 +347,7 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
             output = (*(tree.tokens[node] for node in box.path), box.token)
             outputs[output] = outputs.get(output, 0.0) + tree.probability * box.probability
     assert len(lengths) > 1, "every chain was as long, so nothing was shown"
-    got, wanted = first_tokens(outputs, target, longest + 1), chain_law(target, longest + 1)
+    got, wanted = first_tokens(outputs, target, longest + 1), chain_distribution(target, longest + 1)
     assert got.keys() == wanted.keys()
     np.testing.assert_allclose([got[key] for key in wanted], list(wanted.values()), rtol=0, atol=1e-12)
 

@@ -13,7 +13,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from laws import stories260k
+from distributions import stories260k
 from sessions import Session
 from specdec import _core
 from specdec.errors import InputError

@@ -19,7 +19,7 @@ import pytest
 
 import specdec
 from command_line import VERBS, fails, figure, run, time_quickly, use_models
-from command_process import ENDLESS, command_process
+from processes import ENDLESS, command_process
 from specdec import Result, Speedup
 from specdec.analysis.experiment import Configuration
 from specdec.commands import side_by_side

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
+from distributions import FALSE_ALARM, count, p_value
 from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
-from laws import FALSE_ALARM, count, p_value
 from sessions import Session
 from specdec import drafts, reference
 from specdec.errors import InputError

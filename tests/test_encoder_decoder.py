@@ -481,9 +481,8 @@ def test_an_encoder_that_overflows_is_named(layer):
     message = rf"output of layer {layer} \(of 0 to 2\) of the encoder at position 0 is not finite"
     with pytest.raises(NotFiniteError, match=f"the model: the {message}"):
         model.encode([1, 2, 3])
-    session = session_of(model, [[1]], [[1, 2, 3]])
     with pytest.raises(NotFiniteError, match=f"the target: the {message}"):
-        session.prefill()
+        run_session(model, None, [[1]], sources=[[1, 2, 3]])
 
 
 @pytest.mark.slow

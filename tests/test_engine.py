@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
-from laws import embedded_llama2c, first_layers
 from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
 from specdec.decoding.asynchronous import _shared
 from specdec.errors import ContextLengthError

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import specdec
-from laws import FALSE_ALARM, count, law_of, p_value
+from distributions import FALSE_ALARM, count, p_value
+from exact import chain_distribution
 from specdec import drafts, reference
 from specdec.decoding.guided import grammars as schema_rewriting
 from specdec.decoding.guided.constraint_vocabulary import ConstraintVocabulary
@@ -590,7 +591,7 @@ def test_samples_of_trained_models_have_the_masked_law(
     prompt = target.tokenizer.encode("She went to the door")
     rule, make = LAWS[case]
     settings: dict[str, Any] = {"temperature": 1.0, "top_k": 6}
-    law = law_of(beginnings(target, prompt, **settings), 3)
+    law = chain_distribution(beginnings(target, prompt, **settings), 3)
     found = specdec.generate(
         target, make(draft, other), prompt, n=1000, gamma=2, max_new_tokens=3, seed=11, n_threads=1,
         batch_size=50, verify=rule, regex=WORDS, **settings,
@@ -599,7 +600,7 @@ def test_samples_of_trained_models_have_the_masked_law(
     counts = count(np.array([result.tokens for result in found]))
     assert p_value(counts, law) > FALSE_ALARM
     if case == "rejection":
-        cold = law_of(beginnings(target, prompt, temperature=0.6, top_k=6), 3)
+        cold = chain_distribution(beginnings(target, prompt, temperature=0.6, top_k=6), 3)
         assert p_value(counts, cold) < FALSE_ALARM  # the test sees a difference
 
 

@@ -1,4 +1,4 @@
-"""The torch networks of learnt drafts, against the same forwards in NumPy or without shortcuts."""
+"""The torch networks of learned drafts, against the same forwards in NumPy or without shortcuts."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ pytestmark = pytest.mark.oracle
 D, V, N_HEAD, N_KV, D_HEAD, D_FF = 16, 40, 4, 2, 8, 24
 
 
-@pytest.fixture(autouse=True)
-def _torch() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """torch takes a second to import."""
+    global torch, eagle, heads_network, LookAheadNetwork, TargetEnds
     import torch
 
+    from specdec.drafts.learned.eagle import network as eagle
+    from specdec.drafts.learned.heads import network as heads_network
+    from specdec.drafts.learned.look_ahead.trainer import LookAheadNetwork
+    from specdec.drafts.learned.networks import TargetEnds
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
     torch.manual_seed(11)
 
 
 def ends() -> Any:
-    import torch
-
-    from specdec.drafts.learned.networks import TargetEnds
-
     return TargetEnds(torch.randn(V, D), torch.randn(V, D), torch.randn(V), 0.5, 4.0)
 
 
 def randomise(module: Any) -> dict[str, np.ndarray]:
     """Weights that hide nothing, and the tensors by name in f64."""
-    import torch
-
     with torch.no_grad():
         for weight in module.parameters():
             weight.copy_(torch.randn_like(weight) * (0.3 if weight.dim() == 2 else 0.5) + (weight.dim() == 1))
@@ -89,21 +93,15 @@ def feed_forward(weights: dict[str, np.ndarray], prefix: str, x: np.ndarray) -> 
 
 
 def layer_shape() -> Any:
-    from specdec.drafts.learned.eagle.network import LayerShape
-
-    return LayerShape(D, N_HEAD, N_KV, D_HEAD, D_FF, rope_theta=500.0)
+    return eagle.LayerShape(D, N_HEAD, N_KV, D_HEAD, D_FF, rope_theta=500.0)
 
 
 @pytest.mark.parametrize("see_guesses", [False, True])
 @pytest.mark.parametrize(("shared_output", "all_tokens"), [(False, False), (True, True), (True, False)])
 def test_heads_are_what_their_format_says(see_guesses: bool, shared_output: bool, all_tokens: bool) -> None:
-    import torch
-
-    from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
-
     own, some = ends(), torch.tensor([1, 5, 6, 17])
-    shape = HeadsShape(D, V, 3, 2, see_guesses, shared_output, 0 if all_tokens else len(some))
-    heads = HeadsNetwork(shape, own, None if all_tokens else some)
+    shape = heads_network.HeadsShape(D, V, 3, 2, see_guesses, shared_output, 0 if all_tokens else len(some))
+    heads = heads_network.HeadsNetwork(shape, own, None if all_tokens else some)
     w = randomise(heads)
     hidden, seen = torch.randn(5, D), torch.randint(0, V, (5, 3))
     for k in (1, 2, 3):
@@ -125,23 +123,15 @@ def test_heads_are_what_their_format_says(see_guesses: bool, shared_output: bool
 
 
 def test_heads_begin_as_the_head_of_the_target() -> None:
-    import torch
-
-    from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
-
     own, hidden = ends(), torch.randn(5, D)
-    heads = HeadsNetwork(HeadsShape(D, V, 2), own)
+    heads = heads_network.HeadsNetwork(heads_network.HeadsShape(D, V, 2), own)
     np.testing.assert_array_equal(heads(hidden, k=2).numpy(force=True), own.logits(hidden).numpy())
 
 
 def test_eagle_1_drafts_as_row_by_row() -> None:
-    """Each step's rows, against a chain that is drafted behind that row of the text."""
-    import torch
-
-    from specdec.drafts.learned.eagle.network import Eagle1, EagleShape
-
+    """Each step's rows, against a chain that is drafted after that row of the text."""
     own = ends()
-    network = Eagle1(EagleShape(layer_shape(), V, (7,)), own)
+    network = eagle.Eagle1(eagle.EagleShape(layer_shape(), V, (7,)), own)
     w = randomise(network)
     n, n_steps = 6, 3
     features, ids = torch.randn(1, n, D), torch.randint(0, V, (1, n + n_steps - 1))
@@ -164,13 +154,9 @@ def test_eagle_1_drafts_as_row_by_row() -> None:
 
 
 def test_eagle_3_drafts_as_row_by_row() -> None:
-    """The training-time test of each step, against a chain that is drafted behind that row of the text."""
-    import torch
-
-    from specdec.drafts.learned.eagle.network import Eagle3, EagleShape
-
+    """The training-time test of each step, against a chain that is drafted after that row of the text."""
     own, some = ends(), torch.tensor([0, 3, 4, 9, 30])
-    network = Eagle3(EagleShape(layer_shape(), V, (1, 2, 4), len(some)), own, some)
+    network = eagle.Eagle3(eagle.EagleShape(layer_shape(), V, (1, 2, 4), len(some)), own, some)
     w = randomise(network)
     n, n_steps = 5, 4
     taps, ids = torch.randn(1, n, 3 * D), torch.randint(0, V, (1, n + n_steps - 1))
@@ -195,12 +181,9 @@ def test_eagle_3_drafts_as_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "granite"])
-def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
+def test_look_ahead_embeddings_are_rows_after_a_point(family: str) -> None:
     """Many points of a text at once, against one text for each point that ends with the embeddings."""
-    import torch
     import transformers
-
-    from specdec.drafts.learned.look_ahead.network import LookAheadNetwork
 
     if family == "gpt2":
         config: Any = transformers.GPT2Config(vocab_size=V, n_embd=D, n_layer=2, n_head=2, n_positions=64)
@@ -232,11 +215,9 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
 
 
 def test_the_ends_of_the_target_move_with_a_network() -> None:
-    import torch
-
-    from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
-
-    heads = HeadsNetwork(HeadsShape(D, V, 2, 1, True, False, 3), ends(), torch.tensor([1, 5, 6]))
+    heads = heads_network.HeadsNetwork(
+        heads_network.HeadsShape(D, V, 2, 1, True, False, 3), ends(), torch.tensor([1, 5, 6])
+    )
     assert all("ends" not in name and "draft_ids" not in name for name in heads.state_dict())
     moved = heads.to("meta")
     tensors = (moved.ends.table, moved.ends.head, moved.ends.bias, moved.draft_ids)

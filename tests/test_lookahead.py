@@ -11,7 +11,7 @@ import pytest
 import specdec
 from allocations import fail_each_allocation, needs_hooks
 from descriptions import by_method
-from exact import outcome_law
+from exact import outcome_distribution
 from sessions import Session
 from specdec import _core, reference
 from specdec.drafts import Lookahead
@@ -153,7 +153,7 @@ def test_rejection_is_exact_on_its_trees(target: _core.Model) -> None:
         assert np.array_equal(record["draft_probs"][1:], np.eye(N_VOCAB)[record["drafted"]])
         n_branched += record["parents"].count(0) > 1
         law = np.zeros(N_VOCAB)
-        for (path, token), p in outcome_law(
+        for (path, token), p in outcome_distribution(
             VerifyWeights(record["draft_points"]), tokens, parents, rows, record["draft_probs"]
         ).items():
             law[tokens[path[0]] if path else token] += p

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import specdec
+from processes import wait_for
 from refusals import refuses
 from specdec import drafts
 from specdec.decoding.request import Request
@@ -27,7 +28,6 @@ from specdec.decoding.sequence import sequences_of
 from specdec.drafts.learned.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred
-from waiting import wait_for
 from worlds.folders import llama_config, tensors_for, write_hf
 
 N_VOCAB = 61

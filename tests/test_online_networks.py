@@ -12,12 +12,12 @@ import pytest
 import scipy
 
 import specdec
+from processes import wait_for
 from refusals import refuses, refuses_field
 from specdec import drafts
 from specdec.drafts.learned.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred
-from waiting import wait_for
 from worlds.folders import llama_config, tensors_for, write_hf
 from worlds.learned import random_heads, recurrent_weights
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import spawned
+import processes
 import specdec
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, REMEMBERING, World, named
-from laws import embedded_llama2c, first_layers
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module
@@ -273,9 +273,9 @@ def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> N
             pickle.dumps(draft)
         return
     prompts = [world.ids[:9], world.ids[20:60]]
-    expected = spawned.tokens_of(world.target, draft, prompts, OPTIONS)
+    expected = processes.tokens_of(world.target, draft, prompts, OPTIONS)
     copied = again(draft)
-    assert spawned.tokens_of(world.target, copied, prompts, OPTIONS) == expected
+    assert processes.tokens_of(world.target, copied, prompts, OPTIONS) == expected
     assert repr(copied) == repr(draft) or " at 0x" in repr(draft)
 
 
@@ -375,8 +375,8 @@ def test_spawned_workers_decode_alike(tmp_path: Path) -> None:
     table = drafts.Ngram([*range(20)] * 5, target.config.n_vocab, 3)
     ensemble, copying = drafts.Ensemble(table, draft, adaptive=False), drafts.ContextCopy(min_match=1)
     tried = [(target, one, prompts, OPTIONS) for one in (None, draft, ensemble, copying)]
-    expected = [spawned.tokens_of(*one) for one in tried]
+    expected = [processes.tokens_of(*one) for one in tried]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.starmap(spawned.tokens_of, tried, chunksize=1)
-        assert pool.apply(spawned.is_shared, (target, target))
+        found = pool.starmap(processes.tokens_of, tried, chunksize=1)
+        assert pool.apply(processes.is_shared, (target, target))
     assert found == expected

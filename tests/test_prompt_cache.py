@@ -15,8 +15,8 @@ import pytest
 import specdec
 from allocations import needs_hooks
 from chat_templates import make_chat
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, Repeats, World, named
-from laws import embedded_llama2c, first_layers
 from sessions import Session, read_prompts
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.prompt_cache import PrefixCacheAdapter

@@ -16,7 +16,7 @@ import scipy
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from exact import chain_law, drafts, first_tokens, outcome_law, without_replacement
+from exact import chain_distribution, drafts, first_tokens, outcome_distribution, without_replacement
 from sessions import Session
 from specdec import _core, reference
 from specdec.drafts import Drafter, Proposal, PythonDraft
@@ -398,12 +398,12 @@ def test_rejection_is_exact_for_the_objects_trees(tiny: specdec.Model, parents: 
         assert record["drafted"] == tree.tokens[1:]
         tokens, found = [PROMPT[-1], *record["drafted"]], [-1, *record["parents"]]
         target_probs = np.array([target(prefix) for prefix in tree.prefixes])
-        for (path, token), p in outcome_law(
+        for (path, token), p in outcome_distribution(
             VerifyWeights(record["draft_points"]), tokens, found, target_probs, record["draft_probs"]
         ).items():
             key = (*(tokens[node] for node in path), token)
             outputs[key] = outputs.get(key, 0.0) + tree.probability * p
-    got, wanted = first_tokens(outputs, target, 3), chain_law(target, 3)
+    got, wanted = first_tokens(outputs, target, 3), chain_distribution(target, 3)
     assert max(abs(got.get(key, 0.0) - p) for key, p in wanted.items()) < 1e-12
 
 

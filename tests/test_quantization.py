@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specdec
-from laws import EMBEDDED_DRAFT, stories260k
+from distributions import EMBEDDED_DRAFT, stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError
 from toy_pair import ToyTokenizer

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import specdec
 from compiled import Model
 from descriptions import by_method
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
-from laws import embedded_llama2c, first_layers
 from sessions import Session, Settings
 from specdec.drafts.model_draft import open_draft
 from worlds.canonical import LLAMA, build, perturbed, random_tensors

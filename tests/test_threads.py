@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from forks import fork_script
+from processes import fork_script
 from specdec import InputError, _core
 from specdec.threads import MAX_THREADS, cpu_quota, default_threads
 from worlds.canonical import VARIANTS, build, random_tensors

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specdec
-from laws import EMBEDDED_DRAFT, embedded_llama2c
+from distributions import EMBEDDED_DRAFT, embedded_llama2c
 
 TEXT = "It was a dark and stormy night, and the rain fell in torrents upon the roof of the old house."
 REFERENCE = 1.3065  # nats per token, as the shared folder's README measured it in float32

@@ -62,18 +62,21 @@ def by_hand(name: str, p: Any, q: Any, beta: float) -> Any:
     }[name]()
 
 
-@pytest.mark.parametrize("name", ["fkl", "rkl", "jsd", "tvd"])
+NAMES = ("fkl", "rkl", "jsd", "tvd")
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 def test_divergences_are_those_of_their_definitions(name: Any, temperature: float) -> None:
     ours, theirs = two_logits()
-    given = torch.from_numpy(ours), torch.from_numpy(theirs)
+    target = objective.TargetDistribution.of_logits(torch.from_numpy(ours), None, temperature)
     for beta in (0.1, 0.5, 0.9):
-        found = objective.divergence(name, *given, temperature=temperature, beta=beta)
+        found = objective.Objective({name: 1.0}, beta)(target, torch.from_numpy(theirs))
         expected = by_hand(name, softmax(ours, temperature), softmax(theirs, temperature), beta)
         np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fkl", "rkl", "jsd", "tvd"])
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_divergences_are_differences_of_their_definitions(name: Any) -> None:
     """In double, with tokens that the draft never drafts and the target never takes."""
     ours, theirs = (torch.from_numpy(np.float64(one)) for one in two_logits(3, 2))
@@ -99,17 +102,6 @@ def test_gradients_of_divergences_are_differences_of_their_definitions(name: Any
         np.testing.assert_allclose(logits.grad[:, token].numpy(), slope, rtol=1e-4, atol=1e-6)
 
 
-def test_divergences_refuse_what_is_none() -> None:
-    ours, theirs = (torch.from_numpy(one) for one in two_logits())
-    for name, options in (
-        ("name", {"name": "kl"}),
-        ("beta", {"beta": 1.0}),
-        ("temperature", {"temperature": 0}),
-    ):
-        with refuses(name):
-            objective.divergence(**({"name": "jsd", "target": ours, "draft": theirs} | options))
-
-
 def test_a_distribution_of_the_top_tokens_takes_the_others_together() -> None:
     ours, theirs = (torch.from_numpy(one) for one in two_logits(5))
     some = objective.TargetDistribution.of_logits(ours, top=4)
@@ -121,7 +113,7 @@ def test_a_distribution_of_the_top_tokens_takes_the_others_together() -> None:
         np.testing.assert_allclose(found, np.column_stack([kept, 1 - kept.sum(-1)]), rtol=1e-4, atol=1e-6)
     whole = objective.TargetDistribution.of_logits(ours, top=ours.shape[-1])
     assert whole.tokens is None
-    for name in ("fkl", "rkl", "jsd", "tvd"):
+    for name in NAMES:
         loss = objective.Objective({name: 1.0})
         assert (loss(some, theirs) <= loss(whole, theirs) + 1e-6).all(), name
         assert (loss(some, ours).abs() < 1e-6).all(), name
@@ -413,7 +405,7 @@ def test_a_second_draft_covers_for_the_first(target: specdec.Model, tmp_path: Pa
 
 def test_weights_of_exits_are_those_of_the_paper() -> None:
     """LayerSkip, section 4.1: the sums by hand for four layers, and what the curricula switch on."""
-    from specdec.drafts.learned.early_exit.network import exit_weights, layer_dropout
+    from specdec.drafts.learned.early_exit.trainer import exit_weights, layer_dropout
 
     def weights(curriculum: Any, step: int, progress: float) -> Any:
         return np.array(exit_weights(4, step, progress, curriculum=curriculum, scale=0.5, period=2))
@@ -433,7 +425,7 @@ def test_weights_of_exits_are_those_of_the_paper() -> None:
 
 def test_layers_are_skipped_for_the_texts_that_skip_them(target: specdec.Model) -> None:
     """A skipped layer leaves the stream as it is, and the others see that; nothing stays."""
-    from specdec.drafts.learned.early_exit.network import ExitNetwork
+    from specdec.drafts.learned.early_exit.trainer import ExitNetwork
     from specdec.drafts.learned.networks import open_decoder
 
     network = ExitNetwork(open_decoder(target.path)).eval()
@@ -456,7 +448,7 @@ def test_exits_are_found_in_other_families_or_refused(family: str, tmp_path: Pat
     """The streams after the layers are those of specdec; a soft cap after the head is none of ours."""
     import transformers
 
-    from specdec.drafts.learned.early_exit.network import ExitNetwork
+    from specdec.drafts.learned.early_exit.trainer import ExitNetwork
     from specdec.drafts.learned.networks import open_decoder
 
     sizes = {

@@ -21,7 +21,7 @@ import pytest
 import specdec
 from chat_templates import make_chat
 from command_line import VERBS, fails, figure, parse, run, time_quickly, use_models
-from command_process import ENDLESS, PLAIN, command_process
+from processes import ENDLESS, PLAIN, command_process
 from specdec.drafts import NAMES
 from specdec.errors import InputError
 from toy_pair import load_pair, notice_interrupts

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import needs_hooks
-from exact import chain_law, first_tokens, round_law
-from laws import FALSE_ALARM, conditional, count, law_of, p_value
+from distributions import FALSE_ALARM, conditional, count, p_value
+from exact import chain_distribution, first_tokens, round_distribution
 from refusals import refuses
 from sessions import Session
 from specdec import _core, drafts
@@ -316,11 +316,11 @@ def test_by_enumeration_the_law_of_a_round_is_the_targets(
 
     verify = partial(_core.verify, rule=rule)
     chain, decided = (-1, 0, 1), [2, 1] if rule == "block" else None
-    law = chain_law(wanted, 3)
+    law = chain_distribution(wanted, 3)
 
     def check(**proposal: Any) -> None:
         found = first_tokens(
-            round_law(verify, chain, wanted, guessed, decided=decided, **proposal).outputs, wanted, 3
+            round_distribution(verify, chain, wanted, guessed, decided=decided, **proposal).outputs, wanted, 3
         )
         assert max(abs(found.get(tokens, 0.0) - p) for tokens, p in law.items()) < 1e-9
         assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
@@ -405,7 +405,7 @@ def test_writing_stops_where_no_text_comes_of_it(target: Any) -> None:
 )  # fmt: skip
 def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target: Any, models: Any) -> None:
     prompt = target.tokenizer.encode("ab ab")
-    law = law_of(conditional(lambda ids: target.logits(ids), prompt, temperature=0.8), 3)
+    law = chain_distribution(conditional(lambda ids: target.logits(ids), prompt, temperature=0.8), 3)
     for i, name in enumerate(("overlapping", "bytes")):
         tree = drafts.ParallelChains(2) if verify == "k-sequential" else None
         draft = drafts.ModelDraft(models[name], tree=tree, vocabulary=vocabulary)
@@ -423,7 +423,7 @@ def test_samples_of_trained_models_have_the_law_of_the_target(vocabulary: Any, s
     small = specdec.load(folder / "stories260K.bin", tokenizer=folder / "tok512.bin")
     prompt = target.tokenizer.encode("She went to the door")  # type: ignore[union-attr]
     settings: dict[str, Any] = {"temperature": 0.7, "top_k": 5}
-    law = law_of(conditional(lambda ids: target.logits(ids), prompt, **settings), 3)
+    law = chain_distribution(conditional(lambda ids: target.logits(ids), prompt, **settings), 3)
     draft = drafts.ModelDraft(small, vocabulary=vocabulary)
     found = generate(target, draft, prompt, 3, n=2000, gamma=2, seed=4, **settings)
     assert sum(result.trace.n_accepted for result in found) > 50

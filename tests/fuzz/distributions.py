@@ -17,8 +17,6 @@ from specdec import _core
 from specdec.errors import InputError
 from worlds.described import adapted_target, models_of_texts
 
-__all__ = ["check_distribution"]
-
 Tokens = tuple[int, ...]
 
 N_FIRST, SUSPICION, N_SECOND = 1500, 0.02, 10_000

@@ -14,8 +14,6 @@ from worlds.described import Description, adapted_model, draft_description, draw
 from worlds.draws import Draws
 from worlds.vocabularies import Translated, draw_vocabulary
 
-__all__ = ["descriptions", "draw_draft", "is_adaptive", "is_stateful", "make_draft", "may_branch"]
-
 BY_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "exit": drafts.EarlyExit, "skip": drafts.SkipLayers, "lookahead": drafts.Lookahead,
     "context": drafts.ContextCopy, "input": drafts.InputCopy, "random": drafts.Random,

@@ -66,11 +66,8 @@ def _tokenizer(*, metaspace: bool = False) -> Tokenizer:
         marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
         found.normalizer = normalizers.Sequence(marks)
         steps = [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
+        ]  # fmt: skip
         found.decoder = decoders.Sequence(steps)
     else:
         found = Tokenizer(models.BPE(vocab, merges))
@@ -257,11 +254,9 @@ _QUESTIONS = (specdec.Question(1, "c", ("a", "b")), specdec.Question("x", "d", (
 def _questions() -> Files:
     """Lines of the forms that files of prompts have."""
     lines = [
-        {"question_id": 1, "category": "c", "turns": ["a", "b"]},
-        {"task_id": "x", "prompt": "a"},
-        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]},
-        "a",
-    ]
+        {"question_id": 1, "category": "c", "turns": ["a", "b"]}, {"task_id": "x", "prompt": "a"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]}, "a",
+    ]  # fmt: skip
     return {"questions.jsonl": b"".join(_json(line) + b"\n" for line in lines)}
 
 

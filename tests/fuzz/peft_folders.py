@@ -20,9 +20,6 @@ from worlds.draws import Draws
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import safetensors_bytes, write_hf
 
-__all__ = ["check_peft", "draw_peft", "module_shapes"]
-
-
 _TURNED = ("GPT2LMHeadModel",)
 """Architectures whose modules are of transformers' Conv1D, which have their inputs first."""
 

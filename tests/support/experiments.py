@@ -10,8 +10,6 @@ import pytest
 from specdec import Speedup
 from specdec.analysis.timing import ForwardTimes
 
-__all__ = ["MANY_ROWS", "ForwardTimes", "use_forward_times", "use_speedups"]
-
 MANY_ROWS = {m: 1.0 + 0.1 * (m - 1) for m in range(1, 1026)}
 """Seconds of the target for M positions."""
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, read_prompts
 from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -160,13 +160,9 @@ def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
 
 
 def build(
-    config: dict[str, Any],
-    tensors: Tensors,
-    *,
-    dtype: str = "f32",
-    cache_dtype: str = "f32",
+    config: dict[str, Any], tensors: Tensors, *, dtype: str = "f32", cache_dtype: str = "f32",
     prefill: str = "rows",
-) -> _core.Model:
+) -> _core.Model:  # fmt: skip
     given = ((name, tensor, "f32") for name, tensor in tensors.items())
     return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype, prefill=prefill)
 
@@ -220,30 +216,20 @@ def beams(
     """Tokens and score of the hypotheses of a beam search; with a draft, by speculation."""
     options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
     search = _core.BeamSearch(target, draft, prompt, **options)
-    while search.prefill_slice():
-        pass
+    read_prompts(search)
     while search.round():
         pass
     return [(beam["tokens"], beam["score"]) for beam in search.beams()]
 
 
 def run_session(
-    target: _core.Model,
-    draft: _core.Model | _core.Ngram | tuple[Any, ...] | None,
-    prompts: list[list[int]],
-    *,
-    gamma: int = 4,
-    max_new_tokens: int = 40,
-    seeds: list[tuple[int, int]] | None = None,
-    n_threads: int = 1,
-    rule: str = "rejection",
-    lenience: float = 1.0,
-    transform: Callable[..., Any] | None = None,
-    draft_sampling: dict[str, Any] | None = None,
-    sources: Sequence[Sequence[int] | None] | None = None,
-    laws: dict[str, Any] | None = None,
+    target: _core.Model, draft: _core.Model | _core.Ngram | tuple[Any, ...] | None, prompts: list[list[int]],
+    *, gamma: int = 4, max_new_tokens: int = 40, seeds: list[tuple[int, int]] | None = None,
+    n_threads: int = 1, rule: str = "rejection", lenience: float = 1.0,
+    transform: Callable[..., Any] | None = None, draft_sampling: dict[str, Any] | None = None,
+    sources: Sequence[Sequence[int] | None] | None = None, laws: dict[str, Any] | None = None,
     **sampling: Any,
-) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:
+) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
 
     `laws`: the session's arguments "law" and "n_top".

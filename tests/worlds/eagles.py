@@ -117,16 +117,10 @@ def eagle1(
 
 
 def eagle3(
-    target: specdec.Model,
-    layout: str = "vllm",
-    seed: int = 0,
-    *,
-    n_draft: int | None = None,
-    own_embedding: bool = False,
-    taps: tuple[int, ...] | None = None,
-    flags: Mapping[str, Any] | None = None,
+    target: specdec.Model, layout: str = "vllm", seed: int = 0, *, n_draft: int | None = None,
+    own_embedding: bool = False, taps: tuple[int, ...] | None = None, flags: Mapping[str, Any] | None = None,
     **changes: Any,
-) -> EagleFolder:
+) -> EagleFolder:  # fmt: skip
     """EAGLE-3 with three taps, in one of its layouts."""
     fields, flags = layer_fields(target, **changes), dict(flags or {})
     n_layer, d, v = target.config.n_layer, fields["hidden_size"], fields["vocab_size"]
@@ -172,13 +166,11 @@ def mimo(folder: Path, seed: int = 0, **changes: Any) -> tuple[specdec.Model, Ea
     d = config["hidden_size"]
     shapes: dict[str, Any] = dict.fromkeys(
         (
-            "token_layernorm.weight",
-            "hidden_layernorm.weight",
-            "final_layernorm.weight",
+            "token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight",
             "input_layernorm.weight",
         ),
         (d,),
-    )
+    )  # fmt: skip
     shapes |= {"input_proj.weight": (d, 2 * d)} | layer_shapes(config, d)
     n_heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
     for role in "qkv":

@@ -37,15 +37,9 @@ def tensors_of(weights: LearnedWeights) -> dict[str, Any]:
 
 
 def random_heads(
-    target: specdec.Model,
-    *,
-    n_heads: int = 3,
-    n_blocks: int = 1,
-    see_guesses: bool = False,
-    shared_output: bool = False,
-    tokens: Sequence[int] | None = None,
-    seed: int = 0,
-) -> LearnedWeights:
+    target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_guesses: bool = False,
+    shared_output: bool = False, tokens: Sequence[int] | None = None, seed: int = 0,
+) -> LearnedWeights:  # fmt: skip
     """Heads near the target's own: each guesses about what the target has guessed last.
 
     Drafts of a target that repeats itself are right now and then.
@@ -133,12 +127,9 @@ def recurrent_tensors(n_vocab: int, n_outputs: int, shape: Sequence[int], seed: 
 
 
 def recurrent_weights(
-    target: specdec.Model,
-    ids: Sequence[int],
-    shape: Sequence[int] = (5, 9, 1),
-    tokens: Sequence[int] | None = None,
-    seed: int = 0,
-) -> LearnedWeights:
+    target: specdec.Model, ids: Sequence[int], shape: Sequence[int] = (5, 9, 1),
+    tokens: Sequence[int] | None = None, seed: int = 0,
+) -> LearnedWeights:  # fmt: skip
     """A recurrent draft for a target that guesses the frequent tokens of a text more often than others."""
     n_vocab = target.config["n_vocab"]
     tensors = recurrent_tensors(n_vocab, n_vocab if tokens is None else len(tokens), shape, seed)

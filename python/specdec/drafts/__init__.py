@@ -25,10 +25,9 @@ from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.drafts.learned.heads.draft import Heads
 from specdec.drafts.learned.heads.learner import HeadsLearner
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-from specdec.drafts.learned.online.learner import Learner
+from specdec.drafts.learned.online.learner import Learner, TableLearner
 from specdec.drafts.learned.online.network_learner import NetworkLearner
 from specdec.drafts.learned.online.online_draft import Online
-from specdec.drafts.learned.online.table_learner import TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
@@ -41,39 +40,9 @@ from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 __all__ = [
-    "MTP",
-    "NAMES",
-    "Bigram",
-    "ContextCopy",
-    "Draft",
-    "DraftName",
-    "Drafter",
-    "DynamicTree",
-    "Eagle",
-    "EarlyExit",
-    "Ensemble",
-    "Heads",
-    "HeadsLearner",
-    "InputCopy",
-    "Learner",
-    "LookAheadEmbeddings",
-    "Lookahead",
-    "ModelDraft",
-    "NetworkLearner",
-    "Ngram",
-    "Online",
-    "OnlineNgram",
-    "ParallelChains",
-    "Proposal",
-    "PythonDraft",
-    "Random",
-    "Recurrent",
-    "SkipLayers",
-    "StaticTree",
-    "SuffixMemory",
-    "TableLearner",
-    "TokenRecycling",
-    "Unigram",
-    "load",
-    "named",
-]
+    "MTP", "NAMES", "Bigram", "ContextCopy", "Draft", "DraftName", "Drafter", "DynamicTree", "Eagle",
+    "EarlyExit", "Ensemble", "Heads", "HeadsLearner", "InputCopy", "Learner", "LookAheadEmbeddings",
+    "Lookahead", "ModelDraft", "NetworkLearner", "Ngram", "Online", "OnlineNgram", "ParallelChains",
+    "Proposal", "PythonDraft", "Random", "Recurrent", "SkipLayers", "StaticTree", "SuffixMemory",
+    "TableLearner", "TokenRecycling", "Unigram", "load", "named",
+]  # fmt: skip

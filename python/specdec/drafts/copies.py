@@ -24,8 +24,8 @@ PREDICTION_GAMMA: Final = 15  # draft tokens of a round that are copied from a p
 class ContextCopy(Draft):
     """A draft that copies: what followed the longest suffix of the text that occurs in it before.
 
-    No model drafts, so a draft token costs nothing, and where the text does not repeat itself there is none.
-    For texts that do: quoting, summaries, code, tables, answers from documents. The longest suffix is found
+    A draft token costs nothing, and where the text does not repeat itself there is none. For texts that do:
+    quoting, summaries, code, tables, answers from documents. The longest suffix is found
     by a suffix automaton (Blumer et al. 1985), kept up to date in O(1) a token, as in SAM Decoding (Hu et al.
     2024, arXiv 2411.10666); the method is the copying of the paper's section 5 without its restriction to
     the input. A copy that reaches the end of the text continues with what it copied, so it follows a period

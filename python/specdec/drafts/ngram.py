@@ -27,8 +27,7 @@ from specdec.text_files import read_text_file
 Text: TypeAlias = str | os.PathLike[str]
 Table = TypeVar("Table", bound="Ngram")
 
-Smoothing: TypeAlias = Literal["interpolated", "backoff"]
-"""How the counts of longer and shorter contexts are joined."""
+Smoothing: TypeAlias = Literal["interpolated", "backoff"]  # how longer and shorter contexts are joined
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
 
 
@@ -117,15 +116,9 @@ class Ngram(Draft):
 
     @classmethod
     def from_text(
-        cls: type[Table],
-        texts: Text | Sequence[Text],
-        tokenizer: Model | Tokenizer,
-        n: int | None = None,
-        *,
-        smoothing: Smoothing = "interpolated",
-        min_count: int = 1,
-        progress: bool = False,
-    ) -> Table:
+        cls: type[Table], texts: Text | Sequence[Text], tokenizer: Model | Tokenizer, n: int | None = None, *,
+        smoothing: Smoothing = "interpolated", min_count: int = 1, progress: bool = False,
+    ) -> Table:  # fmt: skip
         """Count text.
 
         Parameters
@@ -135,10 +128,8 @@ class Ngram(Draft):
             trained with it.
         tokenizer : Model or Tokenizer
             The target, or its tokenizer if that knows all of the target's ids.
-        n : int, optional
-            As of `Ngram`. None: 3, of a `Unigram` 1, and of a `Bigram` 2, which take no other.
-        smoothing, min_count
-            As of `Ngram`.
+        n, smoothing, min_count
+            As of `Ngram`. n of a `Unigram` is 1, of a `Bigram` 2.
         progress : bool
             Show a bar over the texts; it needs tqdm.
         """
@@ -165,23 +156,10 @@ class Ngram(Draft):
 
     @classmethod
     def from_results(
-        cls: type[Table],
-        results: Written | Sequence[Written],
-        target: Model,
-        n: int | None = None,
-        *,
-        smoothing: Smoothing = "interpolated",
-        min_count: int = 1,
-    ) -> Table:
-        """Count what a target has written: then the table drafts like the target, not like some corpus.
-
-        Parameters
-        ----------
-        results : Result or list of Result
-            What `specdec.generate` gave for this target. The prompts are counted too.
-        target : Model
-        n, smoothing, min_count
-            As of `from_text`.
+        cls: type[Table], results: Written | Sequence[Written], target: Model, n: int | None = None, *,
+        smoothing: Smoothing = "interpolated", min_count: int = 1,
+    ) -> Table:  # fmt: skip
+        """Count `Result` objects of a target, prompts included: then the table drafts like the target.
 
         Examples
         --------
@@ -315,13 +293,9 @@ class Bigram(Ngram):
     _only_n = 2
 
     def __init__(
-        self,
-        ids: Ids | Sequence[Ids],
-        n_vocab: int,
-        *,
-        smoothing: Smoothing = "interpolated",
+        self, ids: Ids | Sequence[Ids], n_vocab: int, *, smoothing: Smoothing = "interpolated",
         min_count: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(ids, n_vocab, 2, smoothing=smoothing, min_count=min_count)
 
 

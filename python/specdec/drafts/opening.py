@@ -22,6 +22,7 @@ from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
+from specdec.drafts.memory_draft import MemoryDraft
 from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.skip_layers import SkipLayers
@@ -188,10 +189,19 @@ def _read(argument: str) -> str:
     return read_text_file(check_path("draft", argument), "a text", name="draft")
 
 
-def _table(kind: type[Ngram], argument: str, target: Model) -> Ngram:
+def _table(kind: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngram]:
     """Open the table of a file that `Ngram.save` wrote, or count that of a text."""
-    path = check_path("draft", argument)
-    return kind.load(path) if path.suffix == ".safetensors" else kind.from_text(path, target)
+
+    def make(argument: str, target: Model, dtype: Dtype | None) -> Ngram:
+        path = check_path("draft", argument)
+        return kind.load(path) if path.suffix == ".safetensors" else kind.from_text(path, target)
+
+    return make
+
+
+def _memory(kind: type[MemoryDraft]) -> Callable[[str, Model, Dtype | None], Draft]:
+    """Open a saved memory, or make an empty one."""
+    return lambda file, target, dtype: kind.load(file) if file else kind()
 
 
 def _integers(argument: str, expected: str, n: int | None = None) -> list[int]:
@@ -221,86 +231,60 @@ def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
 NAMES: Final[dict[str, DraftName]] = {
     "embedded": DraftName(
         ModelDraft, "", "the small model in the package",
-        lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True,
-    ),
+        lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True),
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",
-        lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True,
-    ),
-    "unigram": DraftName(
-        Unigram, "FILE", "how frequent tokens are in a text",
-        lambda file, target, dtype: _table(Unigram, file, target),
-    ),
-    "bigram": DraftName(
-        Bigram, "FILE", "what follows a token in a text",
-        lambda file, target, dtype: _table(Bigram, file, target),
-    ),
+        lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True),
+    "unigram": DraftName(Unigram, "FILE", "how frequent tokens are in a text", _table(Unigram)),
+    "bigram": DraftName(Bigram, "FILE", "what follows a token in a text", _table(Bigram)),
     "ngram": DraftName(
-        Ngram, "FILE", "what follows two tokens in a text, or a saved table (.safetensors)",
-        lambda file, target, dtype: _table(Ngram, file, target),
-    ),
+        Ngram, "FILE", "what follows two tokens in a text, or a saved table (.safetensors)", _table(Ngram)),
     "online-ngram": DraftName(
         OnlineNgram, "[FILE]", "the same, counted while the text grows",
-        lambda file, target, dtype: OnlineNgram(_table(Ngram, file, target)) if file else OnlineNgram(),
-    ),
+        lambda file, target, dtype: OnlineNgram(*([_table(Ngram)(file, target, dtype)] if file else []))),
     "copy": DraftName(
         ContextCopy, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
-        lambda file, target, dtype: ContextCopy([_read(file)] if file else None),
-    ),
+        lambda file, target, dtype: ContextCopy([_read(file)] if file else None)),
     "input": DraftName(
         InputCopy, "[FILE]", "the prompt or the source, for outputs that are the input with edits",
-        lambda file, target, dtype: InputCopy(_read(file) if file else None),
-    ),
+        lambda file, target, dtype: InputCopy(_read(file) if file else None)),
     "suffix": DraftName(
-        SuffixMemory, "[FILE]", "past outputs of this run, or those of a saved memory",
-        lambda file, target, dtype: SuffixMemory.load(file) if file else SuffixMemory(),
-    ),
+        SuffixMemory, "[FILE]", "past outputs of this run, or of a saved memory", _memory(SuffixMemory)),
     "recycling": DraftName(
-        TokenRecycling, "[FILE]", "what the target predicted after each token",
-        lambda file, target, dtype: TokenRecycling.load(file) if file else TokenRecycling(),
-    ),
+        TokenRecycling, "[FILE]", "what the target predicted after each token", _memory(TokenRecycling)),
     "lookahead": DraftName(
         Lookahead, "[WINDOW,NGRAM]", "the target's own predictions ahead of the text",
-        lambda numbers, target, dtype: Lookahead(
-            *(_integers(numbers, "WINDOW,NGRAM, two integers", 2) if numbers else ())
-        ),
-    ),
+        lambda text, target, dtype:
+            Lookahead(*(_integers(text, "WINDOW,NGRAM, two integers", 2) if text else ()))),
     "exit": DraftName(
         EarlyExit, "LAYER", "the target's first layers",
-        lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1)),
-    ),
+        lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1))),
     "skip": DraftName(
-        SkipLayers, "ATTN/MLP", "the target without these layers", lambda layers, target, dtype: _skip(layers)
-    ),
+        SkipLayers, "ATTN/MLP", "the target without these layers",
+        lambda layers, target, dtype: _skip(layers)),
     "heads": DraftName(
         Heads, "[DIR]", "heads trained for the target; those in the package",
-        lambda folder, target, dtype: (
-            Heads(folder, dtype=dtype) if folder else load(EMBEDDED_HEADS, target, dtype=dtype)
-        ), True,
-    ),
+        lambda folder, target, dtype:
+            Heads(folder, dtype=dtype) if folder else load(EMBEDDED_HEADS, target, dtype=dtype), True),
     "eagle": DraftName(
         Eagle, "MODEL", "a published EAGLE draft for the target",
-        lambda path, target, dtype: Eagle(path, target, dtype=dtype), True,
-    ),
+        lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
-        MTP, "", "the head that the target brings", lambda _, target, dtype: MTP(target, dtype=dtype), True
-    ),
+        MTP, "", "the head that the target brings",
+        lambda _, target, dtype: MTP(target, dtype=dtype), True),
     "recurrent": DraftName(
         Recurrent, "DIR", "a trained recurrent network",
-        lambda folder, target, dtype: Recurrent(folder, dtype=dtype), True,
-    ),
+        lambda folder, target, dtype: Recurrent(folder, dtype=dtype), True),
     "pass": DraftName(
         LookAheadEmbeddings, "DIR", "trained vectors after the text",
-        lambda folder, target, dtype: LookAheadEmbeddings(folder),
-    ),
+        lambda folder, target, dtype: LookAheadEmbeddings(folder)),
     "random": DraftName(Random, "", "uniform tokens: the floor", lambda _, target, dtype: Random()),
     "online": DraftName(
         Online, "DRAFT", "a draft that learns while it serves",
-        lambda text, target, dtype: Online(_part(text, target, dtype)), True,
-    ),
+        lambda text, target, dtype: Online(_part(text, target, dtype)), True),
     "ensemble": DraftName(
         Ensemble, "DRAFT+DRAFT", "several drafts at once",
-        lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))), True,
-    ),
+        lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))),
+        True),
 }  # fmt: skip
 """The words that name drafts."""

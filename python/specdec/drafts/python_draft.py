@@ -22,30 +22,29 @@ class Proposal:
     """Draft tokens as a tree, and what each was drawn from.
 
     Node 0 is the last token of the text, and entry i of every field is about node i + 1, as in `Round`.
-    Everything is checked when it is used; what cannot be used is an `InputError` of the round.
+    What cannot be used is an `InputError` of the round.
 
     Parameters
     ----------
     tokens : sequence of int, [n]
-        The guesses; no more than the budget.
+        No more than the budget.
     parents : sequence of int, [n], optional
-        The parent node of each guess: 0 to i for entry i. Left out, the guesses are a chain:
-        0, 1, …, n - 1. Children of a node are tried in their order.
+        The parent node of each: 0 to i for entry i. Left out, they are a chain: 0, 1, …, n - 1. Children of a
+        node are tried in their order.
     probs : array or sequence of rows, [n, n_vocab] float64, optional
-        The distribution that each guess was drawn from, independently or in full view of the nodes before it;
-        sums to 1 up to rounding. A row that is None, or probs left out, means a guess that was not drawn at
-        all but chosen: a point mass.
+        The distribution that each was drawn from, independently or in full view of the nodes before it; sums
+        to 1 up to rounding. A row that is None, or probs left out, means a token that was not drawn but
+        chosen: a point mass.
     confidence : sequence of float, [n], optional
-        Estimated chance that the target agrees with a guess, given that it agrees with its parent. Used where
-        guesses are weighed against their cost (``gamma="auto"``, `Ensemble`), never for what the output is.
-        Left out, it is what ``probs`` gives the token; 1 for a point mass.
+        Estimated chance that the target agrees with a token, given that it agrees with its parent. Used where
+        draft tokens are weighed against their cost (``gamma="auto"``, `Ensemble`), never for what the output
+        is. Left out, it is what ``probs`` gives the token; 1 for a point mass.
 
     Notes
     -----
-    The output is exact if ``probs`` is the truth: a guess must not be thrown away after a look at it, since
-    those kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Guesses deeper than
-    the text's room are left out, with their descendants and their younger siblings; that depends on no
-    token.
+    The output is exact if ``probs`` is the truth: a token must not be dropped after a look at it, since those
+    kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Those deeper than the
+    text's capacity are left out, with their descendants and their younger siblings; that depends on no token.
     """
 
     tokens: Sequence[int] | NDArray[np.integer[Any]]
@@ -116,7 +115,7 @@ class Drafter(Protocol):
     """
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Sequence[int] | Proposal:
-        """Guess what comes after a text.
+        """Draft what comes after a text.
 
         Parameters
         ----------
@@ -126,14 +125,12 @@ class Drafter(Protocol):
             The text so far, at least one token; read-only, a copy. Items are ints, a slice is cheap,
             ``np.asarray(tokens)`` is an int32 array of the same memory.
         budget : int
-            Guesses at most, at least 1.
-
-        A fourth parameter named ``rng`` may follow: a `numpy.random.Generator` to draw guesses with.
+            Draft tokens at most, at least 1.
 
         Returns
         -------
         sequence of int or Proposal
-            Token ids in a row, chosen and not drawn (a chain of point masses), [] for no guess; or a tree.
+            Token ids in a row, chosen and not drawn (a chain of point masses), [] for none; or a tree.
         """
 
 

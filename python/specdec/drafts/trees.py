@@ -18,13 +18,11 @@ CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
 
 @dataclass(frozen=True)
 class ParallelChains:
-    """`k` sequences drafted side by side, and merged into a prefix tree (SpecInfer, Miao et al. 2024).
+    """`k` independent samples of the draft, merged into a prefix tree (SpecInfer, Miao et al. 2024).
 
-    Each is an independent sample of the draft. Where two of them agree from the beginning on, draft and
-    target are run once for both. At temperature 0, where samples are all alike, and under the coupled rule,
-    they begin with the k most promising tokens instead.
-
-    The draft tokens of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
+    Where two of them agree from the beginning on, draft and target are run once for both. At temperature 0,
+    where samples are all alike, and under the coupled rule, they begin with the k most promising tokens. The
+    draft tokens of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
 
     Parameters
     ----------
@@ -49,10 +47,7 @@ class ParallelChains:
 
 @dataclass(frozen=True)
 class StaticTree:
-    """A tree of a given shape.
-
-    A smaller gamma takes the first nodes, level by level: the levels from the top, and of the last level the
-    children of the first nodes.
+    """A tree of a given shape. A smaller gamma takes the first nodes, level by level.
 
     Parameters
     ----------
@@ -153,16 +148,15 @@ class StaticTree:
 class DynamicTree:
     """A tree that grows where the draft is confident, to a number of nodes.
 
-    In each step the draft reads, in one forward, the best guesses that it has not read, and each is followed
-    by its most probable tokens; how good a guess is, is the product of the draft's confidences down to it.
+    In each step the draft reads, in one forward pass, the best nodes that it has not read, and each is
+    followed by its most probable tokens; a node's value is the product of the draft's confidences down to it.
     At the end the best `n_nodes` are proposed, which is the tree that the draft expects most accepted tokens
     of (Sequoia, arXiv 2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It stops before
-    `steps` when no guess that could follow is good enough to be among them.
+    `steps` when no node that could follow is good enough to be among them.
 
-    It is made for greedy decoding and the coupled rule, where the target's choice is one token: there its
-    guesses are the largest logits, or the first in the race of the shared noise. Under other rules guesses
-    that are chosen and not drawn are accepted with the target's probability of them, which is right and
-    little: there a `StaticTree` of samples is accepted more often.
+    It is made for greedy decoding and the coupled rule, where the target's choice is one token. Under other
+    rules draft tokens that are chosen and not drawn are accepted with the target's probability of them: there
+    a `StaticTree` of samples is accepted more often.
 
     Parameters
     ----------

@@ -33,13 +33,11 @@ _TOP = 256  # of larger vocabularies, so many of the most probable tokens
 class EarlierDrafts:
     """What earlier drafts leave to a new one that drafts next to them.
 
-    Draft tokens for one position are judged in turn: where that of the first draft, drawn from its
-    distribution Q, is rejected, the next one is judged by the residual of the target's distribution,
-    max(0, P - Q) normalized, and so on (SpecInfer, arXiv 2305.09781). So a new draft is trained on the
-    residual that the earlier ones leave, each position weighted by the chance that it comes to it.
-
-    `folders` are small models and recurrent drafts, whose distribution depends on the text alone, in the
-    order in which they are asked.
+    Where the draft token of the first draft, drawn from its distribution Q, is rejected, the next one is
+    judged by the residual of the target's distribution, max(0, P - Q) normalized, and so on (SpecInfer, arXiv
+    2305.09781). So a new draft is trained on the residual that the earlier ones leave, each position weighted
+    by the chance that it comes to it. Earlier drafts are small models or recurrent drafts, whose distribution
+    depends on the text alone, in the order in which they are asked.
     """
 
     def __init__(

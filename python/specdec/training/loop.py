@@ -85,10 +85,9 @@ class Optimizers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the moments of a checkpoint; options of the optimizers are not read from files."""
         for name, optimizer in self._all.items():
-            options = [
-                {key: value for key, value in group.items() if key != "params"}
-                for group in optimizer.param_groups
-            ]
+            options = [{**group} for group in optimizer.param_groups]
+            for own in options:
+                del own["params"]
             optimizer.load_state_dict(state[name])
             for group, ours in zip(optimizer.param_groups, options, strict=True):
                 group.update(ours)
@@ -139,9 +138,7 @@ class Progress:
 
     def __init__(self, path: Path, network: nn.Module, optimizers: Optimizers) -> None:
         self._path, self._network, self._optimizers = path, network, optimizers
-        self.step = 0
-        self.saved_step = 0
-        self.n_steps = 0
+        self.step = self.saved_step = self.n_steps = 0
         self.seconds = 0.0
         self.recent: list[float] = []
 
@@ -179,8 +176,8 @@ class Progress:
             raise CheckpointError(
                 f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin again"
             ) from error
-        self.step, self.n_steps, self.seconds = step, n_steps, float(seconds)
-        self.saved_step = step
+        self.step = self.saved_step = step
+        self.n_steps, self.seconds = n_steps, float(seconds)
         return True
 
 

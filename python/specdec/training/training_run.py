@@ -24,7 +24,7 @@ from specdec.fields import read_json_object
 from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import Dtype
-from specdec.progress import progress_bar
+from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
 from specdec.training.batch import Batch, EarlierDrafts, TargetStates
@@ -171,7 +171,8 @@ class _Training:
         self, trainer: DraftTrainer, prompts: Prompts, folder: Path, progress: bool,
         say: Callable[[str], object], limit: TimeLimit, speed: WritingSpeed | None,
     ) -> None:  # fmt: skip
-        self._limit, self._speed, self._trainer, self._prompts = limit, speed, trainer, prompts
+        self._limit, self._trainer, self._prompts = limit, trainer, prompts
+        self._speed, self._measured_speed = speed or WritingSpeed(0.0, 0.0), speed is not None
         self._folder, self._say, self._shown = folder, say, progress
         self._settings, self._target = trainer.settings, trainer.target
         settings = trainer.settings
@@ -212,7 +213,7 @@ class _Training:
         return trained
 
     def _trained(self) -> TrainedDraft:
-        if self._speed is None and math.isfinite(self._limit.seconds):
+        if not self._measured_speed and math.isfinite(self._limit.seconds):
             self._say("Measuring how fast the target writes.")
             batch, threads = self._settings.batch, self._settings.threads
             self._speed = WritingSpeed.measured(
@@ -229,12 +230,10 @@ class _Training:
         try:
             return self._finished(network, optimizers, state, going_on)
         except KeyboardInterrupt:
-            kept = "the same command begins anew"
+            kept = "the same command begins again"
             if state.n_steps:
-                kept = (
-                    f"{self._work} keeps texts and the checkpoint of step {state.saved_step} of "
-                    f"{state.n_steps}; the same command goes on from there"
-                )
+                step = f"step {state.saved_step} of {state.n_steps}; the same command goes on from there"
+                kept = f"{self._work} keeps texts and the checkpoint of {step}"
             self._say(f"Interrupted: {kept}.")
             raise
 
@@ -287,7 +286,7 @@ class _Training:
         if path.exists():
             return TrainingPlan.load(path, settings.batch)
         whole = TrainingPlan.whole(settings.batch)
-        if self._speed is None:
+        if math.isinf(self._limit.seconds):
             return whole
         left_s, sizes = self._limit.left_s, {"length": settings.length, "batch": settings.batch}
         plan = TrainingPlan.within(left_s, self._speed, **sizes)
@@ -302,15 +301,13 @@ class _Training:
     @property
     def _measuring_s(self) -> float:
         """Estimated seconds to measure the draft after the training."""
-        if self._speed is None:
-            return 0.0
         return self._speed.measuring_s(self._plan.n_held_out, self._settings.length)
 
     @property
     def _look_s(self) -> float:
         """Estimated seconds of a look at some held-out texts."""
         n_texts = min(_TEXTS_OF_LOOK, self._plan.n_held_out)
-        return 0.0 if self._speed is None else self._speed.reading_s(n_texts, self._settings.length)
+        return self._speed.reading_s(n_texts, self._settings.length)
 
     @property
     def _steps_s(self) -> float:
@@ -361,8 +358,8 @@ class _Training:
         self._say(f"Training: {number_of(n_steps - state.step, 'step')}.")
         begun = saved = self._limit.spent_s
         before, first = state.seconds, state.step
-        bar = progress_bar(n_steps, "step", initial=state.step) if self._shown else None
-        try:
+        with counted(n_steps, "step", self._shown) as done:
+            done(state.step)
             while state.step < n_steps:
                 if state.step % STEPS_OF_GROUP == 0 and not groups.is_written(state.step):
                     state.save()  # so that the draft that writes texts is the one that goes on from here
@@ -375,20 +372,15 @@ class _Training:
                 n_more = self._steps_s * (state.step - first) / max(taken_s, 1e-9)
                 if state.step + n_more < n_steps:  # steps have become slower: the learning rate falls sooner
                     state.n_steps = n_steps = state.step + int(n_more)
-                if bar is not None:
-                    bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                    bar.update(1)
+                done(1, f"loss {loss:.3f}")
                 if state.step % every == 0 or state.step == n_steps:
                     self._look(network, state, held_out, curve)
                 if self._limit.spent_s - saved > _CHECKPOINT_S or state.step == n_steps:
                     state.save()
                     saved = self._limit.spent_s
-        finally:
-            if bar is not None:
-                bar.close()
 
     def _look(self, network: Any, state: Progress, held_out: HeldOut, curve: LossCurve) -> None:
-        """One more line of the curve."""
+        """Add a line to the curve."""
         betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._trainer, network, self._earlier)
         loss = sum(state.recent) / len(state.recent) if state.recent else float("nan")
         state.recent.clear()
@@ -397,14 +389,14 @@ class _Training:
         curve.add((state.step, tokens, loss, *alphas, state.seconds))
 
     def _side_by_side(self, draft: Model | Draft) -> tuple[Model | Draft, int]:
-        """(what drafts, guesses a round): the draft, or the earlier ones and the draft, in every round."""
+        """(what drafts, draft tokens a round): the draft, or the earlier ones and the draft."""
         gamma = self._trainer.gamma
         if self._earlier is None:
             return draft, gamma
         return Ensemble(*self._earlier.drafts, draft, adaptive=False), gamma * (1 + len(self._earlier.drafts))
 
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
-        """The summary: the draft of random weights, or that it began with, beside what it has become."""
+        """The summary: the draft as it began, and what it has become."""
         settings, trainer = self._settings, self._trainer
         self._say("Measuring the draft after training, and as it was before.")
         if self._measuring_s > self._limit.left_s:

@@ -138,17 +138,17 @@ def continued(
     length, seeds = options["length"], list(options["seed"])
     temperature = options["temperature"]
     texts = [list(prompt) for prompt in prompts]
-    opened = [False] * len(texts)
+    ended = [False] * len(texts)
     if temperature < 1.0:
         results = _generate(model, texts, OPENING, 1.0, seeds, n_threads)
         for i, (text, result) in enumerate(zip(texts, results, strict=True)):
             text += result.tokens[: max(0, length - len(text))]
-            opened[i] = result.finish_reason != "length"
-    going = [i for i, text in enumerate(texts) if not opened[i] and len(text) < length]
-    room: dict[int, list[int]] = {}  # texts of one length are generated together
-    for i in going:
-        room.setdefault(length - len(texts[i]), []).append(i)
-    for n_new, members in room.items():
+            ended[i] = result.finish_reason != "length"
+    left: dict[int, list[int]] = {}  # texts of one length are generated together
+    for i, text in enumerate(texts):
+        if not ended[i] and len(text) < length:
+            left.setdefault(length - len(text), []).append(i)
+    for n_new, members in left.items():
         begun, own = [texts[i] for i in members], [seeds[i] for i in members]
         results = _generate(model, begun, n_new, temperature, own, n_threads)
         for i, result in zip(members, results, strict=True):

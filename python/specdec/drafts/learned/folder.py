@@ -1,18 +1,12 @@
 """Folders of learned drafts: ``config.json`` and ``model.safetensors``, read, checked and written.
 
-``config.json`` is an object with the fields
+``config.json`` has the fields of the method, and ``specdec_draft``, the version of the format; ``method``;
+``target``, a `TargetIdentity`; ``taps``, the hidden states of the target that it reads, by how many layers
+come before them; ``n_draft_vocab``, how many of the target's tokens it may draft; and ``weights``, a word
+that ``model.safetensors`` has too, so that halves of different drafts are not taken for one.
 
-- ``specdec_draft``: 1, the version of the format;
-- ``method``: which draft it is, such as "heads";
-- ``target``: what it was trained for, as `TargetIdentity` has it;
-- ``taps``: the hidden states of the target that it reads, by how many layers come before them;
-- ``n_draft_vocab``: how many of the target's tokens it may draft;
-- ``weights``: a word that ``model.safetensors`` has in its metadata too, so that halves of different drafts
-  are not taken for one; a folder without it is read unchecked;
-
-and those of its method. ``model.safetensors`` holds the tensors of the method in f32, f16 or bf16. Where the
-draft drafts fewer tokens than the target has, there is ``d2t``, int64 [n_draft_vocab]: token i of the draft
-is token ``i + d2t[i]`` of the target, as EAGLE-3's checkpoints have it.
+``model.safetensors`` holds the tensors of the method in f32, f16 or bf16, and ``d2t``, int64 [n_draft_vocab],
+if there are fewer tokens than the target's: token i of the draft is token ``i + d2t[i]`` of the target.
 """
 
 from __future__ import annotations
@@ -306,20 +300,15 @@ def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> N
     if d2t.shape != (n_draft,):
         raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
     shifts = d2t.integers().astype(np.int64)
-    outside = np.flatnonzero((shifts < -n_vocab) | (shifts > n_vocab))  # before a sum that could overflow
-    tokens = np.arange(n_draft) + np.clip(shifts, -n_vocab, n_vocab)
-    outside = np.union1d(outside, np.flatnonzero((tokens < 0) | (tokens >= n_vocab)))
+    own = np.arange(n_draft)
+    outside = np.flatnonzero((shifts < -own) | (shifts > n_vocab - 1 - own))  # their sum could overflow
     if len(outside):
         i = int(outside[0])
-        raise CheckpointError(
-            f"{name}: element [{i}] is {int(shifts[i])}; expected {-i} to {n_vocab - 1 - i}, as {i} + it is "
-            f"a token of the target"
-        )
-    found, first, counts = np.unique(tokens, return_index=True, return_counts=True)
+        raise CheckpointError(f"{name}: element [{i}] is {shifts[i]}; expected {-i} to {n_vocab - 1 - i}")
+    tokens = own + shifts
+    found, counts = np.unique(tokens, return_counts=True)
     if len(found) < n_draft:
         twice = int(np.argmax(counts > 1))
-        raise CheckpointError(
-            f"{name} gives the target's token {int(found[twice])} {int(counts[twice])} times, first for "
-            f"{int(first[twice])}; expected each once"
-        )
+        times = f"{counts[twice]} times; expected each once"
+        raise CheckpointError(f"{name} gives the target's token {found[twice]} {times}")
     return tokens.astype(np.int32)

@@ -44,9 +44,8 @@ def transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise MissingPackageError(
-            "this training needs transformers, which is not installed: pip install transformers"
-        ) from None
+        message = "this training needs transformers, which is not installed: pip install transformers"
+        raise MissingPackageError(message) from None
     return transformers
 
 
@@ -68,9 +67,8 @@ def open_decoder(folder: Path) -> Any:
     library = transformers()
     try:
         with silent():
-            network = library.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, local_files_only=True
-            )
+            opened = library.AutoModelForCausalLM.from_pretrained
+            network = opened(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         message = " ".join(str(error).split())
         raise CheckpointError(f"{folder}: transformers cannot read it: {message}") from error

@@ -124,15 +124,8 @@ class MTP(Eagle):
     """The head for multi-token prediction that a target brings (arXiv 2404.19737, 2412.19437).
 
     It reads each token next to what the target's head reads after the token before, and predicts the next one
-    by the target's own head; further draft tokens read its own output. Supported are those of MiMo: the head
-    is in the target's folder.
-
-    Parameters
-    ----------
-    target : Model
-        A model whose folder has such a head. Embeddings and head are shared with it.
-    tree, gamma, dtype, n_threads
-        See `specdec.drafts`.
+    by the target's own head; further draft tokens read its own output. Supported are those of MiMo, in the
+    target's folder; embeddings and head are shared with it.
 
     Examples
     --------
@@ -141,14 +134,9 @@ class MTP(Eagle):
     """
 
     def __init__(
-        self,
-        target: Model,
-        *,
-        tree: Tree | None = None,
-        gamma: int | None = None,
-        dtype: Dtype | None = None,
-        n_threads: int | None = None,
-    ) -> None:
+        self, target: Model, *, tree: Tree | None = None, gamma: int | None = None,
+        dtype: Dtype | None = None, n_threads: int | None = None,
+    ) -> None:  # fmt: skip
         check_model("target", target)
         self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
 

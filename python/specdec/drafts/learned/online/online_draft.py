@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import Learner
-from specdec.drafts.learned.online.table_learner import TableLearner
+from specdec.drafts.learned.online.learner import Learner, TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram, OnlineNgram
@@ -153,14 +151,13 @@ class Online(Draft):
         self.n_seen = self.n_updates = self._n_begun = 0
         self._begun = begun if learner is None else None  # what the default learner is made of
         self._file: ReadFiles | None = None  # loaded from or saved to last
-        self._draft = begun
+        self._draft, self._closed = begun, False
         self._target: Model | None = None
         self._described: Description | None = None  # the draft for that target
         self._error: BaseException | None = None
-        self._closed = False
         self._thread: LearningThread | None = None
-        made_for = self.learner
-        self._corrections = Corrections.none(made_for.n_before, made_for.n_top, made_for.n_hidden)
+        sizes = self.learner.n_before, self.learner.n_top, self.learner.n_hidden
+        self._corrections = Corrections.none(*sizes)
         self._begin_apart()
         _ALIVE.add(self)
 
@@ -284,9 +281,7 @@ class Online(Draft):
     def __enter__(self) -> Online:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -304,14 +299,9 @@ class Online(Draft):
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        draft: DraftLike,
-        *,
-        learner: Learner | None = None,
-        interval: float | None = 10.0,
-        n_positions: int = 4096,
-    ) -> Online:
+        cls, path: str | os.PathLike[str], draft: DraftLike, *, learner: Learner | None = None,
+        interval: float | None = 10.0, n_positions: int = 4096,
+    ) -> Online:  # fmt: skip
         """Continue from the file that `save` wrote; `draft` is the first one of that object."""
         online = cls(draft, learner=learner, interval=interval, n_positions=n_positions)
         online._restore(check_path("path", path, CheckpointError))

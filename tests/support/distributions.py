@@ -18,13 +18,12 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
+from exact import Conditional, Probs, Tokens
 from specdec import reference
 from toy_pair import blurred
 from worlds.folders import Tensors, llama2c_tensors, write_llama2c
 
 FALSE_ALARM = 1e-3
-Probs = NDArray[np.float64]
-Tokens = tuple[int, ...]
 
 
 def p_value(counts: dict[Tokens, int], law: dict[Tokens, float]) -> float:
@@ -52,9 +51,6 @@ def count(samples: NDArray[np.integer]) -> dict[Tokens, int]:
     return {tuple(map(int, row)): int(n) for row, n in zip(rows, counts, strict=True)}
 
 
-Conditional = Callable[[Tokens], Probs]
-
-
 def conditional(
     logits: Callable[[list[int]], NDArray[np.float32]], prompt: list[int], **settings: Any
 ) -> Conditional:
@@ -72,18 +68,6 @@ def conditional(
 def beta(target: Conditional, draft: Conditional) -> float:
     """Chance that the first draft is accepted."""
     return float(np.minimum(target(()), draft(())).sum())
-
-
-def law_of(target: Conditional, length: int) -> dict[Tokens, float]:
-    """Probability of every sequence of this many new tokens."""
-    law: dict[Tokens, float] = {(): 1.0}
-    for _ in range(length):
-        law = {
-            (*new, int(token)): probability * float(target(new)[token])
-            for new, probability in law.items()
-            for token in np.flatnonzero(target(new))
-        }
-    return law
 
 
 # -------------------------------------------------------------------------------- trained models
@@ -166,17 +150,12 @@ def embedded_llama2c(folder: Path) -> Path:
 
     tensors = llama2c_tensors(header) | {
         "token_embedding_table": given["model.embed_tokens.weight"],
-        "rms_att_weight": stacked("input_layernorm"),
-        "wq": stacked("self_attn.q_proj", header[3]),
-        "wk": stacked("self_attn.k_proj", header[4]),
-        "wv": stacked("self_attn.v_proj"),
-        "wo": stacked("self_attn.o_proj"),
-        "rms_ffn_weight": stacked("post_attention_layernorm"),
-        "w1": stacked("mlp.gate_proj"),
-        "w2": stacked("mlp.down_proj"),
-        "w3": stacked("mlp.up_proj"),
+        "rms_att_weight": stacked("input_layernorm"), "wq": stacked("self_attn.q_proj", header[3]),
+        "wk": stacked("self_attn.k_proj", header[4]), "wv": stacked("self_attn.v_proj"),
+        "wo": stacked("self_attn.o_proj"), "rms_ffn_weight": stacked("post_attention_layernorm"),
+        "w1": stacked("mlp.gate_proj"), "w2": stacked("mlp.down_proj"), "w3": stacked("mlp.up_proj"),
         "rms_final_weight": given["model.norm.weight"],
-    }
+    }  # fmt: skip
     assert set(tensors) == set(llama2c_tensors(header))
     return write_llama2c(folder / "embedded.bin", header, tensors)
 
