@@ -403,7 +403,7 @@ def test_numbers_out_of_range_are_refused(pair: Pair, argument: str, value: Any)
         ({"stop": 1.5}, "stop"), ({"prompt": []}, "prompt"), ({"prompt": [N_VOCAB]}, "position 0"),
         ({"prompt": [3] * N_CTX}, "context"), ({"prompt": ["Once"]}, "one prompt"),
         ({"prompt": [[3], [4]]}, "2 prompts"), ({"target": None}, "target"), ({"draft": 3}, "draft"),
-        ({"draft": Unigram([3], N_VOCAB)}, "drafts with a Model"),
+        ({"draft": Unigram([3], N_VOCAB)}, "draft is a Unigram"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(pair: Pair, options: dict[str, Any], named: str) -> None:

@@ -237,7 +237,7 @@ def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
     assert first.speedup is not None and len(set(first.speedup.tokens_per_run)) == 1
 
 
-@pytest.mark.parametrize("n_runs", range(3, 19))
+@pytest.mark.parametrize("n_runs", range(1, 19))
 def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatch, n_runs: int) -> None:
     """Each speed-up is over the texts that plain decoding has decoded in the same turn; each way has one."""
     seconds: dict[tuple[Any, int], list[tuple[float, int]]] = {}
@@ -256,7 +256,7 @@ def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatc
         world.target, {"it": world.draft}, PROMPTS, gammas=[1, 2], n_tokens=8, repeats=3,
         seconds=n_runs - 0.5,
     )  # fmt: skip
-    assert sum(map(len, seconds.values())) == min(n_runs, 18)
+    assert sum(map(len, seconds.values())) == max(3, n_runs)  # the first of each way in any case
     for row in found.comparison.rows:
         wanted = []
         for turn in range(3):

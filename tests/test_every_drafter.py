@@ -264,7 +264,7 @@ def open_session(
 ) -> Session:
     """`n` sequences of one prompt that differ in their seeds."""
     has_source = world.target.config.encoder is not None
-    request = Request.prepare(
+    request = Request(
         world.target, draft, SOURCE if has_source else prompt,
         DecodingOptions(
             n=n, gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7, n_threads=1, **options
@@ -273,10 +273,10 @@ def open_session(
     )  # fmt: skip
     session = Session(
         world.target.core,
-        request.draft.describe(world.target),
+        request.drafting.description,
         [one.ids for one in request.prompts],
         sources=[beginning.source for beginning in request.prompts],
-        gamma=request.gamma,
+        gamma=request.drafting.gamma,
         max_new_tokens=n_new,
         sampling=request.sampling.core(),
         draft_sampling=request.draft_sampling.core(),

@@ -16,7 +16,6 @@ from compiled import (
     Model,
     in_instruction_sets,
     prompt_logits,
-    score,
     token_logits,
     trees_along,
     weighed_scores,
@@ -241,16 +240,6 @@ def test_an_instruction_set_that_the_machine_lacks_is_refused():
         message = f'ImportError: SPECDEC_KERNELS is "{name}", but this machine has: {", ".join(available)}'
         with pytest.raises(AssertionError, match=re.escape(message)):
             in_instruction_sets("import specdec; specdec.kernels()", kernels=[name])
-
-
-def test_score_is_the_log_softmax_of_the_logits(case):
-    model, ids = case.model, case.ids
-    logits = case.alone.astype(np.float64)
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    expected = log_probs[np.arange(N_IDS - 1), ids[1:]]
-    one, two = (score(model, ids, n_threads=n, source=case.source) for n in (1, 2))
-    np.testing.assert_allclose(one, expected, atol=1e-9)
-    np.testing.assert_array_equal(one, two)
 
 
 class TestBadInput:

@@ -21,19 +21,10 @@ from tensor_files import GGUF_WORDS, cut_into_words, gguf_metadata, gguf_tokeniz
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 TEXTS = [
-    "Hello world",
-    "  two  spaces and\ttabs\n\nnew lines \r\n",
-    "it's DON'T we'LL 1234567 12 3.14",
-    "Ünïcödé ß 東京タワー 한국어 العربية हिन्दी",
-    "emoji 😀👩‍👩‍👧 🇫🇷",
-    "def f(x):\n    return x**2 # comment",
-    "",
-    "a",
-    "\n",
-    "   ",
-    "trailing   ",
-    "“quotes” – dash… £5",
-]
+    "Hello world", "  two  spaces and\ttabs\n\nnew lines \r\n", "it's DON'T we'LL 1234567 12 3.14",
+    "Ünïcödé ß 東京タワー 한국어 العربية हिन्दी", "emoji 😀👩‍👩‍👧 🇫🇷",
+    "def f(x):\n    return x**2 # comment", "", "a", "\n", "   ", "trailing   ", "“quotes” – dash… £5",
+]  # fmt: skip
 
 
 def written(path: Path, model: str, tokens: list[str], **fields: Any) -> Path:

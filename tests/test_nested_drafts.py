@@ -122,9 +122,7 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
         pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON")
     draft = in_a_model(world, best(world.draft, drafts.ContextCopy(), in_a_model(world, drafts.Lookahead())))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
-    request = Request.prepare(
-        world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1)
-    )
+    request = Request(world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1))
     prompts = [one.ids for one in request.prompts]
     session = Session(
         world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4,

@@ -70,7 +70,7 @@ class Takes(drafts.Learner):
 
 def rounds_of(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) -> Any:
     """(the sequence, an iterator over its rounds), between which something can be done."""
-    request = Request.prepare(target, draft, prompt, specdec.DecodingOptions(**options))
+    request = Request(target, draft, prompt, specdec.DecodingOptions(**options))
     sequences = sequences_of(request)
     return sequences[0], decode(Scheduler.of(request, sequences), sequences, 0.0)
 

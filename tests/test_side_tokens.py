@@ -313,6 +313,8 @@ def test_ids_that_contradict_the_vocabulary(tmp_path: Path) -> None:
         ("tokenizer_config", {"extra_special_tokens": [3]}, "extra_special_tokens"),
         ("tokenizer_config", {"eos_token": {"content": "x", "lstrip": 1}}, "x.lstrip"),
         ("tokenizer_config", {"added_tokens_decoder": {"256": "<x>"}}, "added_tokens_decoder"),
+        ("tokenizer_config", {"added_tokens_decoder": {"a": {}}}, "added_tokens_decoder"),
+        ("tokenizer_config", {"added_tokens_decoder": [1]}, "added_tokens_decoder"),
     ],
 )
 def test_side_files_that_are_wrong(tmp_path: Path, name: str, content: Any, field: str) -> None:

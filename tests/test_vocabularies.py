@@ -414,22 +414,6 @@ def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target
         assert p_value(count(np.array([result.tokens for result in found])), law) > FALSE_ALARM
 
 
-@pytest.mark.law
-@pytest.mark.parametrize("vocabulary", ["intersection", "text", "auto"])
-def test_samples_of_trained_models_have_the_law_of_the_target(vocabulary: Any, shared: Path) -> None:
-    """The embedded target, of 4,096 tokens, with a draft of 512 that was trained elsewhere."""
-    target, _ = specdec.embedded_pair()
-    folder = shared / "models" / "stories260K"
-    small = specdec.load(folder / "stories260K.bin", tokenizer=folder / "tok512.bin")
-    prompt = target.tokenizer.encode("She went to the door")  # type: ignore[union-attr]
-    settings: dict[str, Any] = {"temperature": 0.7, "top_k": 5}
-    law = chain_distribution(conditional(lambda ids: target.logits(ids), prompt, **settings), 3)
-    draft = drafts.ModelDraft(small, vocabulary=vocabulary)
-    found = generate(target, draft, prompt, 3, n=2000, gamma=2, seed=4, **settings)
-    assert sum(result.trace.n_accepted for result in found) > 50
-    assert p_value(count(np.array([result.tokens for result in found])), law) > FALSE_ALARM
-
-
 @pytest.mark.parametrize("vocabulary", ["text", "intersection"])
 def test_a_prompt_cache_keeps_the_drafts_texts(vocabulary: Any, target: Any, models: Any) -> None:
     draft = drafts.ModelDraft(models["refinement"], vocabulary=vocabulary)

@@ -24,7 +24,7 @@ static int traverse(PyObject* self, visitproc visit, void* arg) {
     const sd_kind* kind = ((sd_object*)self)->kind;
     Py_VISIT(Py_TYPE(self));
     for (const size_t* offset = kind->references; *offset > 0; offset++) Py_VISIT(*reference(self, *offset));
-    for (int i = 0; i < kind->n_views; i++) Py_VISIT(views_of(self, kind)[i].obj);
+    /* not its views: the collector may clear a memoryview that is exported, which cannot be released then */
     return kind->traverse ? kind->traverse(self, visit, arg) : 0;
 }
 

@@ -18,8 +18,8 @@ from specdec.errors import InputError, shown
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends, and vanishes if it fails.
 
-    It lies in the folder of `path` under an unpredictable name, and is made, never opened: a file or a link
-    of that name is not followed, written or removed.
+    It is made in the folder of `path` under an unpredictable name, never opened: no file or link of that name
+    is followed, written or removed.
     """
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")

@@ -407,14 +407,13 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
         gamma = type(gamma).__name__
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip
-    others = [name for name in run_options(options) if name not in always]
     return {
         "version": _core.__version__,
         "target": target_name,
         **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
         "draft": way.name,
         "gamma": gamma,
-        **{name: in_json(getattr(options, name)) for name in (*always, *others)},
+        **{name: in_json(getattr(options, name)) for name in dict.fromkeys((*always, *run_options(options)))},
         "seed": seed,
         "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
