@@ -219,18 +219,12 @@ def all_records(session: Session) -> list[dict[str, Any]]:
 
 
 def check_distributions(
-    target: specdec.Model,
-    draft: Any,
-    prompts: Sequence[Sequence[int]],
-    expected: Callable[[list[int], list[int]], Any],
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    **options: Any,
-) -> tuple[int, int]:
-    """Hold what each node of every round was drawn from against ``expected(text, draft tokens before it)``.
+    target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]],
+    expected: Callable[[list[int], list[int]], Any], *, rtol: float = 0.0, atol: float = 0.0, **options: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Hold what each node was drawn from against ``expected(text, draft tokens before it)``.
 
-    Rounds accept some nodes and drop others. Returns how many nodes there were, and how many accepted ones.
+    Returns how many nodes there were, and how many accepted ones.
     """
     n_nodes = n_accepted = 0
     texts = [list(prompt) for prompt in prompts]

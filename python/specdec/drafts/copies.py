@@ -47,13 +47,9 @@ class ContextCopy(Draft):
     """
 
     def __init__(
-        self,
-        documents: Sequence[Text] | None = None,
-        *,
-        min_match: int = 2,
-        n_candidates: int = 1,
+        self, documents: Sequence[Text] | None = None, *, min_match: int = 2, n_candidates: int = 1,
         gamma: int = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.min_match = check_integer("min_match", min_match, 1, MAX_GAMMA)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
@@ -112,14 +108,9 @@ class InputCopy(Draft):
     """
 
     def __init__(
-        self,
-        source: Text | None = None,
-        *,
-        start: int = 0,
-        min_match: int = 3,
-        n_candidates: int = 1,
+        self, source: Text | None = None, *, start: int = 0, min_match: int = 3, n_candidates: int = 1,
         gamma: int = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.start = check_integer("start", start, 0, MAX_START)
         self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)
