@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "clock.h"
-#include "profile.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
@@ -319,11 +318,11 @@ void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argu
         return;
     }
     int n_shares = n_pieces < team->n_threads ? n_pieces : team->n_threads;
-    SD_PROFILED(SD_DOES_LOOP, post(team, n, grain, n_pieces, n_shares, work, argument));
+    post(team, n, grain, n_pieces, n_shares, work, argument);
     int n_mine = 0;
     for (piece p; take(0, n_shares, &p); n_mine++) p.work(p.argument, 0, p.first, p.end);
     pool.n_taken += (unsigned)(n_pieces - n_mine);
-    SD_PROFILED(SD_DOES_WAITING, wait_for_pieces(pool.n_taken));
+    wait_for_pieces(pool.n_taken);
 }
 
 #ifdef SPECDEC_TESTING

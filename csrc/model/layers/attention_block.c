@@ -3,7 +3,6 @@
 #include "attention.h"
 #include "kernels.h"
 #include "key_values.h"
-#include "profile.h"
 
 /* The attention of one layer. */
 typedef struct block {
@@ -212,8 +211,8 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     block b = {pass, i};
     project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
-        SD_PROFILED(SD_DOES_NORM, sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b));
-    SD_PROFILED(SD_DOES_ATTENTION, attend(pass, own, &b));
+        sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
+    attend(pass, own, &b);
     project_back(pass, &layer->attn_out, layer->attn_out_bias,
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }
@@ -223,8 +222,8 @@ void sd_cross_attention_run(sd_pass* pass, int i, const void* input) {
     block b = {pass, i};
     project(pass, &layer->cross_q, layer->cross_q_bias, input);
     const sd_layer_config* own = config_of(&b);
-    SD_PROFILED(SD_DOES_ATTENTION, sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_SOURCE),
-                                               pass->n_branches * own->n_kv_head, 1, attend_to_encoded, &b));
+    sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_SOURCE), pass->n_branches * own->n_kv_head, 1,
+                attend_to_encoded, &b);
     project_back(pass, &layer->cross_out, layer->cross_out_bias,
                  (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

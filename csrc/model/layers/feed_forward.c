@@ -4,7 +4,6 @@
 
 #include "gemm.h"
 #include "kernels.h"
-#include "profile.h"
 
 /* gate = act(gate) · up, or act(gate) where there is no up; gate, up [n]. */
 static void apply_activation(const sd_config* c, int n, float* gate, const float* up) {
@@ -40,18 +39,15 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
             float* y = projected + (ptrdiff_t)i * n_rows * SD_PANEL;
             sd_matrix_multiply(matrix, engine, panel, panel + 1, bands, band, input, y, SD_PANEL);
             sd_adapted_rows_add(w->adaptation.now, matrix, panel, 1, row, n_rows, y, SD_PANEL);
-            if (mlp->in_bias)
-                SD_PROFILED(SD_DOES_ADDITION, k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0));
+            if (mlp->in_bias) k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0);
         }
         int n_gates = n_rows * SD_PANEL;
-        SD_PROFILED(SD_DOES_ACTIVATION,
-                    apply_activation(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
+        apply_activation(c, n_gates, projected, c->gated ? projected + n_gates : NULL);
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {bands.n_rows, row, n_rows, column, n};
         sd_input_sums_add(w->input_sums, &mlp->down, n_rows, column, n, projected, SD_PANEL);
         sd_adapted_rows_read(w->adaptation.now, &mlp->down, row, n_rows, column, n, projected, SD_PANEL);
-        SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL,
-                                                         mlp->width, activated));
+        sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL, mlp->width, activated);
     }
 }
 
@@ -152,7 +148,7 @@ void sd_feed_forward_run(sd_pass* pass, int i, const void* input) {
         return;
     }
     activation a = {.pass = pass, .mlp = mlp, .input = input};
-    SD_PROFILED(SD_DOES_PRODUCT, activate(&a));
+    activate(&a);
     sd_pass_reduce(pass, &mlp->down);
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
                         (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});

@@ -5,7 +5,6 @@
 #include "gemm.h"
 #include "interrupt.h"
 #include "kernels.h"
-#include "profile.h"
 
 /* Multiplications of a portion: on one slow core some 30 ms. */
 #define PORTION ((double)(1 << 28))
@@ -63,9 +62,7 @@ static void embed_rows(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_pass_embed(const sd_pass* pass) {
-    SD_PROFILED(SD_DOES_EMBEDDING, sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass));
-}
+void sd_pass_embed(const sd_pass* pass) { sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass); }
 
 typedef struct preparation {
     const sd_pass* pass;
@@ -84,7 +81,7 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
     if (p->norm.weight) {
         float* normed = p->pass->w->normed + (ptrdiff_t)first * p->n;
         for (int m = first; m < end; m++, x += p->n, normed += p->n)
-            SD_PROFILED(SD_DOES_NORM, sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed));
+            sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed);
         x = p->pass->w->normed + (ptrdiff_t)first * p->n;
     }
     sd_adapted_rows_read(p->pass->w->adaptation.now, p->matrix, first, end - first, 0, p->n, x, p->n);
@@ -99,13 +96,13 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
 }
 
 void sd_pass_reduce(const sd_pass* pass, const sd_matrix* matrix) {
-    SD_PROFILED(SD_DOES_PRODUCT, sd_adapted_rows_reduce(pass->w->adaptation.now, matrix, &pass->team));
+    sd_adapted_rows_reduce(pass->w->adaptation.now, matrix, &pass->team);
 }
 
 void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
                      sd_norm_weights norm, void* out) {
     preparation p = {pass, matrix, x, n_rows, n, norm, out};
-    SD_PROFILED(SD_DOES_PREPARATION, sd_pass_loop_rows(pass, n_rows, prepare_rows, &p));
+    sd_pass_loop_rows(pass, n_rows, prepare_rows, &p);
     sd_pass_reduce(pass, matrix);
 }
 
@@ -148,7 +145,7 @@ static void multiply_band(const multiplication* of, int band, int panel, int pan
     sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, of->bands, band, p->x, y, p->ldy);
     sd_adapted_rows_add(adapted_of(of->pass), p->matrix, panel, panel_end - panel, row, row_end - row, y,
                         p->ldy);
-    SD_PROFILED(SD_DOES_ADDITION, complete(p, row, row_end, first, end - first));
+    complete(p, row, row_end, first, end - first);
 }
 
 /* (Band of rows, panel) pairs: a band stays in a cache from panel to panel. */
@@ -180,7 +177,7 @@ static void multiply_slices(void* argument, int thread, int first, int end) {
         sd_adapted_rows_add(adapted_of(of->pass), p->matrix, s.column / SD_PANEL,
                             sd_matrix_panels(s.n_columns), s.row, s.n_rows, p->y + s.row * p->ldy + s.column,
                             p->ldy);
-        SD_PROFILED(SD_DOES_ADDITION, complete(p, s.row, s.row + s.n_rows, s.column, s.n_columns));
+        complete(p, s.row, s.row + s.n_rows, s.column, s.n_columns);
     }
 }
 
@@ -198,10 +195,7 @@ static void multiply(sd_pass* pass, sd_product* product) {
                 sd_matrix_grain(m, &pass->team), multiply_panels, &(multiplication){pass, product, bands});
 }
 
-void sd_pass_multiply(sd_pass* pass, sd_product product) {
-    SD_PROFILED(pass->w && product.matrix == &pass->w->model->head ? SD_DOES_LOGITS : SD_DOES_PRODUCT,
-                multiply(pass, &product));
-}
+void sd_pass_multiply(sd_pass* pass, sd_product product) { multiply(pass, &product); }
 
 void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared, sd_product product) {
     const sd_matrix* m = product.matrix;
@@ -226,19 +220,17 @@ static void add_rows(void* argument, int thread, int first, int end) {
     int d = c->d_model, of_output = a->norm.weight && sd_norms_output(c);
     for (int m = first; m < end; m++) {
         float *x = w->update + m * w->ld_update, *hidden = w->hidden + (ptrdiff_t)m * d;
-        if (of_output)
-            SD_PROFILED(SD_DOES_NORM, sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x));
+        if (of_output) sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
         if (c->residual_scale != 1.0f) k->scale(d, x, c->residual_scale, x);
         k->add(1, d, hidden, d, x, d);
         if (a->norm.weight && !of_output)
-            SD_PROFILED(SD_DOES_NORM,
-                        sd_model_norm(w->model, d, hidden, a->norm.weight, a->norm.bias, hidden));
+            sd_model_norm(w->model, d, hidden, a->norm.weight, a->norm.bias, hidden);
     }
 }
 
 void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
     addition a = {pass->w, norm};
-    SD_PROFILED(SD_DOES_ADDITION, sd_pass_loop_rows(pass, pass->n_rows, add_rows, &a));
+    sd_pass_loop_rows(pass, pass->n_rows, add_rows, &a);
 }
 
 void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
