@@ -17,8 +17,7 @@ typedef struct sd_predictor sd_predictor;
 
 /* Operations that a predictor has no use for are NULL; follow, predict and free are not. */
 struct sd_predictor {
-    /* What it needs of the target's hidden states, in the cache of each proposal. */
-    sd_taps taps;
+    sd_taps taps;           /* What it needs of the target's hidden states, in the cache of each proposal. */
     sd_extra_queries extra; /* rows to append to the target's forward passes */
     int in_target;          /* it drafts in the target's cache of each proposal */
     /* [n_sequences] where a model reads the texts, as `caches` of drafters; owned by the predictor. NULL:
@@ -53,11 +52,10 @@ struct sd_predictor {
 /* What a predictor is asked for. Borrowed while it is made. */
 typedef struct sd_prediction {
     const sd_drafting* drafting;
-    int n_text;  /* tokens of the longest text that it is shown */
-    int n_nodes; /* nodes of a proposal that it is asked for, without the root, at most */
-    int n_rows;  /* nodes of a proposal that it is asked for at once, at most */
-    /* Guesses in a row, at most: it is asked for nodes of depths 0 to n_levels - 1. */
-    int n_levels;
+    int n_text;   /* tokens of the longest text that it is shown */
+    int n_nodes;  /* nodes of a proposal that it is asked for, without the root, at most */
+    int n_rows;   /* nodes of a proposal that it is asked for at once, at most */
+    int n_levels; /* Guesses in a row, at most: it is asked for nodes of depths 0 to n_levels - 1. */
 } sd_prediction;
 
 /* How a predictor is made: make(options, …) hands it to the caller, who owns it. Borrowed. */

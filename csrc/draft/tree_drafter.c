@@ -55,13 +55,11 @@ typedef struct draft {
     int32_t* nodes;
     /* [n_nodes + 1] by nodes of the proposal: the first with the same tokens from the root. */
     int32_t* duplicates;
-    /* [widest] nodes that are read in this step. */
-    int32_t* reads;
+    int32_t* reads; /* [widest] nodes that are read in this step. */
     /* [widest] nodes that get children in this step. */
     parent* parents;
     int n_reads, n_parents;
-    /* The shape's nodes of this level. */
-    int first, end;
+    int first, end; /* The shape's nodes of this level. */
 } draft;
 
 typedef struct tree_drafter {

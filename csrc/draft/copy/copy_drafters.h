@@ -30,9 +30,8 @@ typedef struct sd_input_options {
     int n_source;
     /* 1: in place of these, of each sequence its own prediction (settings.h); nothing where it has none. */
     int predictions;
-    int start; /* index in the source of what the output is expected to begin with, ≥ 0 */
-    /* Shortest suffix of the output whose match in the source is trusted, ≥ 1. */
-    int min_match;
+    int start;        /* index in the source of what the output is expected to begin with, ≥ 0 */
+    int min_match;    /* Shortest suffix of the output whose match in the source is trusted, ≥ 1. */
     int n_candidates; /* hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES */
 } sd_input_options;
 

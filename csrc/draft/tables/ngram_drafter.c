@@ -94,18 +94,12 @@ void sd_ngram_followers(const sd_ngram_table* t, const int32_t* context, int k, 
 
 /* What the drafter counts itself: the unigrams of the table and, online, a text. */
 typedef struct counts {
-    /* [n_vocab] how often each token occurs in the table and the text. */
-    int32_t* unigrams;
-    /* Their sum. */
-    int64_t total;
-    /* How many of them are above 0. */
-    int n_different;
-    /* The most frequent token, the lowest id on ties. */
-    int32_t best;
-    /* Tokens of the text that have been counted. */
-    int n_text;
-    /* [n_vocab] online: where each token occurs last in the text, -1: nowhere. */
-    int32_t* last;
+    int32_t* unigrams; /* [n_vocab] how often each token occurs in the table and the text. */
+    int64_t total;     /* Their sum. */
+    int n_different;   /* How many of them are above 0. */
+    int32_t best;      /* The most frequent token, the lowest id on ties. */
+    int n_text;        /* Tokens of the text that have been counted. */
+    int32_t* last;     /* [n_vocab] online: where each token occurs last in the text, -1: nowhere. */
     /* [drafting.n_text] online: where the token at each position occurs before it, -1: nowhere. */
     int32_t* previous;
 } counts;

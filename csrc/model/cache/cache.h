@@ -30,8 +30,7 @@
 
 typedef struct sd_taps {
     int n;
-    /* [n] ascending */
-    int layers[SD_MAX_TAPS];
+    int layers[SD_MAX_TAPS]; /* [n] ascending */
 } sd_taps;
 
 /* Where a hidden state is among those; -1: nowhere. */
@@ -44,47 +43,35 @@ sd_status sd_taps_add(sd_taps* taps, int layer, const sd_config* config);
 int sd_taps_include(const sd_taps* taps, const sd_taps* wanted);
 
 typedef struct sd_cache {
-    /* Whose keys and values these are; borrowed. */
-    const sd_model* model;
+    const sd_model* model; /* Whose keys and values these are; borrowed. */
     /* The source of the text, that layers attend to: a counted reference. NULL: none yet, or the model has no
      * encoder. */
     sd_encoded* encoded;
     /* Owns the arrays below. */
     sd_arena arena;
     int n_layer;
-    /* Capacity, a multiple of SD_PANEL. */
-    int n_slots;
-    /* The fewest slots of a layer. */
-    int n_window_slots;
-    /* Pending nodes that the layers with windows have room for. */
-    int n_nodes;
-    /* Tokens kept. */
-    int n_committed;
-    /* The text can be cut back to this many tokens, or to none. */
-    int n_low;
+    int n_slots;        /* Capacity, a multiple of SD_PANEL. */
+    int n_window_slots; /* The fewest slots of a layer. */
+    int n_nodes;        /* Pending nodes that the layers with windows have room for. */
+    int n_committed;    /* Tokens kept. */
+    int n_low;          /* The text can be cut back to this many tokens, or to none. */
     /* The first of these that were read as a prompt, in whole slices where bits depend on slices. Where
      * prompts have bits of their own another text begins with these alone. */
     int n_prompt;
-    /* Nodes computed and not yet kept or dropped. */
-    int n_pending;
+    int n_pending; /* Nodes computed and not yet kept or dropped. */
     /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
      * are to be finished. */
     int n_through;
-    /* [n_slots] the token of each slot in use. */
-    int32_t* tokens;
-    /* [n_slots] parents of the pending nodes; -1: the last committed token. */
-    int32_t* parents;
-    /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
-    int32_t* depths;
+    int32_t* tokens;  /* [n_slots] the token of each slot in use. */
+    int32_t* parents; /* [n_slots] parents of the pending nodes; -1: the last committed token. */
+    int32_t* depths;  /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
     /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
     sd_key_values* layers;
-    /* Pending nodes that may wait to be finished. */
-    int n_hidden;
+    int n_hidden; /* Pending nodes that may wait to be finished. */
     /* The first of the pending nodes that wait to be finished: after n_through layers, or, with n_through =
      * n_layer, for the head alone. */
     int n_waiting;
-    /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
-    float* hidden;
+    float* hidden; /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
     /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes
      * that are to be finished have those of the layers that they have gone through. */
     sd_taps taps;

@@ -25,8 +25,7 @@ typedef struct sd_layer {
     float *mlp_norm, *mlp_norm_bias, *mlp_post_norm, *mlp_post_norm_bias;
     float *q_norm, *k_norm; /* [d_head], or [heads · d_head]; NULL: none */
     float* sinks;           /* [n_head]; NULL: none */
-    /* [bucket rows, n_head] f32: its own, or that of the model */
-    sd_table relative_bias;
+    sd_table relative_bias; /* [bucket rows, n_head] f32: its own, or that of the model */
     /* Cross-attention, of a model with an encoder; vectors as above. Queries [n_head · d_head, d_model]; keys
      * and values, each from a whole panel on, [outputs, d_model of the encoder]; [d_model, n_head ·
      * d_head] */
