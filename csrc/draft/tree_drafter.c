@@ -182,9 +182,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         f->end = 1;
         f->nodes[0] = f->duplicates[0] = 0;
     }
-    for (int n_drafting = 1; n_drafting > 0;) {
-        SD_TRY(step(d, proposals, n, &n_drafting));
-    }
+    for (int n_drafting = 1; n_drafting > 0;) SD_TRY(step(d, proposals, n, &n_drafting));
     return SD_OK;
 }
 
@@ -205,10 +203,9 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
     SD_TRY(sd_shape_check(shape));
     tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(shape),
-                                   .points = !drafting->draws || is_top(drafting, shape),
-                                   .propose = propose,
-                                   .free = sd_predicting_free};
+    d->base.drafter =
+        SD_DRAFTER(.tree_kind = tree_kind_of(shape), .points = !drafting->draws || is_top(drafting, shape),
+                   .propose = propose, .free = sd_predicting_free);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};

@@ -256,13 +256,9 @@ sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_
                        options->min_probability);
     suffix_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS,
-                           .points = 1,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .commit = commit,
-                           .free = release};
+    d->base =
+        SD_DRAFTER(.tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1, .begin = begin,
+                   .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
     d->n_sequences = drafting->n_sequences;

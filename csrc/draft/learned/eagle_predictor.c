@@ -249,12 +249,9 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
         ptrdiff_t at = (ptrdiff_t)i * r->row_room;
         sd_branch* branch = &r->branches[i];
         float* features = r->features + at * width;
-        *branch = (sd_branch){.cache = &r->caches[batch[i].proposal->sequence],
-                              .tokens = r->tokens + at,
-                              .parents = r->parents + at,
-                              .n_logits = batch[i].n_nodes,
-                              .features = features,
-                              .failure = batch[i].proposal->failure};
+        *branch = SD_BRANCH(.cache = &r->caches[batch[i].proposal->sequence], .tokens = r->tokens + at,
+                            .parents = r->parents + at, .n_logits = batch[i].n_nodes, .features = features,
+                            .failure = batch[i].proposal->failure);
         assert(batch[i].nodes[0] != 0 || batch[i].n_nodes == 1);
         branch->n_new =
             batch[i].nodes[0] == 0
@@ -293,9 +290,7 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
     int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_room;
     int slice = sd_prompt_slice(model);
     int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
-    for (int i = 0; i < n; i++) {
-        SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
-    }
+    for (int i = 0; i < n; i++) SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
     for (ptrdiff_t i = 0; r->eagle->tokens != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
     return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
                                    n_rows > slice ? n_rows : slice, r->n_logits, n_slots);
@@ -322,12 +317,8 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
     eagle_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     int catch_up = of->n_nodes < MOST_CATCH_UP ? of->n_nodes : MOST_CATCH_UP;
-    *r = (eagle_predictor){.base = {.begin = begin,
-                                    .read = read_prompts,
-                                    .follow = follow,
-                                    .predict = predict,
-                                    .share = share,
-                                    .free = release},
+    *r = (eagle_predictor){.base = SD_PREDICTOR(.begin = begin, .read = read_prompts, .follow = follow,
+                                                .predict = predict, .share = share, .free = release),
                            .eagle = options->eagle,
                            .n_sequences = of->drafting->n_sequences,
                            .n_nodes = of->n_nodes,

@@ -263,12 +263,8 @@ static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int en
             (sd_product){.matrix = &head->input, .n_rows = n_rows, .y = x, .ldy = r->ld_x, .factor = 1.0f});
     for (int b = 0; b < c->n_blocks; b++) {
         sd_pass_multiply_rows(pass, x, r->ld_x, r->prepared,
-                              (sd_product){.matrix = &head->blocks[b],
-                                           .bias = head->biases[b],
-                                           .n_rows = n_rows,
-                                           .y = update,
-                                           .ldy = r->ld_x,
-                                           .factor = 1.0f});
+                              SD_PRODUCT(.matrix = &head->blocks[b], .bias = head->biases[b],
+                                         .n_rows = n_rows, .y = update, .ldy = r->ld_x, .factor = 1.0f));
         for (int i = 0; i < n_rows; i++) kernels->silu(d, update + i * r->ld_x, update + i * r->ld_x);
         kernels->add(n_rows, d, x, r->ld_x, update, r->ld_x);
     }
@@ -298,10 +294,8 @@ static void compute(heads_predictor* r, int n_before) {
     }
     if (c->shared_output)
         run_output(r, &pass, 0, r->first[c->n_heads], n_before,
-                   (sd_product){.matrix = &r->output,
-                                .bias = r->output_bias,
-                                .factor = target->config.logit_scale,
-                                .softcap = target->config.logit_softcap});
+                   SD_PRODUCT(.matrix = &r->output, .bias = r->output_bias,
+                              .factor = target->config.logit_scale, .softcap = target->config.logit_softcap));
     sd_team_close(&pass.team);
 }
 

@@ -297,9 +297,7 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     recurrent_predictor* r = (recurrent_predictor*)base;
     double work = sd_recurrent_step_work(r->recurrent);
     int n = 1;
-    for (double left = SLICE; left > 0.0 && n > 0; left -= work * n) {
-        SD_TRY(read_tokens(r, &n));
-    }
+    for (double left = SLICE; left > 0.0 && n > 0; left -= work * n) SD_TRY(read_tokens(r, &n));
     *done = n == 0;
     for (int i = 0; i < r->n_sequences && *done; i++) r->histories[i].n_prompt = 0;
     return SD_OK;
@@ -403,16 +401,13 @@ sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* 
     SD_TRY(sd_pool_reserve(of->drafting->n_threads));
     recurrent_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
-    *r = (recurrent_predictor){.base = {.begin = begin,
-                                        .read = read_prompts,
-                                        .follow = follow,
-                                        .predict = predict,
-                                        .share = share,
-                                        .free = sd_predictor_release},
-                               .recurrent = recurrent,
-                               .n_sequences = of->drafting->n_sequences,
-                               .n_nodes = of->n_nodes,
-                               .n_text = of->n_text,
-                               .size = sd_recurrent_state_size(recurrent)};
+    *r = (recurrent_predictor){
+        .base = SD_PREDICTOR(.begin = begin, .read = read_prompts, .follow = follow, .predict = predict,
+                             .share = share, .free = sd_predictor_release),
+        .recurrent = recurrent,
+        .n_sequences = of->drafting->n_sequences,
+        .n_nodes = of->n_nodes,
+        .n_text = of->n_text,
+        .size = sd_recurrent_state_size(recurrent)};
     return sd_predictor_made(&r->base, SD_ARENA_BUILD(&r->base.arena, lay_out(r, of)), out);
 }

@@ -361,11 +361,9 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
     if (d == NULL) return SD_ERR_MEMORY;
     const sd_translation* t = options->translation;
     int measures = way == SD_WAY_MEASURED;
-    d->base.drafter = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
-                                   .points = !measures || !drafting->draws,
-                                   .propose = propose,
-                                   .commit = measures ? commit : NULL,
-                                   .free = sd_predicting_free};
+    d->base.drafter =
+        SD_DRAFTER(.tree_kind = SD_TREE_CHAINS, .points = !measures || !drafting->draws, .propose = propose,
+                   .commit = measures ? commit : NULL, .free = sd_predicting_free);
     d->measures = measures;
     d->translation = t;
     d->caller = options->caller;

@@ -305,9 +305,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         d->best[k] = 0.0;
         d->n_text[proposals[k].sequence] = proposals[k].n_text;
     }
-    for (int i = 0; i < d->options.n_drafters; i++) {
-        SD_TRY(ask(d, i, proposals, n, &reading_s));
-    }
+    for (int i = 0; i < d->options.n_drafters; i++) SD_TRY(ask(d, i, proposals, n, &reading_s));
     d->proposed = sd_now();
     base->other_s = d->proposed - d->begun - reading_s;
     return SD_OK;
@@ -418,14 +416,8 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
-                           .points = 1,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .observe = observe,
-                           .commit = commit,
-                           .free = release};
+    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .read = read_prompts,
+                         .propose = propose, .observe = observe, .commit = commit, .free = release);
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->drafting = *drafting;
     d->options = *o;

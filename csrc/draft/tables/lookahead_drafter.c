@@ -229,12 +229,8 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
                        (long long)n_nodes, SD_MAX_GAMMA);
     lookahead_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
-                           .points = 1,
-                           .begin = begin,
-                           .propose = propose,
-                           .observe = observe,
-                           .free = sd_drafter_release};
+    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
+                         .observe = observe, .free = sd_drafter_release);
     d->options = *o;
     d->n_vocab = drafting->n_vocab;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_sequences)),

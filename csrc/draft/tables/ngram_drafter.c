@@ -288,9 +288,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             fill_logs(c, d->options.table->n_vocab, d->logs);
             d->has_logs = 1;
         }
-        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c)) {
+        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c))
             SD_TRY(sd_interrupted());
-        }
     }
     return SD_OK;
 }

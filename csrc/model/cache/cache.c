@@ -175,9 +175,7 @@ static sd_status check_finished(const sd_cache* c) {
 
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     if (cache->n_pending == 0) return SD_OK;
-    if (n_path > 0) {
-        SD_TRY(check_finished(cache));
-    }
+    if (n_path > 0) SD_TRY(check_finished(cache));
     for (int i = 0; i < n_path; i++) {
         if (path[i] < 0 || path[i] >= cache->n_pending)
             return sd_fail(SD_ERR_VALUE, "path[%d] is %d, expected a pending node (there are %d)", i, path[i],

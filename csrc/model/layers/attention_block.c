@@ -165,13 +165,8 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
 
 /* w->qkv = input · matrixᵀ + bias. */
 static void project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
-    sd_pass_multiply(pass, (sd_product){.matrix = matrix,
-                                        .bias = bias,
-                                        .n_rows = pass->n_rows,
-                                        .x = input,
-                                        .y = pass->w->qkv,
-                                        .ldy = pass->w->ld_qkv,
-                                        .factor = 1.0f});
+    sd_pass_multiply(pass, SD_PRODUCT(.matrix = matrix, .bias = bias, .n_rows = pass->n_rows, .x = input,
+                                      .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
 }
 
 /* Add w->attended, projected back, to the residual stream. */

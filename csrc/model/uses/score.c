@@ -235,9 +235,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
         return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", n_top, n_vocab);
     if (options->n_texts < 0)
         return sd_fail(SD_ERR_VALUE, "n_texts is %d, expected at least 0", options->n_texts);
-    for (int i = 0; i < n; i++) {
-        SD_TRY(check_text(model, &texts[i]));
-    }
+    for (int i = 0; i < n; i++) SD_TRY(check_text(model, &texts[i]));
     qsort(texts, (size_t)n, sizeof *texts, compare);
     sd_score* s = sd_alloc(sizeof *s);
     if (s == NULL) return SD_ERR_MEMORY;
@@ -364,11 +362,8 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
         parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
     }
-    *branch = (sd_branch){.cache = cache,
-                          .tokens = l->tree.tokens + l->n_read,
-                          .parents = parents,
-                          .n_new = n,
-                          .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0};
+    *branch = SD_BRANCH(.cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents, .n_new = n,
+                        .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
     return n;
 }
 
