@@ -111,6 +111,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def pair() -> Any:
+    """(target, draft): the embedded pair."""
+    import specdec
+
+    return specdec.embedded_pair()
+
+
+@pytest.fixture(scope="session")
 def chatting_pair() -> Any:
     """(target, draft): the embedded pair, with a chat template that knows tools."""
     from chat_templates import chatting_pair

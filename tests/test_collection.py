@@ -30,11 +30,6 @@ def models() -> tuple[_core.Model, _core.Model]:
     return build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS))
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return specdec.embedded_pair()
-
-
 @pytest.fixture(autouse=True)
 def nothing_leaks(models: Any, pair: Any) -> Iterator[None]:
     """The core has as many blocks, and the collector as many sessions, as before the test."""
@@ -76,12 +71,6 @@ class Telling(Chat):
     def commit(self, sequence: int, tokens: Any) -> None: ...
 
 
-class Slots:
-    """As a Chat, without a dict; the methods are attributes."""
-
-    __slots__ = ("__weakref__", "mask", "stream")
-
-
 def by_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
     chat = Chat()
     chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
@@ -92,13 +81,6 @@ def by_partial_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
     chat = Chat()
     transform = functools.partial(lambda chat, probs, tokens: probs, chat)
     chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=transform)
-    return chat
-
-
-def by_slots(target: specdec.Model, draft: specdec.Model) -> Slots:
-    chat = Slots()
-    chat.mask = lambda probs, tokens: chat and probs
-    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
     return chat
 
 
@@ -120,7 +102,6 @@ def drafting(wrap: Callable[[Any, specdec.Model], Any], kind: type[Chat] = Chat)
 OWNERS = {
     "transform": by_transform,
     "partial": by_partial_transform,
-    "slots": by_slots,
     "policy": by_policy,
     "object draft": drafting(lambda chat, draft: chat),
     "begin and commit": drafting(lambda chat, draft: chat, Telling),

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
-from sessions import forced
 from specdec import InputError, _core
 from specdec.drafts import ContextCopy, InputCopy
-from worlds.canonical import LLAMA, random_tensors
+from worlds.canonical import LLAMA, forced, random_tensors
 from worlds.encoder_decoders import model_of
 from worlds.folders import llama_config, tensors_for, write_hf
 
@@ -391,45 +390,7 @@ def test_input_copy_finds_its_way_after_an_edit(
     assert rounds(draft, [1, 2], output, gamma=9) == expected
 
 
-def test_input_copy_gives_up_and_finds_its_way_again() -> None:
-    """Ten tokens that the input does not have: after eight without a counterpart nothing is guessed, until
-    two of the input come."""
-    output = [*SOURCE[:9], *range(60, 70), *SOURCE[9:18]]
-    found = rounds(InputCopy(SOURCE, min_match=2), [1, 2], output, gamma=9)
-    assert [(guesses[:1], n) for guesses, n in found] == [
-        ([10], 9), *[([k], 0) for k in range(20, 28)], ([], 0), ([], 0), ([], 0), ([21], 6),
-    ]  # fmt: skip
-
-
-def test_input_copy_finds_its_place_in_a_prompt() -> None:
-    """An instruction, the input, an instruction: the output begins where it is told, or after one token."""
-    prompt = [90, 91, *SOURCE[:12], 92]
-    told, found = (rounds(InputCopy(start=n, min_match=2), prompt, SOURCE[:12], gamma=16) for n in (2, 0))
-    assert told[0] == (SOURCE[:11], 11)
-    assert [n for _, n in found] == [0, 10]
-
-
 # ------------------------------------------------------------------------------------ as Python has it
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ContextCopy(min_match=0), "min_match is 0; expected an integer from 1 to 1024"),
-        (lambda: ContextCopy(n_candidates=True), "n_candidates is True; expected an integer from 1 to 16"),
-        (lambda: ContextCopy(gamma=-1), "gamma is -1"),
-        (lambda: ContextCopy("one text"), "documents is a str; expected a list of texts"),
-        (lambda: ContextCopy([[1], [0.5]]), r"documents\[1\] has shape \(1,\) and dtype float64"),
-        (lambda: ContextCopy([7]), r"documents\[0\] is an int; expected a text or token ids"),
-        (lambda: InputCopy(start=-1), "start is -1"),
-        (lambda: InputCopy(min_match=33), "min_match is 33; expected an integer from 1 to 32"),
-        (lambda: InputCopy(n_candidates=4), "n_candidates is 4; expected an integer from 1 to 3"),
-        (lambda: InputCopy({1, 2}), "source is a set; expected a text or token ids"),
-    ],
-)
-def test_wrong_parameters_are_named(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ That rejection is exact on their trees, drawn from what they say, is shown in `t
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
+from drafters import Scripted
 from sessions import Session
 from specdec import _core
 from specdec.drafts import Bigram, Ensemble, Lookahead, ModelDraft, Proposal
@@ -29,30 +29,6 @@ PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]
 @pytest.fixture(scope="module")
 def target() -> _core.Model:
     return build(LLAMA, {name: 3 * tensor for name, tensor in random_tensors(LLAMA, 1).items()})
-
-
-class Scripted:
-    """Returns what it is given, or what a function gives; notes what it is told."""
-
-    def __init__(self, answer: Any, gamma: int = 4, seconds: float = 0.0) -> None:
-        self.answer, self.gamma, self.seconds = answer, gamma, seconds
-        self.told: list[tuple[Any, ...]] = []
-
-    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.told.append(("begin", sequence, list(prompt)))
-
-    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
-        self.told.append(("propose", sequence, list(tokens), budget))
-        if self.seconds:
-            time.sleep(self.seconds)
-        return self.answer(tokens, budget) if callable(self.answer) else self.answer
-
-    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.told.append(("commit", sequence, list(tokens)))
-
-    @property
-    def budgets(self) -> list[int]:
-        return [note[3] for note in self.told if note[0] == "propose"]
 
 
 def describe(best: Ensemble) -> Any:
@@ -373,22 +349,6 @@ def test_best_of_bests(target: _core.Model) -> None:
     inner = Ensemble(Scripted([5, 6]), Scripted([7]), adaptive=False)
     record = one_round(target, Ensemble(Scripted([8]), inner, adaptive=False))
     assert record["drafted"] == [8, 5, 6, 7] and record["parents"] == [0, 0, 2, 0]
-
-
-class WrongError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("method", ["begin", "propose", "commit"])
-def test_exceptions_pass_through(target: _core.Model, method: str) -> None:
-    bad = Scripted([4])
-
-    def fail(*_: Any) -> None:
-        raise WrongError
-
-    setattr(bad, method, fail)
-    with pytest.raises(WrongError):
-        run_session(target, describe(Ensemble(Scripted([3]), bad)), PROMPTS, gamma=8)
 
 
 # ------------------------------------------------------------------------------------------- arguments

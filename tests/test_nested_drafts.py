@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import specdec
-from allocations import forward_count, needs_hooks
+from allocations import needs_hooks
 from drafters import DRAFTS, Repeats, World, named
 from sessions import Session
 from specdec import drafts
 from toy_pair import load_pair
+from worlds.canonical import forward_count
 
 N_NEW = 9
 PROMPTS = [[5, 9, 5, 9, 5], [7], [8, 3, 4, 8, 3, 4, 8], [6, 6, 2], [11, 12] * 5]

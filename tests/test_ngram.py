@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 import specdec
 from descriptions import by_method
@@ -273,84 +274,55 @@ def test_a_file_that_shrinks_after_it_was_read(tmp_path: Path) -> None:
     assert_same(table, SAVED)
 
 
-def test_the_file_is_one_of_the_safetensors_library(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
-    SAVED.save(tmp_path / "table")
-    tensors = load_file(tmp_path / "table")
-    np.testing.assert_array_equal(tensors["unigrams"], SAVED.counts.unigrams)
-    for k, level in enumerate(SAVED.counts.levels, 2):
-        for name in ("starts", "tokens", "counts"):
-            np.testing.assert_array_equal(tensors[f"{name}.{k}"], getattr(level, name))
-    assert len(tensors) == 10
-
-
 METADATA = {"format": "specdec n-gram counts", "version": "1", "smoothing": "interpolated"}
+
+
+def i32(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
 TENSORS = {
-    "unigrams": np.array([2, 1, 1], np.int32),
-    "starts.2": np.array([0, 2, 3, 3]),
-    "tokens.2": np.array([0, 2, 0], np.int32),
-    "counts.2": np.array([1, 2, 1], np.int32),
-}
+    "unigrams": i32(2, 1, 1), "starts.2": np.array([0, 2, 3, 3]), "tokens.2": i32(0, 2, 0),
+    "counts.2": i32(1, 2, 1),
+}  # fmt: skip
+PARTS = ("starts", "tokens", "counts")
+LEVELS = {f"{part}.{k}": TENSORS[f"{part}.2"] for part in PARTS for k in range(3, 10)}
 
 
 @pytest.mark.parametrize(
-    ("metadata", "tensors", "message"),
+    ("changes", "message"),
     [
-        ({"format": "pt"}, {}, "'format' is \"pt\""),
-        ({"version": "2"}, {}, "'version' is \"2\""),
-        ({"smoothing": "katz"}, {}, "smoothing is 'katz'; expected one of 'interpolated', 'backoff'"),
-        ({}, {"unigrams": None}, "'unigrams' is missing"),
-        ({}, {"counts.2": None}, "'counts.2' is missing"),
-        ({}, {"counts.2": np.ones(3)}, "'counts.2' has dtype F64; expected I32"),
-        ({}, {"counts.2": np.ones(2, np.int32)}, "starts has 4 entries, tokens 3 and counts 2; expected 4"),
-        (
-            {},
-            {"unigrams": np.ones((1, 3), np.int32)},
-            "unigrams: expected a C-contiguous array of 1 dimensions",
-        ),
-        ({}, {"unigrams": np.zeros(0, np.int32)}, "unigrams has 0 entries"),
-        ({}, {"starts.2": np.array([1, 2, 3, 3])}, r"starts\[0\] of the 2-grams is 1, expected 0 to 0"),
-        ({}, {"starts.2": np.array([0, 4, 4, 4])}, r"starts\[1\] of the 2-grams is 4, expected 0 to 3"),
-        ({}, {"starts.2": np.array([0, 2, 2, 2])}, r"starts\[3\] of the 2-grams is 2, expected 3 to 3"),
-        (
-            {},
-            {"tokens.2": np.array([2, 2, 0], np.int32)},
-            r"tokens\[1\] of the 2-grams is 2, expected 3 to 2",
-        ),
-        (
-            {},
-            {"tokens.2": np.array([-1, 2, 0], np.int32)},
-            r"tokens\[0\] of the 2-grams is -1, expected 0 to",
-        ),
-        ({}, {"counts.2": np.array([1, 0, 1], np.int32)}, r"counts\[1\] of the 2-grams is 0, expected 1 to"),
-        ({}, {"starts.2": np.array([0, 3, 3])}, "starts has 3 entries, tokens 3 and counts 3; expected 4"),
-        ({}, {"starts.2": np.array([0, 2, 1, 3])}, r"starts\[2\] of the 2-grams is 1, expected 2 to 3"),
-        ({}, {"tokens.2": np.array([0, 3, 0], np.int32)}, r"tokens\[1\] of the 2-grams is 3"),
-        ({}, {"unigrams": np.array([2, -1, 1], np.int32)}, r"unigrams\[1\] is -1"),
-        ({}, {"more": np.ones(1)}, "'more' is none of a table of 2-grams"),
-        (
-            {},
-            {
-                f"{part}.{k}": TENSORS[f"{part}.2"]
-                for part in ("starts", "tokens", "counts")
-                for k in range(3, 10)
-            },
-            "levels has 8 entries, expected at most 7",
-        ),
+        ({"format": "pt"}, "'format' is \"pt\""),
+        ({"version": "2"}, "'version' is \"2\""),
+        ({"smoothing": "katz"}, "smoothing is 'katz'; expected one of 'interpolated', 'backoff'"),
+        ({"unigrams": None}, "'unigrams' is missing"),
+        ({"unigrams": np.ones((1, 3), np.int32)}, "unigrams: expected a C-contiguous array of 1 dimensions"),
+        ({"unigrams": i32()}, "unigrams has 0 entries"),
+        ({"unigrams": i32(2, -1, 1)}, r"unigrams\[1\] is -1"),
+        ({"starts.2": np.array([0, 3, 3])}, "starts has 3 entries, tokens 3 and counts 3; expected 4"),
+        ({"starts.2": np.array([1, 2, 3, 3])}, r"starts\[0\] of the 2-grams is 1, expected 0 to 0"),
+        ({"starts.2": np.array([0, 4, 4, 4])}, r"starts\[1\] of the 2-grams is 4, expected 0 to 3"),
+        ({"starts.2": np.array([0, 2, 1, 3])}, r"starts\[2\] of the 2-grams is 1, expected 2 to 3"),
+        ({"starts.2": np.array([0, 2, 2, 2])}, r"starts\[3\] of the 2-grams is 2, expected 3 to 3"),
+        ({"tokens.2": i32(-1, 2, 0)}, r"tokens\[0\] of the 2-grams is -1, expected 0 to"),
+        ({"tokens.2": i32(0, 3, 0)}, r"tokens\[1\] of the 2-grams is 3"),
+        ({"tokens.2": i32(2, 2, 0)}, r"tokens\[1\] of the 2-grams is 2, expected 3 to 2"),
+        ({"counts.2": None}, "'counts.2' is missing"),
+        ({"counts.2": np.ones(3)}, "'counts.2' has dtype F64; expected I32"),
+        ({"counts.2": i32(1, 1)}, "starts has 4 entries, tokens 3 and counts 2; expected 4"),
+        ({"counts.2": i32(1, 0, 1)}, r"counts\[1\] of the 2-grams is 0, expected 1 to"),
+        ({"more": np.ones(1)}, "'more' is none of a table of 2-grams"),
+        (LEVELS, "levels has 8 entries, expected at most 7"),
     ],
 )
 @pytest.mark.parametrize("mmap", [True, False])
-def test_wrong_files_are_refused(
-    tmp_path: Path, metadata: dict[str, str], tensors: dict[str, Any], message: str, mmap: bool
-) -> None:
-    from safetensors.numpy import save_file
-
+def test_wrong_files_are_refused(tmp_path: Path, changes: dict[str, Any], message: str, mmap: bool) -> None:
     path = tmp_path / "table.safetensors"
     save_file(TENSORS, path, METADATA)
     assert Ngram.load(path).n_ngrams == (3, 3)
-    kept = {name: array for name, array in (TENSORS | tensors).items() if array is not None}
-    save_file(kept, path, METADATA | metadata)
+    said = {name: value for name, value in (METADATA | TENSORS | changes).items() if value is not None}
+    texts = {name: value for name, value in said.items() if isinstance(value, str)}
+    save_file({name: value for name, value in said.items() if name not in texts}, path, texts)
     with pytest.raises(CheckpointError, match=message) as caught:
         Ngram.load(path, mmap=mmap)
     assert "table.safetensors" in str(caught.value)
@@ -424,24 +396,20 @@ def test_greedy_guesses_are_the_most_probable(target: Any, method: str, n: int, 
                 assert token == np.flatnonzero(row >= row.max() * (1 - 1e-12))[0]
 
 
-def test_a_greedy_back_off_takes_what_was_not_seen() -> None:
-    """After the most frequent token came many others once each: what never followed is more probable."""
-    text = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 6, 6, 6, 6, 6, 6, 6]
-    table = Ngram(text, N_VOCAB, 2, smoothing="backoff")
-    row = table.probabilities([0])[0]
-    assert np.argmax(row) == 6
-    model = build(LLAMA, random_tensors(LLAMA, 1))
-    ((_, record), *_) = run(model, by_method("ngram", table.core), [[3, 0]], 0.0)[0]
-    assert record["drafted"][0] == 6
-
-
-def test_a_greedy_back_off_where_the_most_frequent_token_was_seen() -> None:
-    """0 is more frequent than 1 and followed 2 once in three; that leaves half of all to 1."""
-    table = Ngram([*[[0]] * 100, *[[1]] * 90, [2, 0], [2, 3], [2, 4]], N_VOCAB, 2, smoothing="backoff")
-    assert np.argmax(table.probabilities([2])[0]) == 1
-    model = build(LLAMA, random_tensors(LLAMA, 1))
-    ((_, record), *_) = run(model, by_method("ngram", table.core), [[3, 2]], 0.0)[0]
-    assert record["drafted"][0] == 1
+@pytest.mark.parametrize(
+    ("texts", "last", "best"),
+    [
+        # after the most frequent token came many others once each: what never followed is more probable
+        ([0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 6, 6, 6, 6, 6, 6, 6], 0, 6),
+        # 0 is more frequent than 1 and followed 2 once in three; that leaves half of all to 1
+        ([*[[0]] * 100, *[[1]] * 90, [2, 0], [2, 3], [2, 4]], 2, 1),
+    ],
+)
+def test_a_greedy_back_off_takes_what_was_not_seen(target: Any, texts: Any, last: int, best: int) -> None:
+    table = Ngram(texts, N_VOCAB, 2, smoothing="backoff")
+    assert np.argmax(table.probabilities([last])[0]) == best
+    ((_, record), *_) = run(target, by_method("ngram", table.core), [[3, last]], 0.0)[0]
+    assert record["drafted"][0] == best
 
 
 def test_online_probabilities_are_those_of_plain_python() -> None:
@@ -465,8 +433,7 @@ def test_online_probabilities_are_those_of_plain_python() -> None:
 def test_guesses_are_drawn_from_the_probabilities(
     prompts: list[list[int]], texts: list[list[int]], n: int, smoothing: str, online: bool, seed: int
 ) -> None:
-    """Row by row of the core, of the counts of all texts before a guess and of no guess; that tokens are drawn
-    from these rows is tested for all drafts."""
+    """Row by row of the core, which counts no guess; that tokens are drawn so is tested of all drafts."""
     config = LLAMA | {"n_vocab": 5}
     model = build(config, random_tensors(config, 1))
     table = Ngram(texts, 5, n, smoothing=smoothing)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import specdec
+from drafters import Scripted
 from sessions import Session
-from specdec.drafts import Drafter, Proposal, PythonDraft
+from specdec.drafts import Drafter, Ensemble, Proposal, PythonDraft
 from specdec.errors import InputError
 from worlds.canonical import LLAMA, build, random_tensors, with_drafts
 from worlds.folders import llama_config, tensors_for, write_hf
@@ -38,24 +39,6 @@ class Pairs:
         while len(text) < budget + 2 and tuple(text[-2:]) in self.after:
             text.append(self.after[tuple(text[-2:])])
         return text[2:]
-
-
-class Scripted:
-    """Returns the same thing, or what a function gives, and notes what it was told."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-        self.told: list[tuple[Any, ...]] = []
-
-    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.told.append(("begin", sequence, list(prompt)))
-
-    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
-        self.told.append(("propose", sequence, list(tokens), budget))
-        return self.answer(sequence, tokens, budget) if callable(self.answer) else self.answer
-
-    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.told.append(("commit", sequence, list(tokens)))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +116,7 @@ def test_a_text_is_read_only_and_stays() -> None:
     seen: list[Sequence[int]] = []
     copies: list[list[int]] = []
 
-    def look(sequence: int, tokens: Sequence[int], budget: int) -> list[int]:
+    def look(tokens: Sequence[int], budget: int) -> list[int]:
         with pytest.raises(TypeError):
             tokens[0] = 1  # type: ignore[index]
         assert isinstance(tokens, Sequence) and type(tokens[-1]) is int
@@ -149,11 +132,10 @@ def test_a_text_is_read_only_and_stays() -> None:
 def test_gamma_is_the_objects_unless_the_caller_says() -> None:
     target, _ = specdec.embedded_pair()
     drafter = Scripted([])
-    drafter.gamma = 9  # type: ignore[attr-defined]
+    drafter.gamma = 9
     specdec.generate(target, drafter, "It was", max_new_tokens=4)
     specdec.generate(target, drafter, "It was", max_new_tokens=4, gamma=2)
-    budgets = [note[3] for note in drafter.told if note[0] == "propose"]
-    assert sorted(set(budgets)) == [2, 9]
+    assert sorted(set(drafter.budgets)) == [2, 9]
     drafter.gamma = 1.5  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"gamma of the draft Scripted is 1\.5; expected an integer"):
         specdec.generate(target, drafter, "It was")
@@ -256,7 +238,8 @@ class WrongError(Exception):
 
 
 @pytest.mark.parametrize("method", ["begin", "propose", "commit"])
-def test_exceptions_pass_through(method: str) -> None:
+@pytest.mark.parametrize("wrap", [PythonDraft, lambda bad: Ensemble(Scripted([3]), bad)])
+def test_exceptions_pass_through(method: str, wrap: Any) -> None:
     target, _ = specdec.embedded_pair()
     drafter = Scripted([3])
     error = WrongError()
@@ -266,7 +249,7 @@ def test_exceptions_pass_through(method: str) -> None:
 
     setattr(drafter, method, fail)
     with pytest.raises(WrongError) as caught:
-        specdec.generate(target, drafter, "It was", max_new_tokens=9)
+        specdec.generate(target, wrap(drafter), "It was", max_new_tokens=9)
     assert caught.value is error
     drafter.__dict__.pop(method)
     assert specdec.generate(target, drafter, "It was", max_new_tokens=9).trace.n_tokens == 9
@@ -305,17 +288,6 @@ def test_the_session_is_busy_while_the_object_drafts(target: Any) -> None:
     session = open_session(target, Scripted(again), [[1, 2]])
     session.prefill()
     assert session.round()[0]["drafted"] == [1]
-
-
-def test_a_description_is_checked(target: Any) -> None:
-    good: list[Any] = ["python", "x", len, None, None, Proposal, InputError, None]
-    for at, value in ((1, 1), (2, None), (5, 1), (6, 1), (6, int)):
-        wrong = (*good[:at], value, *good[at + 1 :])
-        with pytest.raises(TypeError):
-            Session(
-                target, wrong, [[1]], gamma=1, max_new_tokens=1, sampling={"temperature": 0.0},
-                draft_sampling={"temperature": 0.0}, seeds=[(1, 0)], n_threads=1,
-            )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------- distribution

@@ -15,10 +15,9 @@ from safetensors.numpy import save_file
 
 import specdec
 from allocations import allowing, needs_hooks
-from sessions import forced
 from specdec import CheckpointError, InputError, VocabularyMismatchError
 from specdec.drafts import Ensemble, SuffixMemory
-from worlds.canonical import LLAMA, random_tensors
+from worlds.canonical import LLAMA, forced, random_tensors
 from worlds.encoder_decoders import model_of
 
 CONFIG = LLAMA | {"n_ctx": 512, "n_layer": 1}
@@ -121,11 +120,6 @@ def texts_of(memory: SuffixMemory) -> list[tuple[Tokens, Tokens]]:
     return [(tuple(before.tolist()), tuple(output.tolist())) for before, output in memory.texts()]
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return specdec.embedded_pair()
-
-
 # --------------------------------------------------------------------------------------- the guesses
 
 OUTPUT = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -221,13 +215,6 @@ def test_many_occurrences_are_sampled_evenly() -> None:
     assert first.parents == (0, 0)
 
 
-def test_the_whole_of_a_repeated_request_is_guessed() -> None:
-    """The end of the prompt is remembered too, so that the first round guesses already."""
-    prompt, output = [5, 1, 2, 3], [*range(10, 30), 4]
-    rounds = forced(TARGET, memory_of([(prompt, output)], factor=8.0), prompt, output, 30)
-    assert [len(done.tokens) for done in rounds] == [21]
-
-
 # ------------------------------------------------------------------------------------------ the draft
 
 
@@ -242,15 +229,6 @@ def test_calls_learn_from_one_another(pair: tuple[specdec.Model, specdec.Model])
     before, output = memory.texts()[-1]
     assert output.tolist() == plain.tokens and before.tolist() == plain.prompt_ids[-8:]
     assert repr(memory) == f"<specdec.drafts.SuffixMemory of 2 outputs, {memory.n_tokens} tokens>"
-
-
-def test_a_slot_that_is_taken_again_knows_the_text_before(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    prompts = ["Once upon a time"] * 3
-    memory = SuffixMemory()
-    results = specdec.generate(pair[0], memory, prompts, max_new_tokens=40, batch_size=1)
-    n_rounds = [len(result.trace.rounds) for result in results]
-    assert n_rounds[1] < n_rounds[0] and memory.n_texts == 3
-    assert len({tuple(result.tokens) for result in results}) == 1
 
 
 def test_of_a_call_that_ends_early_there_is_what_was_committed(
@@ -302,20 +280,6 @@ def test_one_vocabulary(pair: tuple[specdec.Model, specdec.Model]) -> None:
     memory.n_vocab = 7
     with pytest.raises(VocabularyMismatchError, match="7 tokens; expected the target's"):
         specdec.generate(pair[0], memory, "a", max_new_tokens=2)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"max_tokens": 0}, {"max_depth": 0}, {"max_depth": 1025}, {"factor": 0.0}, {"factor": float("nan")},
-        {"min_probability": 0.0}, {"min_probability": 1.1}, {"min_match": 0}, {"gamma": 1025},
-        {"branches": 2},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_arguments_out_of_range(arguments: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(arguments))):
-        SuffixMemory(**arguments)
 
 
 # ----------------------------------------------------------------------------------------- exactness

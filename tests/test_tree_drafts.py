@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -95,48 +94,12 @@ def prefixes_of(record: dict[str, Any]) -> list[Tokens]:
     return prefixes
 
 
-def leaves(record: dict[str, Any]) -> list[Tokens]:
-    inner = set(record["parents"])
-    return [prefix for node, prefix in enumerate(prefixes_of(record)) if node not in inner]
-
-
 def text_of(records: list[dict[str, Any]], sequence: int) -> list[int]:
     return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
 
 
-# -------------------------------------------------------------------------- the examples of the notes
-
 A, B, C, D, E, F, G, H = range(8)
 NOTE = {A: [B], B: [C, D], C: [E, F], D: [G, H]}
-MACHINE, LEARNING, ALGORITHM, IS, SYSTEM, DESIGN, TRANSLATION, MODELS, ARE, CONTEXT = range(10)
-SURVEY = {
-    CONTEXT: [MACHINE], MACHINE: [LEARNING, TRANSLATION], LEARNING: [ALGORITHM, SYSTEM], ALGORITHM: [IS],
-    SYSTEM: [DESIGN], TRANSLATION: [MODELS, SYSTEM], MODELS: [ARE],
-}  # fmt: skip
-CANDIDATES = [
-    (MACHINE, LEARNING, ALGORITHM, IS), (MACHINE, LEARNING, SYSTEM, DESIGN),
-    (MACHINE, TRANSLATION, MODELS, ARE), (MACHINE, TRANSLATION, SYSTEM, DESIGN),
-]  # fmt: skip
-
-
-def assert_rows_are_sequences(target: _core.Model, prompt: list[int], record: dict[str, Any]) -> None:
-    """Each node has the logits of its tokens decoded alone, to the last bit."""
-    for prefix, logits in zip(prefixes_of(record), record["node_logits"], strict=True):
-        assert np.array_equal(logits, logits_after(target, [*prompt, *prefix]))
-
-
-@pytest.mark.parametrize("how", ["without replacement", "top-k"])
-def test_the_tree_of_the_survey_has_eleven_nodes(how: str) -> None:
-    """Sato's survey: "machine learning algorithm is", "machine learning system design", "machine translation
-    models are", "machine translation system design" share their beginnings."""
-    target, prompt = random_model(10, 1), [CONTEXT]
-    tree = StaticTree((1, 2, 2, 1), how)
-    method, arguments = tree.describe()
-    draft = method, {"model": follower(SURVEY, 10), **arguments}
-    (record,) = rounds(target, draft, [prompt], gamma=tree.gamma)
-    assert sorted(leaves(record)) == sorted(CANDIDATES)
-    assert len(record["drafted"]) == 11 and record["n_rows"] == 11 + 1
-    assert_rows_are_sequences(target, prompt, record)
 
 
 # ------------------------------------------------------------------------------------ given shapes
@@ -480,29 +443,20 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("agreement", ["all", "none"])
-def test_all_and_none_accepted(name: str, rule: str, agreement: str) -> None:
-    """The target as its own draft, and one that never agrees; to the end of the context, in a batch."""
-    temperature = 0.0 if rule == "greedy" else 1.0
+def test_all_are_accepted(name: str, rule: str) -> None:
+    """The target as its own draft; to the end of the context, in a batch."""
     config = config_of(61)
-    tensors = random_tensors(config, 3)
-    target = build(config, tensors)
-    opposite = {key: -5 * array if key == "head" else array for key, array in tensors.items()}
-    draft = target if agreement == "all" else build(config, opposite)
+    target = build(config, random_tensors(config, 3))
     prompts = [[1, 2], [3] * 9, [5]]
     options: dict[str, Any] = {
-        "n": None, "max_new_tokens": 100, "temperature": temperature, "rule": rule, "gamma": 6,
+        "n": None, "max_new_tokens": 100, "temperature": float(rule != "greedy"), "rule": rule, "gamma": 6,
     }  # fmt: skip
     plain = rounds(target, None, prompts, **options | {"gamma": 0})
-    found = rounds(target, described(name, draft, 61), prompts, n_threads=2, **options)
+    found = rounds(target, described(name, target, 61), prompts, n_threads=2, **options)
     for i in range(len(prompts)):
         texts = [text_of(some, i) for some in (plain, found)]
         assert texts[1][: len(texts[0])] == texts[0] and len(texts[0]) == 64 - len(prompts[i])
-    accepted = [len(record["accepted"]) for record in found if record["drafted"]]
-    if agreement == "none":
-        assert sum(accepted) <= (0 if rule == "greedy" else len(accepted) // 4)
-    else:
-        assert min(accepted) >= 1
+    assert all(record["accepted"] for record in found if record["drafted"])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -562,34 +516,29 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
 # --------------------------------------------------------------------------------- what is refused
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return specdec.embedded_pair()
+def judged(pair: Any, draft: Any, verify: str, **more: Any) -> specdec.Result:
+    options: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
+    return specdec.generate(pair[0], draft, "It was", verify=verify, **options | more)
 
 
 def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    target, small = pair
-    options: dict[str, Any] = {"max_new_tokens": 4, "temperature": 1.0, "seed": 1}
     samples, distinct = StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
     for tree in (ParallelChains(2), samples, distinct, DynamicTree(4)):
-        draft = drafts.ModelDraft(small, tree=tree)
-        with pytest.raises(InputError, match=r"verify is 'block', which judges chains"):
-            specdec.generate(target, draft, "It was", verify="block", **options)
+        draft = drafts.ModelDraft(pair[1], tree=tree)
+        with pytest.raises(InputError, match="verify is 'block', which judges chains"):
+            judged(pair, draft, "block")
         for verify in ("rejection", "coupled", "classical"):
-            assert len(specdec.generate(target, draft, "It was", verify=verify, **options).tokens) == 4
+            assert len(judged(pair, draft, verify).tokens) == 8
     for tree in (distinct, DynamicTree(4)):
-        draft = drafts.ModelDraft(small, tree=tree)
-        with pytest.raises(InputError, match=r"verify is 'k-sequential', which judges independent samples"):
-            specdec.generate(target, draft, "It was", verify="k-sequential", **options)
-    draft = drafts.ModelDraft(small, tree=samples)
-    assert len(specdec.generate(target, draft, "It was", verify="k-sequential", **options).tokens) == 4
-    with pytest.raises(InputError, match=r"temperature 0"):
-        specdec.generate(
-            target, draft, "It was", verify="k-sequential", draft_sampling=specdec.Sampling(0.0), **options
-        )
-    chain = drafts.ModelDraft(small, draft=drafts.ModelDraft(small, tree=distinct))
+        with pytest.raises(InputError, match="verify is 'k-sequential', which judges independent samples"):
+            judged(pair, drafts.ModelDraft(pair[1], tree=tree), "k-sequential")
+    draft = drafts.ModelDraft(pair[1], tree=samples)
+    assert len(judged(pair, draft, "k-sequential").tokens) == 8
+    with pytest.raises(InputError, match="temperature 0"):
+        judged(pair, draft, "k-sequential", draft_sampling=specdec.Sampling(0.0))
+    chain = drafts.ModelDraft(pair[1], draft=drafts.ModelDraft(pair[1], tree=distinct))
     for verify in ("block", "k-sequential"):
-        assert len(specdec.generate(target, chain, "It was", verify=verify, **options).tokens) == 4
+        assert len(judged(pair, chain, verify).tokens) == 8
 
 
 class Branches:
@@ -603,40 +552,34 @@ class Branches:
         return drafts.Proposal([1, 2][:budget], [0, 0 if self.n_chains < 0 else 1][:budget])
 
 
-def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.Model]) -> None:
+@pytest.mark.parametrize("verify", ["block", "k-sequential"])
+def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.Model], verify: str) -> None:
     """Of an object that does not say that it proposes trees it is seen only when it proposes one."""
-    options: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
+    judges = f"verify is '{verify}', which judges"
     for draft in (drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)):
-        for verify in ("block", "k-sequential"):
-            with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
-                specdec.generate(pair[0], draft, "It was", verify=verify, **options)
-    for verify in ("block", "k-sequential"):
-        tree = rf"Branches\.propose: parents\[1\] is 0, expected 1, as in a chain: verify is '{verify}'"
-        with pytest.raises(InputError, match=tree):
-            specdec.generate(pair[0], Branches(), "It was", verify=verify, **options)
-        stream = specdec.stream(
-            pair[0], Branches(3), "It was", verify=verify, **options | {"max_new_tokens": 40}
-        )
-        text = ""
-        with pytest.raises(InputError, match=tree):
-            for piece in stream:
-                text += piece
-        whole = specdec.generate(
-            pair[0], Branches(10**6), "It was", verify=verify, **options | {"max_new_tokens": 40}
-        )
-        assert text and str(whole.text).startswith(text), "what came before it is kept"
-        declared = Branches(10**6)
-        declared.trees = True  # type: ignore[attr-defined]
-        with pytest.raises(InputError, match=f"verify is '{verify}', which judges .*; expected another rule"):
-            specdec.generate(pair[0], declared, "It was", verify=verify, **options)
-        assert declared.n_chains == 10**6, "before the run"
-        declared.trees = False  # type: ignore[attr-defined]
-        specdec.generate(pair[0], declared, "It was", verify=verify, **options)
-        declared.trees = "no"  # type: ignore[attr-defined]
-        with pytest.raises(InputError, match="trees of the draft Branches is 'no'; expected True or False"):
-            specdec.generate(pair[0], declared, "It was", verify=verify, **options)
-    inside = drafts.ModelDraft(pair[1], draft=Branches())
-    assert len(specdec.generate(pair[0], inside, "It was", **options).tokens) == 8
+        with pytest.raises(InputError, match=judges):
+            judged(pair, draft, verify)
+    tree = rf"Branches\.propose: parents\[1\] is 0, expected 1, as in a chain: verify is '{verify}'"
+    with pytest.raises(InputError, match=tree):
+        judged(pair, Branches(), verify)
+    options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "seed": 1}
+    text = ""
+    with pytest.raises(InputError, match=tree):
+        for piece in specdec.stream(pair[0], Branches(3), "It was", verify=verify, **options):
+            text += piece
+    whole = judged(pair, Branches(10**6), verify, **options)
+    assert text and str(whole.text).startswith(text), "what came before it is kept"
+    declared: Any = Branches(10**6)
+    declared.trees = True
+    with pytest.raises(InputError, match=f"{judges} .*; expected another rule"):
+        judged(pair, declared, verify)
+    assert declared.n_chains == 10**6, "before the run"
+    declared.trees = False
+    judged(pair, declared, verify)
+    declared.trees = "no"
+    with pytest.raises(InputError, match="trees of the draft Branches is 'no'; expected True or False"):
+        judged(pair, declared, verify)
+    assert len(judged(pair, drafts.ModelDraft(pair[1], draft=Branches()), "rejection").tokens) == 8
 
 
 @pytest.mark.parametrize("verify", DECODING_RULES)
@@ -669,38 +612,11 @@ def test_fixed_acceptance_takes_chains(pair: tuple[specdec.Model, specdec.Model]
         rounds(pair[0].core, fixed_acceptance(tree, 0.5, [[1, 2]]), [[1]])
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: ParallelChains(0), "k"),
-        (lambda: ParallelChains(True), "k"),
-        (lambda: DynamicTree(0), "n_nodes"),
-        (lambda: DynamicTree(4, width=0), "width"),
-        (lambda: DynamicTree(4, steps=2000), "steps"),
-        (lambda: DynamicTree(4, sharpness=0), "sharpness"),
-        (lambda: StaticTree.expected(0), "n_nodes"),
-        (lambda: StaticTree.expected(4, (0.2, 0.5)), "acceptance"),
-        (lambda: StaticTree.expected(4, (0.6, 0.5)), "acceptance"),
-        (lambda: StaticTree.expected(4, ()), "acceptance"),
-        (lambda: StaticTree((2, 0)), "widths[1]"),
-        (lambda: StaticTree(3), "widths"),
-        (lambda: StaticTree(()), "widths"),
-        (lambda: StaticTree((40, 40)), "widths"),
-        (lambda: StaticTree((2,), "beam"), "how"),
-        (lambda: StaticTree(), "widths"),
-        (lambda: StaticTree((2,), parents=(0,)), "widths"),
-        (lambda: StaticTree(parents=(0, 2)), "parents[1]"),
-        (lambda: StaticTree(parents=(0, 1, 0)), "parents[2]"),
-        (lambda: drafts.ModelDraft(7), "model"),
-    ],
-)
-def test_what_is_no_shape(make: Callable[[], object], name: str) -> None:
-    with pytest.raises(InputError, match=re.escape(name)):
-        make()
-
-
 def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
     _, small = pair
+    for both in ({}, {"widths": (2,), "parents": (0,)}):
+        with pytest.raises(InputError, match="either widths or parents"):
+            StaticTree(**both)
     with pytest.raises(InputError, match="tree is a tuple; expected ParallelChains, StaticTree"):
         drafts.ModelDraft(small, tree=(2, 2))
     with pytest.raises(InputError, match="tree and draft are both given"):

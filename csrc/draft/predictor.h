@@ -25,8 +25,8 @@ struct sd_predictor {
     sd_cache* caches;
     int own_ids; /* the texts in them are in the model's own ids, not in the target's */
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
-     * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or
-     * +infinity; -infinity is a token that is never guessed. */
+     * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or +infinity; -infinity
+     * is a token that is never guessed. */
     const float* logits;
     ptrdiff_t ld_logits;
     /* As make_room, begin and read of drafters (drafter.h). */
@@ -65,9 +65,9 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations
- * that the drafter only passes on, observe and observe_extra, are taken from it where the predictor has
- * them not. */
+/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations that
+ * the drafter only passes on, observe and observe_extra, are taken from it where the predictor has them
+ * not. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
 /* A drafter that asks one predictor: what both kinds of trees begin with. */

@@ -43,13 +43,11 @@ sd_shape sd_shape_take(sd_arena* arena, const sd_shape_options* o, int gamma) {
     return s;
 }
 
-/* A node of a proposal that is to have children. */
 typedef struct parent {
     int32_t shape_node; /* which it is of the shape */
     int32_t row;        /* of the run: its logits */
 } parent;
 
-/* One proposal being drafted. */
 typedef struct draft {
     /* [n_nodes + 1] by nodes of the shape: the proposal's node, -1 if it was not drawn. */
     int32_t* nodes;
@@ -102,8 +100,8 @@ static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
     return node;
 }
 
-/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal
- * ones once. */
+/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal ones
+ * once. */
 static void collect(const tree_drafter* d, const sd_proposal* p, draft* f) {
     int room = p->budget + 1 - p->tree.n_nodes;
     f->n_reads = f->n_parents = 0;
@@ -144,7 +142,6 @@ static sd_status grow(tree_drafter* d, sd_proposal* p, draft* f, const float* lo
     return SD_OK;
 }
 
-/* One level for every sequence that wants another. */
 static sd_status step(tree_drafter* d, sd_proposal* proposals, int n, int* n_drafting) {
     *n_drafting = 0;
     for (int i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-"""What the core counts in tests: allocations, which can fail or be forbidden, blocks that leak, and work."""
+"""Memory of the core in tests: an allocation that fails, a round that must not allocate, blocks that leak."""
 
 from __future__ import annotations
 
@@ -51,13 +51,3 @@ def fail_each_allocation(work: Callable[[], object]) -> int:
         if not failed:
             return n
     raise AssertionError("not reached")
-
-
-def forward_work() -> int:
-    """Attentions and MLPs of a token in a layer that have been computed so far."""
-    return _core._forward_work()
-
-
-def forward_count() -> int:
-    """Forwards that have been run so far."""
-    return _core._forward_count()

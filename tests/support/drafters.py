@@ -5,6 +5,7 @@ A new draft gets an entry here, and one more for every setting that changes how 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,9 +40,6 @@ class World:
         return drafts.Heads(random_heads(self.target, **settings), tree=tree)
 
 
-Make = Callable[[World], Any]
-
-
 class Repeats:
     """An object of a user's: what followed the last token where it stood before, in a row or as branches.
 
@@ -69,6 +67,31 @@ class Repeats:
             parents += [0, len(ids) + 1][: len(run)]
             ids += run
         return drafts.Proposal(ids, parents)
+
+
+class Scripted:
+    """Returns what it is given, or what a function of text and budget gives; notes what it is told."""
+
+    def __init__(self, answer: Any, gamma: int | None = None, seconds: float = 0.0) -> None:
+        self.answer, self.seconds = answer, seconds
+        self.told: list[tuple[Any, ...]] = []
+        if gamma is not None:
+            self.gamma = gamma
+
+    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
+        self.told.append(("begin", sequence, list(prompt)))
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
+        self.told.append(("propose", sequence, list(tokens), budget))
+        time.sleep(self.seconds)
+        return self.answer(tokens, budget) if callable(self.answer) else self.answer
+
+    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
+        self.told.append(("commit", sequence, list(tokens)))
+
+    @property
+    def budgets(self) -> list[int]:
+        return [note[3] for note in self.told if note[0] == "propose"]
 
 
 class Draws:
@@ -124,7 +147,7 @@ class Learns(drafts.Learner):
         return self.draft
 
 
-CHAINS: dict[str, Make] = {
+CHAINS: dict[str, Callable[[World], Any]] = {
     "object": lambda world: Repeats(),
     "object that draws": lambda world: Draws(world.n_vocab),
     "model": lambda world: world.draft,
@@ -184,7 +207,7 @@ CHAINS: dict[str, Make] = {
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 
-TREES: dict[str, Make] = {
+TREES: dict[str, Callable[[World], Any]] = {
     "lookahead": lambda world: drafts.Lookahead(),
     "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
     "ensemble": lambda world: drafts.Ensemble(
@@ -258,7 +281,7 @@ REMEMBERING = {
 }  # fmt: skip
 """Drafts that learn from each text for those that begin after it, which are sampled otherwise then."""
 
-DRAFTS: dict[str, Make] = CHAINS | TREES
+DRAFTS: dict[str, Callable[[World], Any]] = CHAINS | TREES
 
 VARIANTS = {
     "online back-off", "document copy", "source copy", "suffix memory chain", "model that learns",

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from itertools import count, takewhile
 from typing import Any
 
-import numpy as np
-
-import specdec
 from specdec import _core
 
-__all__ = ["Session", "all_rounds", "forced", "record_of"]
+__all__ = ["Session", "all_rounds", "record_of"]
 
 _SESSION = (
     "gamma", "n_slots", "n_text", "n_threads", "max_top", "keep_logits", "node_budget", "adaptive_gamma",
@@ -110,22 +107,3 @@ def all_rounds(session: Session, n: int | None = None) -> list[dict[str, Any]]:
     found = [record for batch in takewhile(bool, batches) for record in batch]
     session.close()
     return found
-
-
-def forced(
-    target: specdec.Model, draft: Any, prompt: Sequence[int], output: Sequence[int], gamma: int
-) -> Sequence[specdec.Round]:
-    """The rounds in which the target writes just this: all mass is on its next token."""
-    text = [*prompt, *output]
-
-    def transform(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
-        probs[:] = 0.0
-        probs[text[len(tokens)] if tokens == text[: len(tokens)] and len(tokens) < len(text) else 0] = 1.0
-        return probs
-
-    found = specdec.generate(
-        target, draft, list(prompt), gamma=gamma, max_new_tokens=len(output), transform=transform,
-        ignore_eos=True, n_threads=1,
-    )  # fmt: skip
-    assert found.tokens == list(output)
-    return found.trace.rounds

@@ -115,8 +115,6 @@ sd_suffix_range sd_suffix_order_find(const sd_suffix_order* o, const int32_t* to
     return range;
 }
 
-/* ------------------------------------------------------------------------------------ past outputs */
-
 /* How many places a text has: of the tokens [text, end), those that one of [output, end) follows. */
 static int count_places(int text, int output, int end) {
     int first = output > text ? output - 1 : text;

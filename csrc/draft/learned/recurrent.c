@@ -175,7 +175,6 @@ void sd_recurrent_predict(const sd_recurrent* r, sd_recurrent_scratch* s, const 
 /* Multiplications of one call that reads prompts: some hundredths of a second. */
 #define SLICE 2e8
 
-/* What is known of one sequence. */
 typedef struct history {
     int32_t* tokens; /* [n_text] of the text that has been read */
     int n_read;
@@ -228,7 +227,6 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
     }
 }
 
-/* The state of the first n tokens. */
 static float* state_of(const recurrent_predictor* r, const history* h, int n) {
     return h->states + (size_t)(n % KEPT) * r->size;
 }
@@ -271,7 +269,6 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     cut(r, h, agreement(h, prompt->tokens, prompt->n));
 }
 
-/* The step that reads the next token of a text. */
 static sd_recurrent_step next_step(const recurrent_predictor* r, const history* h, const int32_t* text) {
     return (sd_recurrent_step){text[h->n_read], state_of(r, h, h->n_read), state_of(r, h, h->n_read + 1),
                                h->failure};

@@ -3,8 +3,8 @@
 #include "forward.h"
 #include "translation.h"
 
-/* Tokens that are read together with the root: after a round in which every guess was accepted the
- * cache lacks the last guess, and the root is new in any case. */
+/* Tokens that are read together with the root: after a round in which every guess was accepted the cache
+ * lacks the last guess, and the root is new in any case. */
 #define CATCH_UP 2
 
 /* Tokens that a draft with another vocabulary may have for each of the target's, over a whole text. */
@@ -18,11 +18,11 @@ typedef struct model_predictor {
     int catch_up; /* tokens that are read together with the root: CATCH_UP, and those that a form forces */
     sd_workspace workspace;
     sd_cache* caches; /* [n_sequences] its own; of none for the target */
-    const sd_model**
-        adapted;          /* [n_sequences] the models of texts that layers of the target draft for, else NULL;
-                               * borrowed while the prompts are read */
-    sd_prefill* prefills; /* [n_sequences] the prompts on their way into them; text NULL: there is none */
-    long n_begun;         /* prompts so far */
+    /* [n_sequences] the models of texts that layers of the target draft for, else NULL; borrowed while the
+     * prompts are read */
+    const sd_model** adapted;
+    sd_prefill* prefills;  /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    long n_begun;          /* prompts so far */
     sd_failure** failures; /* [n_sequences] of each sequence alone; borrowed */
     int32_t* pending;      /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
     sd_branch* branches;   /* [n_sequences] */
@@ -31,10 +31,9 @@ typedef struct model_predictor {
     unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and has room */
     /* Of a model with another vocabulary. */
     sd_reading* readings; /* [n_sequences] the texts in its tokens */
-    sd_prompt*
-        prompts;      /* [n_sequences] that have begun and are not yet read so; tokens NULL: there is none */
-    int32_t* sources; /* [n_sequences, the encoder's n_ctx] sources in its tokens */
-    float* logits;    /* [rows, ld] of the target's tokens */
+    sd_prompt* prompts;   /* [n_sequences] that have begun and are not yet read so; tokens NULL: none */
+    int32_t* sources;     /* [n_sequences, the encoder's n_ctx] sources in its tokens */
+    float* logits;        /* [rows, ld] of the target's tokens */
     ptrdiff_t ld;
 } model_predictor;
 

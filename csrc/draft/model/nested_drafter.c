@@ -146,7 +146,6 @@ static void fill_rows(inner* in) {
     in->rows.tree = rows;
 }
 
-/* An inner tree being verified. */
 typedef struct verification {
     nested_drafter* drafter;
     const sd_proposal* outer;

@@ -4,7 +4,6 @@
 #include "drafter_policy.h"
 #include "memory.h"
 
-/* One of the drafters. */
 typedef struct inner {
     sd_drafter* drafter; /* owned */
     int gamma;
@@ -71,7 +70,6 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 /* ------------------------------------------------------------------------------------------- propose */
 
-/* May drafter i draft for a sequence? */
 static int may_draft(const sd_proposal* p, int i) { return sd_may_draft(p->drafters, i); }
 
 /* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. One that
@@ -156,7 +154,6 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     return most;
 }
 
-/* What drafter i has done in the round, after it has proposed. */
 static void count_guesses(inner* in) {
     for (int slot = 0; slot < in->round.n_asked; slot++) {
         const sd_proposal* own = &in->proposals[slot];
@@ -399,7 +396,6 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     }
 }
 
-/* Take the extra query tokens of one of the drafters into account. */
 static void expect_extra(ensemble_drafter* d, inner* in) {
     sd_drafter* found = NULL;
     if (sd_drafter_find_queries(in->drafter, &found) != SD_OK || found == NULL) return;

@@ -5,7 +5,6 @@
 #include "interrupt.h"
 #include "layer.h"
 
-/* A source on its way through the encoder. */
 typedef struct encoder {
     const sd_model* model; /* with an encoder; borrowed */
     sd_workspace w;        /* of the encoder, for all rows at once; its `prepared` are the output */
@@ -31,7 +30,6 @@ sd_status sd_encoder_check(const sd_model* model, const int32_t* source, int n) 
     return SD_OK;
 }
 
-/* Are keys and values of two layers laid out alike? */
 static int same_heads(const sd_layer_config* a, const sd_layer_config* b) {
     return a->n_kv_head == b->n_kv_head && a->d_head == b->d_head;
 }

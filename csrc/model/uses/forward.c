@@ -111,7 +111,6 @@ static sd_status run(sd_pass* pass) {
     return pass->status;
 }
 
-/* Check what the branches of a pass ask for, and count its rows. */
 static sd_status check(sd_pass* pass) {
     SD_TRY(sd_interrupted());
     const sd_workspace* w = pass->w;
@@ -141,7 +140,6 @@ static sd_status check(sd_pass* pass) {
     return SD_OK;
 }
 
-/* The position of new node i of a branch. */
 static int position_of(const sd_branch* branch, int i) {
     const sd_cache* cache = branch->cache;
     return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
@@ -163,7 +161,6 @@ static void take_back(const sd_pass* pass, int n) {
     for (int b = 0; b < n; b++) pass->branches[b].cache->n_pending -= pass->branches[b].n_new;
 }
 
-/* Make the nodes of a checked pass pending. */
 static sd_status append(const sd_pass* pass) {
     sd_workspace* w = pass->w;
     for (int b = 0; b < pass->n_branches; b++) {
@@ -289,8 +286,8 @@ static int count_begun(const sd_branch* branch) {
     return n;
 }
 
-/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait;
- * 0 if there are none. */
+/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait; 0 if
+ * there are none. */
 static int drop_others(const sd_branch* branches, int n_branches) {
     int from = 0;
     for (int b = 0; b < n_branches; b++) {

@@ -144,7 +144,6 @@ static sd_status check_switches(const sd_config* c) {
     return SD_OK;
 }
 
-/* A model whose rows come with features. */
 static sd_status check_features(const sd_config* c) {
     const sd_features* f = &c->features;
     if (f->use == SD_FEATURE_NONE) {
@@ -174,7 +173,6 @@ static sd_status check_features(const sd_config* c) {
     return SD_OK;
 }
 
-/* What an encoder has that a decoder need not have. */
 static sd_status check_bidirectional(const sd_config* c) {
     REFUSE_IF(c->encoder != NULL, "encoder is set, expected none in an encoder");
     REFUSE_IF(c->alibi != NULL, "alibi is set, expected none in an encoder");
