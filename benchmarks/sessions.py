@@ -25,7 +25,8 @@ def begin_session(
             session.admit(i, prompt, seeds[i], each[i])
     else:
         session = make(target, draft, prompts, settings=each, seeds=seeds, **options)
-    session.prefill()
+    while session.prefill_slice():
+        pass
     return session
 
 

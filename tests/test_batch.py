@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from laws import stories260k
+from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
+from refusals import refuses
 from sessions import Session
-from specdec import _core
 from specdec.errors import InputError
 from toy_pair import N_CTX, WatchedSession, load_pair
 from worlds.canonical import LLAMA, build, perturbed, random_tensors
@@ -88,31 +87,6 @@ def test_results_are_those_of_single_runs(pair: Pair, settings: str, drafting: b
     assert_same(results, expected)
 
 
-def stories(shared: Path) -> Pair:
-    return specdec.load(stories260k(shared)), specdec.load(stories260k(shared), "int4")
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.slow
-@pytest.mark.parametrize("models", ["embedded", "stories260K"])
-def test_trained_models(request: pytest.FixtureRequest, models: str, settings: str) -> None:
-    if models == "embedded":
-        target, draft = specdec.embedded_pair()
-    else:
-        target, draft = stories(request.getfixturevalue("shared"))
-    common = "Once upon a time there was a little girl who lived in a house by the sea. "
-    prompts = [common + end for end in ("She", "Her dog", "One day", "", "The sea", "She")] + ["Once", "Tom"]
-    options: dict[str, Any] = SETTINGS[settings] | {"max_new_tokens": 24, "logits": True, "stop": [".", "\n"]}
-    for drafting in (draft, None):
-        expected = alone(target, drafting, prompts, 6, **options)
-        assert len({len(out.tokens) for out in expected}) > 1
-        for batch_size, n_threads in ((3, 1), (2, 2), (len(prompts), 2)):
-            results = specdec.generate(
-                target, drafting, prompts, seed=6, batch_size=batch_size, n_threads=n_threads, **options
-            )
-            assert_same(results, expected)
-
-
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_copied_beginnings_have_the_bits_of_computed_ones(dtype: str) -> None:
     """In every format of the cache, for lengths around its panels of 32, and across a sliding window."""
@@ -128,7 +102,7 @@ def test_copied_beginnings_have_the_bits_of_computed_ones(dtype: str) -> None:
                 assert np.array_equal(rows, expected[i][0])
 
 
-def new_rows(target: _core.Model, draft: _core.Model, prompts: list[list[int]]) -> list[Any]:
+def new_rows(target: Any, draft: Any, prompts: list[list[int]]) -> list[Any]:
     session = new_session(target, draft, prompts, keep_logits=True)
     session.prefill()
     rows: list[list[Any]] = [[] for _ in prompts]
@@ -151,7 +125,7 @@ def new_session(target: Any, draft: Any, prompts: list[list[int]], **changes: An
 
 
 @pytest.fixture(scope="module")
-def models() -> tuple[_core.Model, _core.Model]:
+def models() -> tuple[Any, Any]:
     tensors = random_tensors(LLAMA)
     return build(LLAMA, tensors), build(LLAMA, perturbed(tensors))
 
@@ -187,17 +161,14 @@ def test_a_place_is_given_to_another_prompt_only_when_its_text_has_ended(models:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((2, [1], (0, 0)), ValueError, "sequence is 2, expected 0 to 1"),
-        ((-1, [1], (0, 0)), ValueError, "sequence is -1"),
-        ((0, [], (0, 0)), ValueError, "has 0 tokens"),
-        ((0, [1] * 256, (0, 0)), ValueError, "has 256 tokens"),
+        ((2, [1], (0, 0)), ValueError, "sequence is 2"), ((-1, [1], (0, 0)), ValueError, "sequence is -1"),
+        ((0, [], (0, 0)), ValueError, "0 tokens"), ((0, [1] * 256, (0, 0)), ValueError, "256 tokens"),
         ((0, [1, 101], (0, 0)), ValueError, "token 1 is 101"),
         ((0, [1] * 11, (0, 0)), ValueError, "may have 51 tokens, expected at most n_text, 50"),
-        ((0, [1], 3), TypeError, "seed"),
-        ((0, [1], (0, -1, 2)), TypeError, "seed"),
+        ((0, [1], 3), TypeError, "seed"), ((0, [1], (0, -1, 2)), TypeError, "seed"),
         ((0, "text", (0, 0)), TypeError, "integer"),
     ],
-)
+)  # fmt: skip
 def test_a_prompt_that_cannot_follow_is_refused_and_changes_nothing(
     models: Any, arguments: Any, error: Any, message: str
 ) -> None:
@@ -223,19 +194,19 @@ def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_
 
     def work_of_prefill(texts: list[list[int]]) -> int:
         session = new_session(target, draft, texts[:batch_size], max_new_tokens=3, n_text=110)
-        work, n_texts = 0, len(texts)
+        total, n_texts = 0, len(texts)
         for place in itertools.cycle(range(batch_size)):
-            begun = _core._forward_work()
-            session.prefill()
-            work += _core._forward_work() - begun
+            with counted_work() as work:
+                session.prefill()
+            total += work.blocks
             texts = texts[batch_size if len(texts) == n_texts else 1 :]
             if not texts:
-                return work
+                return total
             session.finish(place)
             session.replace(place, texts[0], (0, 0))
         raise AssertionError
 
-    of_a_token = work_of_a_token(target, draft)
+    of_a_token = blocks_of_a_token(target, draft)
     # the last token of a prompt is the root of the first round; where that drafts, it is not read before
     own = 2 if drafting else 3
     assert work_of_prefill(prompts) == of_a_token * (100 + 8 * own)
@@ -243,23 +214,14 @@ def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_
     assert work_of_prefill(strangers) == of_a_token * 8 * (101 + own)
 
 
-def work_of_a_token(*models: Any) -> int:
-    """Blocks, two in a layer, that a token goes through in all of the models."""
-    return sum(2 * model.config["n_layer"] for model in models if model is not None)
-
-
 @needs_hooks
 def test_a_system_prompt_is_computed_once_in_generate(pair: Pair) -> None:
     prompts = [[*SYSTEM, *SYSTEM, *SYSTEM, 3 + i] for i in range(9)]
-    work = []
+    own = blocks_of_a_token(pair[0])  # of one new token: the root's row alone
     for prompt_list, batch_size in ((prompts, 3), (prompts[:1], 1)):
-        begun = _core._forward_work()
-        out = specdec.generate(*pair, prompt_list, batch_size=batch_size, max_new_tokens=1, seed=1)
-        assert len(out) == len(prompt_list)
-        work.append(_core._forward_work() - begun)
-    of_system = 3 * len(SYSTEM) * work_of_a_token(*pair)
-    assert work[1] == of_system + work_of_a_token(pair[0])  # one new token: the root's row alone
-    assert work[0] == of_system + 9 * work_of_a_token(pair[0])
+        with counted_work() as work:
+            out = specdec.generate(*pair, prompt_list, batch_size=batch_size, max_new_tokens=1, seed=1)
+        assert work.blocks == 3 * len(SYSTEM) * blocks_of_a_token(*pair) + len(out) * own
 
 
 @needs_hooks
@@ -269,19 +231,17 @@ def test_short_prompts_are_read_together(drafting: bool) -> None:
 
     Plain decoding reads the last token of a prompt too, where others of it are left to read.
     """
-    _core._prompt_slice(64)
     tensors = random_tensors(LLAMA)
-    models = build(LLAMA, tensors), build(LLAMA, perturbed(tensors, 0.05))
-    _core._prompt_slice(0)
+    with prompts_in_slices_of(64):
+        models = build(LLAMA, tensors), build(LLAMA, perturbed(tensors, 0.05))
     given = models[: 1 + drafting]
 
     def count(prompts: list[list[int]]) -> tuple[int, int]:
         """Forwards of each model, and tokens read."""
         session = new_session(models[0], models[1] if drafting else None, prompts)
-        n_forwards, work = _core._forward_count(), _core._forward_work()
-        session.prefill()
-        n_forwards, work = _core._forward_count() - n_forwards, _core._forward_work() - work
-        return n_forwards // len(given), work // work_of_a_token(*given)
+        with counted_work() as work:
+            session.prefill()
+        return work.forwards // len(given), work.blocks // blocks_of_a_token(*given)
 
     last = 0 if drafting else 1
     assert count([[i, *range(9)] for i in range(6)]) == (1, 54 + 6 * last)
@@ -317,16 +277,13 @@ def test_a_node_budget_is_kept_and_shared_fairly(models: Any, budget: int) -> No
 
 
 def test_few_sequences_have_the_whole_budget(models: Any) -> None:
-    session = new_session(
-        models[0], models[0], [[1], [2], [3], [4]], gamma=12, max_new_tokens=60, node_budget=14
-    )
+    how: dict[str, Any] = {"gamma": 12, "max_new_tokens": 60, "node_budget": 14}
+    session = new_session(models[0], models[0], [[1], [2], [3], [4]], **how)
     session.prefill()
-    assert sorted(len(r["drafted"]) for r in session.round()) == [2, 2, 3, 3]
-    session.finish(1)
-    session.finish(2)
-    assert sorted(len(r["drafted"]) for r in session.round()) == [6, 6]
-    session.finish(3)
-    assert [len(r["drafted"]) for r in session.round()] == [12]
+    for ended, wanted in (((), [2, 2, 3, 3]), ((1, 2), [6, 6]), ((3,), [12])):
+        for sequence in ended:
+            session.finish(sequence)
+        assert sorted(len(r["drafted"]) for r in session.round()) == wanted
 
 
 def test_who_wants_fewer_leaves_the_rest_to_others(models: Any) -> None:
@@ -349,12 +306,8 @@ def test_who_wants_fewer_leaves_the_rest_to_others(models: Any) -> None:
 
 @pytest.mark.parametrize("settings", ["greedy", "coupled"])
 def test_a_node_budget_changes_no_result(pair: Pair, settings: str) -> None:
-    options: dict[str, Any] = SETTINGS[settings] | {
-        "gamma": 5,
-        "max_new_tokens": 25,
-        "logits": True,
-        "stop": [40],
-    }
+    options: dict[str, Any] = SETTINGS[settings] | {"gamma": 5, "max_new_tokens": 25, "logits": True}
+    options["stop"] = [40]
     expected = alone(*pair, PROMPTS, 4, **options)
     for batch_size, budget in ((4, 4), (4, 7), (3, 100), (13, 20)):
         results = specdec.generate(
@@ -365,7 +318,7 @@ def test_a_node_budget_changes_no_result(pair: Pair, settings: str) -> None:
 
 
 def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> None:
-    with pytest.raises(InputError, match="node_budget is 3; expected an integer, at least 4"):
+    with refuses("node_budget", 3):
         specdec.generate(*pair, PROMPTS, batch_size=4, node_budget=3)
     with pytest.raises(ValueError, match="node_budget is 1, expected at least a row for each of 2 sequences"):
         new_session(*models, [[1], [2]], node_budget=1)
@@ -376,17 +329,10 @@ def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> 
 # ---------------------------------------------------------------------------------- arguments, ends, memory
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
-@pytest.mark.parametrize("name", ["batch_size", "node_budget"])
-def test_bad_numbers_are_refused(pair: Pair, name: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"{name} is {value!r}; expected an integer"):
-        specdec.generate(*pair, PROMPTS, **{name: value})
-
-
 def test_a_prompt_that_is_too_long_is_refused_before_anything_runs(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_core, "Session", WatchedSession)
+    monkeypatch.setattr("specdec._core.Session", WatchedSession)
     made = WatchedSession.made
     with pytest.raises(InputError, match=f"prompt 4: there are {N_CTX} token ids"):
         specdec.generate(*pair, [[1], [2], [3], [4], [5] * N_CTX], batch_size=2)
@@ -413,7 +359,7 @@ def test_a_failure_half_way_closes_the_session(
 
             return call
 
-    monkeypatch.setattr(_core, "Session", Failing)
+    monkeypatch.setattr("specdec._core.Session", Failing)
     closed = WatchedSession.closed
     with pytest.raises(MemoryError):
         specdec.generate(*pair, [[1], [2], [3], [4], [5]], batch_size=1, ignore_eos=True, max_new_tokens=5)
@@ -436,7 +382,7 @@ def test_ctrl_c_ends_a_batch_between_its_texts(pair: Pair, monkeypatch: pytest.M
         pytest.skip("signals come to the main thread")
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr(_core, "Session", Interrupted)
+        monkeypatch.setattr("specdec._core.Session", Interrupted)
         closed = WatchedSession.closed
         with pytest.raises(KeyboardInterrupt):
             specdec.generate(*pair, [[i + 3] for i in range(20)], batch_size=2, max_new_tokens=4)
@@ -450,8 +396,6 @@ def test_the_progress_bar_comes_to_its_end(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, stop: str | None
 ) -> None:
     """A text that ends early takes what it could have had with it."""
-    from specdec.decoding import generate as generate_module
-
     bars = []
 
     class Bar:
@@ -468,7 +412,7 @@ def test_the_progress_bar_comes_to_its_end(
         def __exit__(self, *exc_info: object) -> None:
             self.closed = True
 
-    monkeypatch.setattr(generate_module, "progress_bar", Bar)
+    monkeypatch.setattr("specdec.decoding.generate.progress_bar", Bar)
     results = specdec.generate(*pair, PROMPTS, batch_size=3, max_new_tokens=20, stop=stop, progress=True)
     (bar,) = bars
     assert bar.closed and bar.n == bar.total == sum(len(out.tokens) for out in results)

@@ -16,6 +16,7 @@ import pytest
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from refusals import refuses
+from sessions import read_prompts
 from specdec import _core, reference
 from specdec.drafts import Unigram
 from specdec.errors import InputError, VocabularyMismatchError
@@ -45,7 +46,7 @@ def search(
         target, draft, prompt, width=width, draft_width=width if draft_width is None else draft_width,
         gamma=gamma, max_new_tokens=n, stop_ids=stop_ids, n_threads=n_threads,
     )  # fmt: skip
-    run.prefill()
+    read_prompts(run)
     records = []
     while found := run.round():
         records += found
@@ -410,7 +411,7 @@ def test_numbers_out_of_range_are_refused(pair: Pair, argument: str, value: Any)
         ({"stop": 1.5}, "stop"), ({"prompt": []}, "prompt"), ({"prompt": [N_VOCAB]}, "position 0"),
         ({"prompt": [3] * N_CTX}, "context"), ({"prompt": ["Once"]}, "one prompt"),
         ({"prompt": [[3], [4]]}, "2 prompts"), ({"target": None}, "target"), ({"draft": 3}, "draft"),
-        ({"draft": Unigram([3], N_VOCAB)}, "drafts with a Model"),
+        ({"draft": Unigram([3], N_VOCAB)}, "draft is a Unigram"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(pair: Pair, options: dict[str, Any], named: str) -> None:
@@ -446,25 +447,21 @@ def test_calls_out_of_turn_are_refused(target: _core.Model) -> None:
     assert run.beams() == [{"tokens": [], "score": 0.0, "ended": False}]
     with pytest.raises(RuntimeError, match="has not been read"):
         run.round()
-    with pytest.raises(RuntimeError, match="twice"):
-        run.__init__(target, None, PROMPT, **options)
-    run.prefill()
+    read_prompts(run)
     while run.round():
         pass
     assert run.round(1.0) == [] and len(run.beams()) == 2
     run.close()
     run.close()
-    for call in (run.prefill, run.round, run.beams):
+    for call in (run.prefill_slice, run.round, run.beams):
         with pytest.raises(RuntimeError, match="closed"):
             call()
-    with pytest.raises(RuntimeError, match="closed"):
-        _core.BeamSearch.__new__(_core.BeamSearch).round()
 
 
 def test_a_call_makes_the_rounds_of_a_time(target: _core.Model) -> None:
     plain, records = search(target, None)
     run = _core.BeamSearch(target, None, PROMPT, width=3, draft_width=3, gamma=0, max_new_tokens=20)
-    run.prefill()
+    read_prompts(run)
     assert len(run.round(60.0)) == len(records)
     assert equal(run.beams(), plain)
 
@@ -482,7 +479,7 @@ def overflowing(tensors: Tensors) -> _core.Model:
 def test_logits_that_are_no_numbers_end_the_search(overflowing: _core.Model) -> None:
     options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 0, "max_new_tokens": 3}
     run = _core.BeamSearch(overflowing, None, PROMPT, **options)
-    run.prefill()
+    read_prompts(run)
     with pytest.raises(specdec.NotFiniteError, match="the target: the logits are not finite after position"):
         run.round()
     with pytest.raises(RuntimeError, match="a round has failed"):
@@ -509,7 +506,7 @@ def test_a_second_thread_is_refused() -> None:
 
     def prefill() -> None:
         inside.set()
-        run.prefill()
+        read_prompts(run)
 
     thread = threading.Thread(target=prefill)
     thread.start()
@@ -570,6 +567,6 @@ def test_the_nth_allocation_fails_for_every_n(tensors: Tensors, drafting: bool) 
     assert fail_each_allocation(work) >= 5
     run = _core.BeamSearch(target, draft, PROMPT, width=3, draft_width=6, gamma=4, max_new_tokens=50)
     with allowing(0):
-        run.prefill()
+        read_prompts(run)
         while run.round():
             pass

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import pkgutil
 import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,13 @@ import pytest
 import specdec
 from chat_templates import make_chat
 from refusals import refuses
-from specdec import Bench, Question, Round, Trace
-from specdec.analysis import bench as bench_module
-from specdec.analysis.answers import Answer, AnswerFile
-from specdec.analysis.bench import MT_BENCH_CATEGORIES
+from specdec import Bench, Question
 from specdec.errors import InputError
-from specdec.trace import DraftCounts, steps_of
 from toy_pair import ToyTokenizer, greedy_tokens, write_pair
 from worlds.encoder_decoders import EncoderDecoder
 
+Pair = tuple[specdec.Model, specdec.Model]
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 QUESTIONS = [
     Question(7, "letters", ("ab ab", "ba")),
     Question("x", "words", ("ab a b",)),
@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "gamma": 3, "repeats": 2, "n_th
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Its texts are what comes, and are asked on."""
     paths = write_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
     target, draft = (specdec.load(path, tokenizer=EveryByte()) for path in paths)
@@ -58,55 +58,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(pair: tuple[specdec.Model, specdec.Model], folder: Path) -> Bench:
+def found(pair: Pair, folder: Path) -> Bench:
     return specdec.bench(pair[0], {"small one": pair[1]}, QUESTIONS, answers=folder, **OPTIONS)
 
 
 # ------------------------------------------------------------------------------------------------ counts
-
-
-def chain(n_drafted: int, n_accepted: int, kept: int | None = None, betas: Sequence[float] = ()) -> Round:
-    n = n_accepted + 1
-    return Round(
-        index=0, drafted=(1,) * n_drafted, parents=tuple(range(n_drafted)), path=tuple(range(1, n)),
-        tokens=(1,) * n, kept=n if kept is None else kept, betas=tuple(betas), draft_s=0.0, verify_s=0.0,
-        other_s=0.0,
-    )  # fmt: skip
-
-
-def test_counts_by_the_definitions_of_vllm() -> None:
-    """SpecDecodingStats of vLLM, added up by hand; a round without a draft is none of its steps."""
-    counts = DraftCounts.of(
-        steps_of(Trace([chain(4, 4), chain(4, 1), chain(4, 0), chain(2, 1), chain(0, 0)]))
-    )
-    assert (counts.num_steps, counts.num_spec_steps) == (5, 4)
-    assert (counts.num_draft_tokens, counts.num_accepted_draft_tokens) == (14, 6)
-    assert counts.mean_acceptance_length == 1 + 6 / 4
-    assert counts.draft_acceptance_rate == 6 / 14
-    assert counts.per_position_acceptance_rate == (3 / 4, 1 / 4, 1 / 4, 1 / 4)
-    assert counts.tokens_per_call == 11 / 5
-
-
-def test_what_was_accepted_behind_the_end_of_a_text_does_not_count() -> None:
-    """Five drafts and a bonus token of which the third is the end of the text: three tokens, not six."""
-    counts = DraftCounts.of(steps_of(Trace([chain(5, 5, kept=3, betas=[0.5, 0.25, 0.75, 0.0, 0.0])])))
-    assert counts.mean_acceptance_length == 3.0
-    assert counts.num_accepted_draft_tokens == 3
-    assert counts.draft_acceptance_rate == 3 / 5
-    assert counts.per_position_acceptance_rate == (1.0, 1.0, 1.0, 0.0, 0.0)
-    (step,) = steps_of(Trace([chain(5, 5, kept=3, betas=[0.5, 0.25, 0.75, 0.0, 0.0])]))
-    assert step.betas == (0.5, 0.25, 0.75)
-    # The target's own token ends it: nothing lies behind.
-    counts = DraftCounts.of(steps_of(Trace([chain(5, 2)])))
-    assert (counts.mean_acceptance_length, counts.num_accepted_draft_tokens) == (3.0, 2)
-
-
-def test_counts_of_nothing() -> None:
-    counts = DraftCounts.of(())
-    assert math.isnan(counts.mean_acceptance_length) and math.isnan(counts.draft_acceptance_rate)
-    plain = DraftCounts.of(steps_of(Trace([chain(0, 0)] * 3)))
-    assert plain.tokens_per_call == 1.0 and math.isnan(plain.mean_acceptance_length)
-    assert plain.per_position_acceptance_rate == ()
 
 
 class Knowing:
@@ -124,11 +80,7 @@ class EndsBy(ToyTokenizer):
 
     def __init__(self, eos: int) -> None:
         super().__init__()
-        self._eos_ids = (eos,)
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        return self._eos_ids
+        self.eos_ids = (eos,)
 
 
 def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> None:
@@ -152,7 +104,7 @@ def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------- figures
 
 
-def test_answers_are_those_of_generate(pair: tuple[specdec.Model, specdec.Model], found: Bench) -> None:
+def test_answers_are_those_of_generate(pair: Pair, found: Bench) -> None:
     """Turn by turn; without a chat template a text goes on behind an empty line."""
     target, draft = pair
     assert len(found.answers) == len(found.plain_answers) == 2
@@ -171,7 +123,7 @@ def test_answers_are_those_of_generate(pair: tuple[specdec.Model, specdec.Model]
     assert [(row.n_questions, row.n_turns) for row in found.rows] == [(2, 3), (1, 1), (3, 4)]
 
 
-def test_figures_by_their_definitions(pair: tuple[specdec.Model, specdec.Model], found: Bench) -> None:
+def test_figures_by_their_definitions(pair: Pair, found: Bench) -> None:
     """Of the runs' own traces, added up here."""
     rounds = []
     for question in QUESTIONS[:1] + QUESTIONS[2:]:
@@ -194,39 +146,38 @@ def test_figures_by_their_definitions(pair: tuple[specdec.Model, specdec.Model],
     assert row.tokens_per_call == pytest.approx(sum(r.kept for r in rounds) / len(rounds))
 
 
+def lines_of(folder: Path, run: int, name: str) -> list[dict[str, Any]]:
+    """The lines of a file of answers, each with its one choice beside."""
+    lines = [json.loads(line) for line in (folder / f"run_{run}" / f"{name}.jsonl").read_text().splitlines()]
+    for line in lines:
+        (line["choice"],) = line["choices"]
+    return lines
+
+
 def test_speeds_by_their_definitions(found: Bench, folder: Path) -> None:
     """From the files, as Spec-Bench's own script reads them, and the totals beside."""
+    row = found["overall"]
     for run in (1, 2):
-        ours, plain = (
-            [json.loads(line) for line in (folder / f"run_{run}" / name).read_text().splitlines()]
-            for name in ("small-one.jsonl", "plain.jsonl")
-        )
-        for lines in (ours, plain):
+        both = [lines_of(folder, run, name) for name in ("small-one", "plain")]
+        for lines in both:
             assert [line["question_id"] for line in lines] == [7, "x", 9]
-            assert [len(line["choices"][0]["turns"]) for line in lines] == [2, 1, 1]
-        assert ours[0]["model_id"] == "small one" and ours[0]["category"] == "letters"
-        for line in ours:
-            (choice,) = line["choices"]
+            assert [len(line["choice"]["turns"]) for line in lines] == [2, 1, 1]
+        assert both[0][0]["model_id"] == "small one" and both[0][0]["category"] == "letters"
+        for choice in (line["choice"] for line in both[0]):
             assert sum(choice["new_tokens"]) == sum(choice["accept_lengths"])
             assert sum(choice["decoding_steps"]) == len(choice["accept_lengths"])
-        means = [
-            statistics.mean(
-                sum(line["choices"][0]["new_tokens"]) / sum(line["choices"][0]["wall_time"]) for line in lines
-            )
-            for lines in (ours, plain)
+        sums = [
+            [(sum(one["choice"]["new_tokens"]), sum(one["choice"]["wall_time"])) for one in lines]
+            for lines in both
         ]
-        row = found["overall"]
+        means = [statistics.mean(n / seconds for n, seconds in part) for part in sums]
+        totals = [sum(n for n, _ in part) / sum(seconds for _, seconds in part) for part in sums]
         assert row.question_speedup.ratios[run - 1] == pytest.approx(means[0] / means[1])
-        totals = [
-            sum(sum(line["choices"][0]["new_tokens"]) for line in lines)
-            / sum(sum(line["choices"][0]["wall_time"]) for line in lines)
-            for lines in (ours, plain)
-        ]
         assert row.tokens_per_s[run - 1] == pytest.approx(totals[0])
         assert row.plain_tokens_per_s[run - 1] == pytest.approx(totals[1])
         assert row.speedup.ratios[run - 1] == pytest.approx(totals[0] / totals[1])
         assert row.speedup.tokens_per_run[run - 1] == row.tokens_per_call
-        texts = [[line["choices"][0]["turns"] for line in lines] for lines in (ours, plain)]
+        texts = [[line["choice"]["turns"] for line in lines] for lines in both]
         assert texts[0] == texts[1]
 
 
@@ -244,7 +195,7 @@ def test_tables_and_json(found: Bench) -> None:
         found["no such category"]
 
 
-def test_a_category_does_not_steer_the_terminal(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_a_category_does_not_steer_the_terminal(pair: Pair) -> None:
     questions = [Question(1, "a\x1b[2J\nb", ("ab",))]
     found = specdec.bench(pair[0], None, questions, max_new_tokens=1, repeats=1, n_threads=1)
     for text in (str(found), found.markdown()):
@@ -252,27 +203,25 @@ def test_a_category_does_not_steer_the_terminal(pair: tuple[specdec.Model, specd
 
 
 def test_an_impossible_speed_up_is_said_to_be_one(
-    pair: tuple[specdec.Model, specdec.Model], found: Bench, folder: Path, tmp_path: Path
+    pair: Pair, found: Bench, folder: Path, tmp_path: Path
 ) -> None:
     """A plain run that was held up by something else."""
+    copytree(folder, tmp_path, dirs_exist_ok=True)
     for run in (1, 2):
-        (tmp_path / f"run_{run}").mkdir()
-        for name in ("small-one.jsonl", "plain.jsonl"):
-            lines = [json.loads(line) for line in (folder / f"run_{run}" / name).read_text().splitlines()]
+        for name, seconds in (("small-one", 0.001), ("plain", 100.0)):
+            lines = lines_of(folder, run, name)
             for line in lines:
-                for choice in line["choices"]:
-                    choice["wall_time"] = [100.0 if name[0] == "p" else 0.001] * len(choice["wall_time"])
+                line["choices"][0]["wall_time"] = [seconds] * len(line.pop("choice")["wall_time"])
             text = "".join(json.dumps(line) + "\n" for line in lines)
-            (tmp_path / f"run_{run}" / name).write_text(text)
-    (tmp_path / "settings.json").write_text((folder / "settings.json").read_text())
+            (tmp_path / f"run_{run}" / f"{name}.jsonl").write_text(text)
     slow = specdec.bench(pair[0], {"small one": pair[1]}, QUESTIONS, answers=tmp_path, **OPTIONS)
     assert slow["overall"].speedup.invalid and " ! (" in str(slow)
 
 
-def test_the_eight_categories_of_mt_bench_are_one_task_too(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    questions = [Question(i, name, ("ab",)) for i, name in enumerate((*MT_BENCH_CATEGORIES, "rag"))]
+def test_the_eight_categories_of_mt_bench_are_one_task_too(pair: Pair) -> None:
+    questions = [Question(i, name, ("ab",)) for i, name in enumerate((*MT_BENCH, "rag"))]
     found = specdec.bench(pair[0], None, questions, max_new_tokens=2, repeats=1, n_threads=1)
-    assert [row.category for row in found.rows] == [*MT_BENCH_CATEGORIES, "rag", "mt_bench", "overall"]
+    assert [row.category for row in found.rows] == [*MT_BENCH, "rag", "mt_bench", "overall"]
     assert (found["mt_bench"].n_questions, found["overall"].n_questions) == (8, 9)
     assert found.answers == () and found.draft == "plain"
     assert found["rag"].tokens_per_call == 1.0 and math.isnan(found["rag"].speedup.median)
@@ -280,7 +229,7 @@ def test_the_eight_categories_of_mt_bench_are_one_task_too(pair: tuple[specdec.M
 
 
 def test_samples_differ_by_repetition_and_not_by_what_else_is_asked(
-    pair: tuple[specdec.Model, specdec.Model],
+    pair: Pair,
 ) -> None:
     options = {**OPTIONS, "temperature": 1.0, "plain": False}
     whole = specdec.bench(*pair, QUESTIONS, **options)
@@ -295,7 +244,7 @@ def test_samples_differ_by_repetition_and_not_by_what_else_is_asked(
     assert alike.answers[0][0].replies[0].tokens != alike.answers[0][1].replies[0].tokens
 
 
-def test_what_is_asked(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_what_is_asked(pair: Pair) -> None:
     options = {**OPTIONS, "repeats": 1, "max_new_tokens": 2}
     assert "gamma auto" in str(specdec.bench(*pair, ["ab"], **{**options, "gamma": "auto"}))
     copying = specdec.bench(
@@ -306,7 +255,7 @@ def test_what_is_asked(pair: tuple[specdec.Model, specdec.Model]) -> None:
 
 
 def test_a_draft_that_learns_learns_from_its_repetition_alone(
-    pair: tuple[specdec.Model, specdec.Model],
+    pair: Pair,
 ) -> None:
     memory = specdec.drafts.SuffixMemory()
     questions = [Question(i, "c", ("ab ab",)) for i in range(2)]
@@ -330,7 +279,7 @@ def test_conversations_go_through_the_chat_template(make_llama: Any) -> None:
     assert text.plain_answers[0][0].replies[0].n_prompt_tokens == len(model.check_ids("Hi"))
 
 
-def test_where_answers_end(pair: tuple[specdec.Model, specdec.Model], found: Bench) -> None:
+def test_where_answers_end(pair: Pair, found: Bench) -> None:
     text = found.answers[0][1].replies[0].text
     stop = text[len(text) // 2 :][:2]
     options = {**OPTIONS, "repeats": 1}
@@ -363,20 +312,19 @@ def test_each_turn_is_a_source_of_an_encoder_decoder() -> None:
 
 
 def test_an_interrupted_benchmark_goes_on(
-    pair: tuple[specdec.Model, specdec.Model], found: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, found: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    generate = bench_module.generate
 
     def interrupted(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == stop_at:
             raise KeyboardInterrupt
-        return generate(*args, **options)
+        return specdec.generate(*args, **options)
 
-    monkeypatch.setattr(bench_module, "generate", interrupted)
-    monkeypatch.setattr(bench_module, "_N_WARM_UPS", 0)
+    monkeypatch.setattr("specdec.analysis.bench.generate", interrupted)
+    monkeypatch.setattr("specdec.analysis.bench._N_WARM_UPS", 0)
     stop_at = 8  # 8 turns a repetition in two ways: within the last question of the first
     options = {**OPTIONS, "answers": tmp_path}
     pair = pair[0], {"small one": pair[1]}
@@ -403,40 +351,36 @@ def test_an_interrupted_benchmark_goes_on(
 
 @pytest.mark.parametrize("kind", ["SuffixMemory", "TokenRecycling"])
 def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
-    pair: tuple[specdec.Model, specdec.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Its steps are those of a benchmark that was not interrupted, wherever it was."""
     questions = [Question(i, "c", ("ab ab", "ab")) for i in range(3)]
     options: dict[str, Any] = {"max_new_tokens": 12, "repeats": 2, "n_threads": 1, "plain": False}
-    monkeypatch.setattr(bench_module, "_N_WARM_UPS", 0)
+    monkeypatch.setattr("specdec.analysis.bench._N_WARM_UPS", 0)
     draft = getattr(specdec.drafts, kind)()
     whole = specdec.bench(pair[0], draft, questions, **options)
-    generate = bench_module.generate
     for n_turns in (2, 5, 8):
         turns = iter(range(n_turns))
 
         def interrupted(*args: Any, turns: Iterator[int] = turns, **given: Any) -> Any:
             if next(turns, None) is None:
                 raise KeyboardInterrupt
-            return generate(*args, **given)
+            return specdec.generate(*args, **given)
 
         folder = tmp_path / str(n_turns)
-        monkeypatch.setattr(bench_module, "generate", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("specdec.analysis.bench.generate", interrupted)
             specdec.bench(pair[0], draft, questions, answers=folder, **options)
-        monkeypatch.setattr(bench_module, "generate", generate)
-        there = AnswerFile(folder / "run_1" / f"{kind.lower()}.jsonl", kind).find(questions[0])
+        there = lines_of(folder, 1, kind.lower())[0]["choice"]["wall_time"]
         found = specdec.bench(pair[0], draft, questions, answers=folder, **options)
-        assert found.answers[0][0] == there
+        assert [reply.wall_s for reply in found.answers[0][0].replies] == there
         for run, expected in zip(found.answers, whole.answers, strict=True):
             assert [[reply.steps for reply in answer.replies] for answer in run] == [
                 [reply.steps for reply in answer.replies] for answer in expected
             ]
 
 
-def test_answers_with_other_settings_or_questions_are_refused(
-    pair: tuple[specdec.Model, specdec.Model], found: Bench, folder: Path
-) -> None:
+def test_answers_with_other_settings_or_questions_are_refused(pair: Pair, found: Bench, folder: Path) -> None:
     options = {**OPTIONS, "answers": folder}
     pair = pair[0], {"small one": pair[1]}
     with pytest.raises(InputError, match=r"settings.json: field 'gamma' is 3, and this run has 2; expected"):
@@ -480,35 +424,44 @@ def changed(line: str, path: Sequence[str | int], value: Any) -> str:
 
 
 @pytest.mark.parametrize("damage, message", DAMAGES, ids=[message for _, message in DAMAGES])
-def test_damaged_answers(found: Bench, folder: Path, tmp_path: Path, damage: Any, message: str) -> None:
-    lines = (folder / "run_1" / "plain.jsonl").read_text().splitlines()
+def test_damaged_answers(
+    pair: Pair, found: Bench, folder: Path, tmp_path: Path, damage: Any, message: str
+) -> None:
+    copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "run_1" / "plain.jsonl"
+    lines = path.read_text().splitlines()
     lines[1] = damage(lines[1])
-    path = tmp_path / "plain.jsonl"
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match=message) as error:
-        AnswerFile(path, "plain")
+        specdec.bench(pair[0], {"small one": pair[1]}, QUESTIONS, answers=tmp_path, **OPTIONS)
     assert str(path) in str(error.value)
 
 
-def test_two_programs_do_not_write_one_file(found: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "new" / "plain.jsonl"
-    one, other = AnswerFile(path, "plain"), AnswerFile(path, "plain")
-    one.add(QUESTIONS[0], found.answers[0][0])
+def test_two_programs_do_not_write_one_file(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run_1" / "plain.jsonl"
+
+    def disturbed(*args: Any, **options: Any) -> Any:
+        with open(path, "a") as file:
+            file.write("{}\n")
+        return specdec.generate(*args, **options)
+
+    monkeypatch.setattr("specdec.analysis.bench.generate", disturbed)
     with pytest.raises(InputError, match="has been changed by another program"):
-        other.add(QUESTIONS[1], found.answers[0][1])
-    assert AnswerFile(path, "plain").find(QUESTIONS[0]) == found.answers[0][0]
+        specdec.bench(pair[0], None, QUESTIONS, answers=tmp_path, **OPTIONS)
 
 
-def test_files_that_cannot_be_written(found: Bench, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def test_files_that_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "run_1").write_text("")
     with pytest.raises(InputError, match="cannot be read"):
-        AnswerFile(tmp_path / "file" / "plain.jsonl", "plain")
+        specdec.bench(pair[0], None, QUESTIONS, answers=tmp_path, **OPTIONS)
 
 
 # --------------------------------------------------------------------------------------------------- errors
 
 
-def test_questions_without_room(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_questions_without_room(pair: Pair) -> None:
     """The context has 96 tokens."""
     questions = [
         Question(1, "c", ("a" * 200,)),
@@ -530,17 +483,18 @@ def test_questions_without_room(pair: tuple[specdec.Model, specdec.Model]) -> No
 
 
 def test_a_question_that_is_cut_in_one_run_alone_is_named(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a later repetition of the draft, or of plain decoding."""
-    answer = bench_module.Asker.answer
+    by_name = "specdec.analysis.bench.Asker.answer"
+    answer = pkgutil.resolve_name(by_name)
 
-    def cut(self: Any, question: Question, draft: Any, seed: int, options: Any) -> Answer:
+    def cut(self: Any, question: Question, draft: Any, seed: int, options: Any) -> Any:
         found = answer(self, question, draft, seed, options)
         where = {1: (True, 1), 2: (False, 1), 3: (True, 0)}.get(question.id)
         return replace(found, left_out="no room") if where == (draft is not None, seed) else found
 
-    monkeypatch.setattr(bench_module.Asker, "answer", cut)
+    monkeypatch.setattr(by_name, cut)
     questions = [Question(i, "c", ("ab",)) for i in range(5)]
     found = specdec.bench(*pair, questions, **{**OPTIONS, "repeats": 2, "seed": 0})
     assert found.skipped == ((1, "no room"), (2, "no room"), (3, "no room"))
@@ -554,12 +508,12 @@ def test_a_question_that_is_cut_in_one_run_alone_is_named(
         ("answers", 5), ("seed", 2**64 - 1),
     ],
 )  # fmt: skip
-def test_arguments_out_of_range(pair: tuple[specdec.Model, specdec.Model], argument: str, value: Any) -> None:
+def test_arguments_out_of_range(pair: Pair, argument: str, value: Any) -> None:
     with refuses(argument):
         specdec.bench(**{"target": pair[0], "draft": pair[1], "questions": ["a"], argument: value})
 
 
-def test_questions_are_texts(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_questions_are_texts(pair: Pair) -> None:
     target = specdec.load(pair[0].path, tokenizer=False)
     with pytest.raises(InputError, match="has no tokenizer; expected one, as questions are texts"):
         specdec.bench(target, None, ["a"])

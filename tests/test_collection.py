@@ -16,6 +16,7 @@ import pytest
 
 import specdec
 from descriptions import ARGUMENTS, by_method
+from sessions import read_prompts
 from specdec import _core, drafts
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
@@ -140,13 +141,9 @@ class Node:
     """Something that can stand in a cycle and be watched."""
 
 
-def session_of(target: _core.Model, draft: Any, session: _core.Session | None = None, **options: Any) -> Any:
-    gamma = options.pop("gamma", 4)
+def session_of(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> _core.Session:
     settings = _core.Settings(**{"max_new_tokens": 8, "sampling": GREEDY} | options)
-    session = _core.Session.__new__(_core.Session) if session is None else session
-    session.__init__(  # type: ignore[misc]
-        target, draft, gamma=gamma, n_slots=1, n_text=20, n_threads=1, settings=settings
-    )
+    session = _core.Session(target, draft, gamma=gamma, n_slots=1, n_text=20, n_threads=1, settings=settings)
     session.admit(0, [1, 2, 3], (1, 0), settings)
     return session
 
@@ -163,15 +160,16 @@ class Array(np.ndarray):
 
 def session_is_its_own_transform(node: Node, models: Any) -> Any:
     """No object of the cycle but the session can be cleared: a method and a tuple cannot."""
-    session = _core.Session.__new__(_core.Session)
-    pair = (session, node)
-    return session_of(models[0], None, session, transform=types.MethodType(lambda *_: None, pair))
+    session = session_of(models[0], None)
+    session.finish(0)
+    transform = types.MethodType(lambda *_: None, (session, node))
+    session.admit(0, [1], (1, 0), _core.Settings(max_new_tokens=8, sampling=GREEDY, transform=transform))
+    return session
 
 
 def session_is_its_own_draft(node: Node, models: Any) -> Any:
-    session = _core.Session.__new__(_core.Session)
-    pair = (session, node)
-    return session_of(models[0], python_draft(types.MethodType(lambda *_: [], pair)), session)
+    node.session = session_of(models[0], python_draft(types.MethodType(lambda *_: [], (node,))))
+    return node.session
 
 
 def model_with_a_node(node: Node, models: Any) -> Any:
@@ -239,7 +237,7 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     given = (models[0], models[1], transform, propose, description)
     before = counts(given)
     session = session_of(models[0], description, transform=transform)
-    session.prefill()
+    read_prompts(session)
     session.round()
     held = [after - n for after, n in zip(counts(given), before, strict=True)]
     assert held == [1, 1, 1, 2, 0]  # of the description the session keeps the arguments
@@ -266,13 +264,10 @@ def test_a_session_that_could_not_be_made_refers_to_nothing(models: Any) -> None
         return probs
 
     before = sys.getrefcount(transform)
-    session = _core.Session.__new__(_core.Session)
     for wrong in ({"gamma": -1}, {"max_new_tokens": 0}, {"stop_ids": ["x"]}, {"n_top": 10**6}):
         with pytest.raises((ValueError, TypeError)):
-            session_of(models[0], models[1], session, transform=transform, **wrong)
+            session_of(models[0], models[1], transform=transform, **wrong)
         assert sys.getrefcount(transform) == before
-    session_of(models[0], models[1], session, transform=transform)  # and may be tried again
-    assert session.prefill() > 0
 
 
 def test_collections_during_rounds_change_nothing(models: Any) -> None:
@@ -306,41 +301,14 @@ def test_collections_during_rounds_change_nothing(models: Any) -> None:
     assert tokens == plain
 
 
-# ------------------------------------------------------------------------------ __init__ within __init__
-
-
-class Again:
-    """An integer that initialises an object once more when it is looked at."""
-
-    def __init__(self, again: Callable[[], None]) -> None:
-        self.again = again
-        self.error: Exception | None = None
-
-    def __index__(self) -> int:
-        again, self.again = self.again, lambda: None
-        try:
-            again()
-        except RuntimeError as error:
-            self.error = error
-        return 1
-
-
-def test_an_init_within_an_init_is_refused(models: Any) -> None:
-    session = _core.Session.__new__(_core.Session)
-    index = Again(lambda: session_of(models[0], models[1], session))
-    session_of(models[0], models[1], session, gamma=index)
-    assert "in use" in str(index.error)
-    with pytest.raises(RuntimeError, match="twice"):
-        session_of(models[0], models[1], session)
-
-    search = _core.BeamSearch.__new__(_core.BeamSearch)
-    options = {"width": 1, "draft_width": 1, "gamma": 1, "max_new_tokens": 4, "n_threads": 1}
-    index = Again(lambda: search.__init__(models[0], None, [1, 2], **options))
-    search.__init__(models[0], None, [index, 2], **options)
-    assert "in use" in str(index.error)
-
-    model = _core.Model.__new__(_core.Model)
-    index = Again(lambda: model.__init__(LLAMA, ((n, t, "f32") for n, t in TENSORS.items())))
-    given = ((index.__index__() and name, tensor, "f32") for name, tensor in TENSORS.items())
-    model.__init__(LLAMA, ((name or "", tensor, form) for name, tensor, form in given))
-    assert "in use" in str(index.error) and model.config["n_vocab"] == LLAMA["n_vocab"]
+def test_no_object_is_half_made() -> None:
+    """All of an object is made by `__new__`: there is none to look at before, and `__init__` does nothing."""
+    types_ = [value for value in vars(_core).values() if isinstance(value, type)]
+    assert len(types_) == 17
+    for type_ in types_:
+        if type_ is not _core.AdaptiveGamma:
+            with pytest.raises(TypeError):
+                type_.__new__(type_)
+    matrix = _core.TokenMatrix(np.zeros((3, 2), np.int32))
+    matrix.__init__(np.ones((3, 2), np.int32))  # type: ignore[misc]
+    assert not matrix.rows().any()

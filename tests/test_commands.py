@@ -1,4 +1,4 @@
-"""The command line: what it prints, and what it exits with."""
+"""The command line without a verb: what it prints, and what it exits with."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import click
 import pytest
 
 import specdec
-from command_process import ENDLESS, command_process
+from command_line import VERBS, fails, figure, run, time_quickly, use_models
+from processes import ENDLESS, command_process
 from specdec import Result, Speedup
-from specdec.analysis import experiment
 from specdec.analysis.experiment import Configuration
-from specdec.commands import given_models, side_by_side
-from specdec.commands.program import PROMPT_VERB, main, program
-from specdec.commands.verb import OPTION_OF, VERBS, by_option
+from specdec.commands import side_by_side
+from specdec.commands.program import PROMPT_VERB, program
+from specdec.commands.verb import OPTION_OF, by_option
 from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
@@ -34,10 +34,8 @@ Pair = tuple[specdec.Model, specdec.Model]
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test does not say otherwise: the models are too small for two to pay, and two pairs will do."""
-    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
-    monkeypatch.setattr(side_by_side, "_MOST_PAIRS", 2)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_quickly(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -47,66 +45,59 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture
 def embedded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """The toy pair in the place of the trained one, which is slower."""
-    monkeypatch.setattr(given_models, "embedded_pair", lambda *_: pair)
+    """The toy pair in the place of the trained one, which is slower, and by the names "big" and "small"."""
+    use_models(monkeypatch, pair, targets={"big": pair[0]}, drafts={"small": pair[1]})
     return pair
 
 
-def figure(output: str, name: str) -> str:
-    found = re.search(rf"^{re.escape(name)} +(.*)$", output, re.MULTILINE)
-    assert found, f"no {name!r} in:\n{output}"
-    return found[1]
+def printed(*arguments: str) -> str:
+    """What a command line prints that does what it is asked for."""
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
-def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0"]) == 0
-    output, errors = capsys.readouterr()
-    assert errors == ""
+def rounds_of(result: Any) -> list[str]:
+    """Figure 1 of a result, a line for each round."""
+    return result.figure().splitlines()[2:-1]
+
+
+def test_greedy_run(embedded: Pair) -> None:
+    done = run("abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0")
+    output = done.stdout
+    assert (done.exit_code, done.stderr) == (0, "")
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, n_threads=1)
-    assert isinstance(wanted, Result)
-    rounds = [line for line in output.splitlines() if re.match(r" *\d+ +\d/\d ", line)]
-    figure_1 = wanted.figure().splitlines()[2:-1]
-    assert rounds == figure_1
-    n = len(wanted.tokens)
-    assert figure(output, "new tokens").split() == [str(n), str(n)]
-    assert figure(output, "runs of the target").split() == [str(n), str(wanted.trace.n_calls)]
-    assert figure(output, "tokens per run").split() == ["1.00", f"{wanted.trace.tokens_per_call:.2f}"]
-    rates = [float(rate) for rate in figure(output, "tokens per second").split()]
-    assert min(rates) > 0
-    low, high = wanted.trace.acceptance_interval()
-    alpha = wanted.trace.acceptance_rate
-    assert (
-        figure(output, "acceptance rate α")
-        == f"{alpha:.3f} (95 %: {low:.3f} to {high:.3f}), per judged token"
-    )
+    assert [line for line in output.splitlines() if re.match(r" *\d+ +\d/\d ", line)] == rounds_of(wanted)
+    n, trace = len(wanted.tokens), wanted.trace
+    low, high = trace.acceptance_interval()
+    for name, value in {
+        "new tokens": f"{n} {n}", "runs of the target": f"{n} {trace.n_calls}",
+        "tokens per run": f"1.00 {trace.tokens_per_call:.2f}",
+        "acceptance rate α": f"{trace.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f}), per judged token",
+        "models": "target embedded (f32), draft embedded (f32)", "outputs": f"identical, all {n} tokens",
+    }.items():  # fmt: skip
+        assert " ".join(figure(output, name).split()) == value
+    assert min(float(rate) for rate in figure(output, "tokens per second").split()) > 0
     assert float(figure(output, "cost coefficient c").split()[0]) > 0
     ideal = float(figure(output, "Theorem 3.8").split()[0])
-    assert 0.0 < ideal < wanted.trace.tokens_per_call
+    assert 0.0 < ideal < trace.tokens_per_call
     measured = figure(output, "measured speed-up")
     found = re.match(r"(\S+)( !)? \(median of 2 pairs of runs: (\S+) to (\S+)\)$", measured)
     assert found
     median, low, high = float(found[1]), float(found[3]), float(found[4])
     assert low <= median <= high
     assert (median > ideal) == bool(found[2]) or median == ideal  # as on a busy machine
-    assert figure(output, "models") == "target embedded (f32), draft embedded (f32)"
     assert figure(output, "settings").startswith("gamma 2, 1 thread, kernels ")
-    assert "2 pairs of runs in 60 s" in figure(output, "warning")
-    assert figure(output, "outputs") == f"identical, all {n} tokens"
-    assert "sampling" not in output
+    assert "2 pairs of runs in 60 s" in figure(output, "warning") and "sampling" not in output
 
 
-def test_by_default_it_samples_the_same_text_for_everybody(
-    embedded: Pair, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_by_default_it_samples_the_same_text_for_everybody(embedded: Pair) -> None:
     """Coupled, so that the plain run and any gamma give the same tokens, with a seed that is fixed."""
-    assert main(["abcab", "--max-new-tokens", "40"]) == 0
-    output = capsys.readouterr().out
+    output = printed("abcab", "--max-new-tokens", "40")
     options: dict[str, Any] = {"temperature": 0.6, "repetition_penalty": 1.2, "verify": "coupled", "seed": 0}
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, **options)
-    assert isinstance(wanted, Result)
-    assert all(line in output for line in wanted.figure().splitlines()[2:-1])
+    assert all(line in output for line in rounds_of(wanted))
     assert figure(output, "outputs") == f"identical, all {len(wanted.tokens)} tokens"
-    assert wanted.text is not None
     text = output.split("\n\n")[1]
     assert "".join(text.split()) == "".join(visible("abcab" + wanted.text, keep_lines=True).split())
     assert max(map(len, text.splitlines())) <= 100
@@ -117,45 +108,28 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     assert plain.tokens == wanted.tokens
 
 
-def test_the_command_for_greedy_texts_keeps_the_other_options(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(given_models, "load", lambda name, dtype: {"big": pair[0]}[name])
-    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: {"small": pair[1]}[name])
+def test_the_command_for_greedy_texts_keeps_the_other_options(embedded: Pair) -> None:
     kept = ["--target", "big", "--draft", "small", "--dtype", "f32", "--draft-dtype", "bf16", "--gamma", "1"]
     kept += ["--max-new-tokens", "5", "--stop", "never", "--stop", "a b"]
-    assert main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
+    output = printed(*kept, "--top-k", "3", "--seed", "2", "abc")
     command = ["specdec", "--temperature", "0", *kept, "abc"]
-    assert shlex.split(figure(capsys.readouterr().out, "greedy texts")) == command
+    assert shlex.split(figure(output, "greedy texts")) == command
 
 
-def test_warnings_are_one_line(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def embedded_pair(*_: object) -> Pair:
-        warn("ids are left out")
-        return pair
-
-    monkeypatch.setattr(given_models, "embedded_pair", embedded_pair)
+def test_warnings_are_one_line(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_models(monkeypatch, lambda *_: warn("ids are left out") or pair)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert main(["abc", "--max-new-tokens", "5"]) == 0
-    assert capsys.readouterr().err == "specdec: warning: ids are left out\n"
+        assert run("abc", "--max-new-tokens", "5").stderr == "specdec: warning: ids are left out\n"
 
 
 def timed(*turns: tuple[float, float], n_tokens: int = 200, n_calls: int = 100, n_drafted: int = 200) -> Any:
     """Runs that took so many seconds, of which so many in the draft."""
-    found: Any = Configuration.__new__(Configuration)
+    found = Configuration("target", None)
     found.seconds = [[seconds] for seconds, _ in turns]
-    found.turns = [
-        [
-            types.SimpleNamespace(
-                tokens=[1] * n_tokens,
-                trace=types.SimpleNamespace(n_calls=n_calls, n_drafted=n_drafted, draft_s=draft_s),
-            )
-        ]
-        for _, draft_s in turns
-    ]
+    for _, draft_s in turns:
+        trace = types.SimpleNamespace(n_calls=n_calls, n_drafted=n_drafted, draft_s=draft_s)
+        found.turns.append([types.SimpleNamespace(tokens=[1] * n_tokens, trace=trace)])
     return found
 
 
@@ -178,38 +152,30 @@ def test_the_measured_speed_up_is_at_most_that_of_theorem_3_8() -> None:
 @pytest.mark.parametrize(
     ("load", "ratios", "words"),
     [
-        (0.3, (1.50, 1.51, 1.52, 1.53, 1.9), ""),
-        (4.0, (1.5,) * 5, "load average 4.0 on 2 CPUs"),
-        (0.3, (1.2, 1.3, 1.5, 1.7, 1.8), "speed-ups 27 %"),
-        (float("nan"), (1.5,), "1 pair of runs"),
+        (0.3, (1.50, 1.51, 1.52, 1.53, 1.9), ""), (4.0, (1.5,) * 5, "load average 4.0 on 2 CPUs"),
+        (0.3, (1.2, 1.3, 1.5, 1.7, 1.8), "speed-ups 27 %"), (float("nan"), (1.5,), "1 pair of runs"),
     ],
-)
-def test_a_busy_machine_is_noticed(
-    load: float, ratios: tuple[float, ...], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+)  # fmt: skip
+def test_a_busy_machine_is_noticed(load: Any, ratios: Any, words: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     said = side_by_side._busy(load, Speedup(ratios, (2.0,) * len(ratios)))
     assert words in said and bool(said) == bool(words)
 
 
-def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sampled_run_names_its_seed(embedded: Pair) -> None:
     options = ["--temperature", "0.9", "--top-k", "20", "--top-p", "0.9", "--seed", "5", "--gamma", "2"]
-    options += ["--verify", "rejection"]
-    assert main(["abc", "--max-new-tokens", "12", *options]) == 0
-    output = capsys.readouterr().out
+    output = printed("abc", "--max-new-tokens", "12", *options, "--verify", "rejection")
     assert "one distribution" in figure(output, "outputs")
     assert (figure(output, "sampling"), figure(output, "rule")) == ("temperature 0.9, seed 5", "rejection")
     wanted = specdec.generate(
         *embedded, "abc", max_new_tokens=12, temperature=0.9, top_k=20, top_p=0.9, seed=5, gamma=2
     )
-    assert isinstance(wanted, Result)
-    assert all(line in output for line in wanted.figure().splitlines()[2:-1])
+    assert all(line in output for line in rounds_of(wanted))
 
 
-def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_coupled_samples_are_identical(embedded: Pair) -> None:
     options = ["--temperature", "1", "--min-p", "0.01", "--verify", "coupled", "--seed", "4"]
-    assert main(["abc", "--max-new-tokens", "30", *options]) == 0
-    output = capsys.readouterr().out
+    output = printed("abc", "--max-new-tokens", "30", *options)
     assert figure(output, "outputs").startswith("identical, all ")
     wanted = specdec.generate(
         embedded[0], None, "abc", max_new_tokens=30, temperature=1.0, min_p=0.01, verify="coupled", seed=4
@@ -217,164 +183,154 @@ def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFix
     assert figure(output, "new tokens").split() == [str(len(wanted.tokens))] * 2
 
 
-def test_lenient_output_is_called_so(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["abc", "--max-new-tokens", "30", "--lenience", "0.2"]) == 0
-    assert "not the target's own" in figure(capsys.readouterr().out, "outputs")
+def test_lenient_output_is_called_so(embedded: Pair) -> None:
+    output = printed("abc", "--max-new-tokens", "30", "--lenience", "0.2")
+    assert "not the target's own" in figure(output, "outputs")
 
 
-def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    free = specdec.generate(*embedded, "abc", max_new_tokens=40)
-    assert isinstance(free, Result)
-    assert free.text is not None
-    stop = free.text[10:12]
+def test_stop_strings(embedded: Pair) -> None:
+    stop = specdec.generate(*embedded, "abc", max_new_tokens=40).text[10:12]
     wanted = specdec.generate(*embedded, "abc", max_new_tokens=40, stop=[stop, "never"])
-    assert isinstance(wanted, Result)
-    options = ["--temperature", "0", "--stop", "never", "--stop", stop]
-    assert main(["abc", "--max-new-tokens", "40", *options]) == 0
-    assert figure(capsys.readouterr().out, "new tokens").split()[0] == str(len(wanted.tokens))
+    output = printed("abc", "--max-new-tokens", "40", "--temperature", "0", "--stop", "never", "--stop", stop)
+    assert figure(output, "new tokens").split()[0] == str(len(wanted.tokens))
 
 
-def test_other_models_and_no_draft_tokens(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(given_models, "load", lambda name, dtype: {"big": pair[0]}[name])
-    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: {"small": pair[1]}[name])
-    options = ["--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0"]
-    assert main(["abc", *options]) == 0
-    output = capsys.readouterr().out
+def test_other_models_and_no_draft_tokens(embedded: Pair) -> None:
+    output = printed("abc", "--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0")
     assert figure(output, "measured speed-up") == "= plain (drafted nothing)"
     assert "acceptance rate" not in output
 
 
-def test_colours(embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_colours(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "use_colour", lambda: True)
-    assert main(["abc", "--max-new-tokens", "9"]) == 0
-    assert "\x1b[32m" in capsys.readouterr().out
-    assert main(["abc", "--max-new-tokens", "9", "--no-color"]) == 0
-    assert "\x1b[" not in capsys.readouterr().out
+    assert "\x1b[32m" in run("abc", "--max-new-tokens", "9", color=True).stdout
+    assert "\x1b[" not in run("abc", "--max-new-tokens", "9", "--no-color", color=True).stdout
 
 
 @pytest.mark.parametrize("options", [[], ["--temperature", "0"]], ids=["sampled", "greedy"])
 def test_different_outputs_would_be_said_loudly(
-    embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+    embedded: Pair, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """Plain decoding is made wrong from its third token on; the exit status says so."""
 
-    def wrong(*arguments: object, **options: object) -> object:
-        out = specdec.generate(*arguments, **options)  # type: ignore[arg-type]
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        out = specdec.generate(*arguments, **options)
         if arguments[1] is None and isinstance(out, Result):
             out.tokens[3:] = [token ^ 1 for token in out.tokens[3:]]
         return out
 
-    monkeypatch.setattr(experiment, "generate", wrong)
-    assert main(["abc", "--max-new-tokens", "9", *options]) == 1
-    assert figure(capsys.readouterr().out, "outputs").startswith("DIFFERENT from token 3 on")
+    monkeypatch.setattr("specdec.analysis.experiment.generate", wrong)
+    done = run("abc", "--max-new-tokens", "9", *options)
+    assert done.exit_code == 1 and figure(done.stdout, "outputs").startswith("DIFFERENT from token 3 on")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["abc", "--gamma", "-1"], "gamma is -1"),
-        (["abc", "--max-new-tokens", "0"], "max_new_tokens is 0"),
-        (["abc", "--temperature", "nan"], "temperature is nan"),
-        (["abc", "--repetition-penalty", "0"], "repetition_penalty is 0"),
-        (["abc", "--threads", "0"], "--threads is 0"),
-        (["abc", "--regex", "["], "--regex: unclosed"),
-        (["abc", "--regex", "a", "--schema", "b"], "--schema and --regex are given; expected one of them"),
-        (["abc", "--schema", "/no/file"], "--schema: /no/file: no such file; expected a JSON schema"),
-        (["abc", "--stop", ""], "empty string"),
-        (["a" * 100], "context"),
-        (["abc", "--target", "/no/such/model", "--draft", "/no/such/model"], "/no/such/model"),
+        (["--gamma", "-1"], "gamma is -1"), (["--max-new-tokens", "0"], "max_new_tokens is 0"),
+        (["--temperature", "nan"], "temperature is nan"), (["--threads", "0"], "--threads is 0"),
+        (["--repetition-penalty", "0"], "repetition_penalty is 0"), (["--regex", "["], "--regex: unclosed"),
+        (["--regex", "a", "--schema", "b"], "--schema and --regex are given; expected one of them"),
+        (["--schema", "/no/file"], "--schema: /no/file: no such file; expected a JSON schema"),
+        (["--stop", ""], "empty string"), (["a" * 100], "context"),
+        (["--target", "/no/such/model", "--draft", "/no/such/model"], "/no/such/model"),
     ],
-)
-def test_errors_are_one_line(
-    embedded: Pair, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(arguments) == 2
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert errors.startswith("specdec: error: ")
-    assert errors.count("\n") == 1
-    assert message in errors
+)  # fmt: skip
+def test_errors_are_one_line(pair: Pair, monkeypatch: Any, arguments: list[str], message: str) -> None:
+    use_models(monkeypatch, pair)
+    errors = fails("abc", *arguments)
+    assert errors.startswith("specdec: error: ") and message in errors
 
 
-def test_a_draft_alone_drafts_for_the_target_in_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_draft_alone_drafts_for_the_target_in_the_package() -> None:
     _, small = specdec.embedded_pair()
-    run = ["--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "--no-color", "It was"]
-    assert main(run) == 0
-    output, errors = capsys.readouterr()
-    assert "identical, all 8 tokens" in output
-    assert errors == f"specdec: no --target, so {small.path} drafts for the one in the package\n"
+    done = run("--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "It was")
+    assert "identical, all 8 tokens" in done.stdout
+    assert done.stderr == f"specdec: no --target, so {small.path} drafts for the one in the package\n"
 
 
 def test_a_draft_that_is_larger_than_its_target_is_warned_of(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small, _ = pair
     large, _ = load_pair(tmp_path, num_hidden_layers=3)
-    assert large.n_parameters > small.n_parameters
     specdec.generate(large, small, "abc", max_new_tokens=3)  # warnings are errors in tests
-    with pytest.warns(
-        UserWarning, match=f"{re.escape(str(large.path))} has {large.n_parameters:,} parameters"
-    ):
+    message = f"{re.escape(str(large.path))} has {large.n_parameters:,} parameters"
+    with pytest.warns(UserWarning, match=message):
         specdec.generate(small, large, "abc", max_new_tokens=3)
-    monkeypatch.setattr(given_models, "load", lambda name, dtype: small)
-    monkeypatch.setattr(given_models, "named", lambda name, of, dtype: large)
+    use_models(monkeypatch, targets={"a": small}, drafts={"b": large})
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert main(["--target", "a", "--draft", "b", "--max-new-tokens", "3", "abc"]) == 0
-    assert capsys.readouterr().err.startswith(f"specdec: warning: the draft {large.path} has ")
+        done = run("--target", "a", "--draft", "b", "--max-new-tokens", "3", "abc")
+    assert done.exit_code == 0 and done.stderr.startswith(f"specdec: warning: the draft {large.path} has ")
 
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--verify", "x"]])
-def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert main(arguments) == 2
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert errors.startswith("specdec: error: ") and errors.endswith("specdec --help says what there is.\n")
+def test_usage_errors(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "") and done.stderr.startswith("specdec: error: ")
+    assert done.stderr.endswith("specdec --help says what there is.\n")
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The prompts that are given to a run without a verb, none of which is decoded."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(side_by_side, "run_side_by_side", lambda prompt, *_: asked.append(prompt) or 0)
+    return asked
 
 
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        (["generat", "Once upon"], "specdec generate?"),
-        (["evl", "--tasks", "a"], "specdec eval?"),
-        (["mesure"], "specdec measure?"),
-        (["comapre", "copy"], "specdec compare?"),
-        (["help"], "specdec --help?"),
-        (["help", "serve"], "specdec serve --help?"),
+        (["generat", "Once upon"], "specdec generate?"), (["evl", "--tasks", "a"], "specdec eval?"),
+        (["mesure"], "specdec measure?"), (["comapre", "copy"], "specdec compare?"),
+        (["help"], "specdec --help?"), (["help", "serve"], "specdec serve --help?"),
     ],
-)
+)  # fmt: skip
 def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(
-    given: list[str], meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str], meant: str, prompts: list[Any]
 ) -> None:
     """Nothing is decoded; two dashes make a prompt of the same words."""
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(side_by_side, "run_side_by_side", lambda prompt, *_: asked.append(prompt) or 0)
-    assert main(given) == 2 and asked == []
-    errors = capsys.readouterr().err
-    assert f"there is no verb {given[0]!r}; did you mean {meant}" in errors
-    assert f"specdec -- {shlex.join(given)}\n" in errors
-    assert main(["--", *(word for word in given if word[0] != "-")]) == 0 and asked[0][0] == given[0]
+    done = run(*given)
+    assert done.exit_code == 2 and prompts == []
+    assert f"there is no verb {given[0]!r}; did you mean {meant}" in done.stderr
+    assert f"specdec -- {shlex.join(given)}\n" in done.stderr
+    assert run("--", *(word for word in given if word[0] != "-")).exit_code == 0 and prompts[0][0] == given[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "is_prose"),
     [
-        (["serve", "the", "king"], True),
-        (["drafts", "of", "beer"], True),
-        (["serve", "--king"], False),
-        (["convert", "a", "b", "--type", "king"], False),
-        (["recommend", "embedded", "copy", "copy"], False),
+        (["serve", "the", "king"], True), (["drafts", "of", "beer"], True), (["serve", "--king"], False),
+        (["convert", "a", "b", "--type", "king"], False), (["recommend", "embedded", "copy", "copy"], False),
     ],
-)
-def test_words_behind_a_verb_may_be_a_prompt(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], is_prose: bool
-) -> None:
+)  # fmt: skip
+def test_words_behind_a_verb_may_be_a_prompt(arguments: list[str], is_prose: bool) -> None:
     """They are taken for one where the verb has no place for them, and nowhere else."""
-    assert main(arguments) == 2
+    done = run(*arguments)
     hint = f"goes behind two dashes: specdec -- {shlex.join(arguments)}\n"
-    assert capsys.readouterr().err.endswith(hint) == is_prose
+    assert done.exit_code == 2 and done.stderr.endswith(hint) == is_prose
+
+
+def test_a_prompt_may_begin_with_the_name_of_a_verb(prompts: list[tuple[str, ...]]) -> None:
+    for given in (
+        ["train draft"], ["--", "train"], ["--gamma", "2", "train", "it"],
+        ["measured", "by", "--gamma", "2", "itself"], ["help", "me"], ["brain draft"], ["Once", "more"], [],
+    ):  # fmt: skip
+        assert run(*given).exit_code == 0
+    assert prompts == [
+        ("train draft",), ("train",), ("train", "it"), ("measured", "by", "itself"), ("help", "me"),
+        ("brain draft",), ("Once", "more"), (),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])
+def test_the_command_train_is_asked_for_by_its_whole_name(rest: list[str]) -> None:
+    done = run("train", *rest)
+    assert done.exit_code == 2 and done.stderr.startswith("specdec train: error: ")
+    assert "specdec train --help says" in done.stderr
+    assert ("specdec -- train drafts --kind small" in done.stderr) == (rest[:1] == ["drafts"])
 
 
 def test_options_have_their_own_names_in_errors() -> None:
@@ -388,55 +344,35 @@ def test_options_have_their_own_names_in_errors() -> None:
     assert by_option("gamma is -1") == "gamma is -1"
 
 
-def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the pair in the package, and of models given by path."""
-    asked = []
-
-    def given(*formats: str | None) -> Pair:
-        asked.append(formats)
-        return pair
-
-    monkeypatch.setattr(given_models, "embedded_pair", given)
-    run = ["abc", "--max-new-tokens", "4"]
-    assert main(run) == 0
-    assert main([*run, "--dtype", "bf16", "--draft-dtype", "int4"]) == 0
-    assert asked == [(None, None), ("bf16", "int4")]
-
-    def load(path: str, dtype: str | None) -> specdec.Model:
-        asked.append((path, dtype))
-        return pair[0]
-
-    def load_draft(path: str, target: specdec.Model, *, dtype: str | None) -> specdec.Model:
-        asked.append((path, dtype))
-        return pair[1]
-
-    monkeypatch.setattr(given_models, "load", load)
-    monkeypatch.setattr(given_models, "named", load_draft)
-    assert main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
-    assert asked[2:] == [("target", None), ("draft", "int8")]
-    assert main([*run, "--dtype", "f16"]) == 2
+    asked: list[Any] = []
+    use_models(
+        monkeypatch, lambda *formats: asked.append(formats) or pair,
+        targets=lambda path, dtype: asked.append((path, dtype)) or pair[0],
+        drafts=lambda path, target, *, dtype: asked.append((path, dtype)) or pair[1],
+    )  # fmt: skip
+    short = ["abc", "--max-new-tokens", "4"]
+    for more in ([], ["--dtype", "bf16", "--draft-dtype", "int4"]):
+        printed(*short, *more)
+    printed(*short, "--target", "target", "--draft", "draft", "--draft-dtype", "int8")
+    assert asked == [(None, None), ("bf16", "int4"), ("target", None), ("draft", "int8")]
+    assert run(*short, "--dtype", "f16").exit_code == 2
 
 
-def test_a_learnt_draft(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target, _ = pair
-    folder = random_heads(target).save(tmp_path / "heads")
-    monkeypatch.setattr(given_models, "load", lambda *_: target)
-    run = ["abc", "--max-new-tokens", "8", "--target", "target"]
-    assert main([*run, "--draft", str(folder), "--draft-dtype", "int8"]) == 0
-    assert "identical, all 8 tokens" in capsys.readouterr().out
+def test_a_learnt_draft(embedded: Pair, tmp_path: Path) -> None:
+    folder = random_heads(embedded[0]).save(tmp_path / "heads")
+    output = printed("abc", "--max-new-tokens", "8", "--target", "big", "--draft", str(folder))
+    assert "identical, all 8 tokens" in output
 
 
-def test_out_of_memory_is_an_error(
-    embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_of_memory_is_an_error(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> object:
         raise MemoryError
 
     monkeypatch.setattr(specdec._core, "Session", fail)
-    assert main(["abc"]) == 2
-    assert capsys.readouterr().err == "specdec: error: out of memory\n"
+    done = run("abc")
+    assert (done.exit_code, done.stderr) == (2, "specdec: error: out of memory\n")
 
 
 # ------------------------------------------------------------------------------------------- as a process
@@ -499,32 +435,3 @@ except errors.MissingPackageError as error:
     run = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     message = "training needs torch, which is not installed: pip install torch\n"
     assert run.stdout == message and run.stderr == f"specdec train draft: error: {message}"
-
-
-def test_a_prompt_may_begin_with_the_name_of_a_verb(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def take(prompt: tuple[str, ...], *_: object) -> int:
-        asked.append(prompt)
-        return 0
-
-    monkeypatch.setattr(side_by_side, "run_side_by_side", take)
-    for given in (
-        ["train draft"], ["--", "train"], ["--gamma", "2", "train", "it"],
-        ["measured", "by", "--gamma", "2", "itself"], ["help", "me"], ["brain draft"], ["Once", "more"], [],
-    ):  # fmt: skip
-        assert main(given) == 0
-    assert asked == [
-        ("train draft",), ("train",), ("train", "it"), ("measured", "by", "itself"), ("help", "me"),
-        ("brain draft",), ("Once", "more"), (),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])
-def test_the_command_train_is_asked_for_by_its_whole_name(
-    rest: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", *rest]) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("specdec train: error: ") and "specdec train --help says" in errors
-    assert ("specdec -- train drafts --kind small" in errors) == (rest[:1] == ["drafts"])

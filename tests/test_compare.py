@@ -14,17 +14,10 @@ import pytest
 
 import specdec
 from drafters import DRAFTS, REMEMBERING, World, named
+from experiments import use_forward_times, use_speedups
 from refusals import refuses
-from specdec import ExperimentRow, Round, Speedup, Trace, drafts
-from specdec.analysis import experiment as experiment_module
-from specdec.analysis import measure as measure_module
-from specdec.analysis import oracle as oracle_module
-from specdec.analysis import tune as tune_module
-from specdec.analysis.arguments import short_name, short_names
-from specdec.analysis.experiment import NOTHING_DRAFTED, Configuration, counts_of, take_turns
-from specdec.analysis.timing import ForwardTimes
+from specdec import ExperimentRow, Result, Round, Speedup, Trace, drafts
 from specdec.errors import InputError, MissingPackageError
-from specdec.time_limit import TimeLimit
 from toy_pair import N_VOCAB, load_pair
 
 PROMPTS = [[1, 5, 9, 30], [7, 8, 7, 8, 7]]
@@ -37,27 +30,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(target, draft, np.random.default_rng(0).integers(1, N_VOCAB, 40).tolist() * 6)
 
 
-def times(setup: Any, draft: Any, text: Any, max_rows: int) -> ForwardTimes:
-    return ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, max_rows + 1)}, 0.05)
-
-
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """No times of forward passes are measured here."""
-    for module in (measure_module, oracle_module, tune_module):
-        monkeypatch.setattr(module, "forward_times", times)
+    use_forward_times(monkeypatch)
 
 
 def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
     """The rounds of each prompt, run one after the other."""
-    return [
-        list(
-            specdec.generate(
-                world.target, draft, prompt, max_new_tokens=N_NEW, seed=[(3, i)], **options
-            ).trace.rounds
-        )
-        for i, prompt in enumerate(PROMPTS)
+    options |= {"max_new_tokens": N_NEW}
+    runs = [
+        specdec.generate(world.target, draft, one, seed=[(3, i)], **options) for i, one in enumerate(PROMPTS)
     ]
+    return [list(run.trace.rounds) for run in runs]
 
 
 # ------------------------------------------------------------------------------------ drafts of every kind
@@ -123,17 +108,17 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
 def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gamma 2 is made the fastest; where acceptance and the law of times predict, the law decides."""
 
-    def over(way: Configuration, plain: Configuration) -> Speedup:
+    def speedup(way: Any) -> Speedup:
         ratio = 1.1 if way.gamma == 2 else 0.9
         return Speedup((ratio - 0.1, ratio, ratio + 0.1), (9.0, 9.0, 9.0))
 
-    monkeypatch.setattr(Configuration, "over", over)
+    use_speedups(monkeypatch, speedup)
     found = specdec.tune(
         world.target, {"mine": DRAFTS[name](world)}, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8
     )
     assert found.draft == "mine"
     if found.ran:
-        nothing = NOTHING_DRAFTED in found.row.reason  # which is plain decoding, whatever its times
+        nothing = found.row.reason == "it has drafted nothing"  # which is plain decoding, whatever its times
         assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
         assert ("= plain (drafted nothing)" in str(found)) == nothing
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
@@ -165,36 +150,6 @@ def shapes(texts: list[list[Round]]) -> list[list[tuple[Any, ...]]]:
 # ---------------------------------------------------------------------------------- figures and their laws
 
 
-def test_greedy_tokens_per_run_follow_from_where_the_draft_is_right(world: World) -> None:
-    """The betas of `measure`, which no run has seen, are gone through by hand, round by round."""
-    gamma, n = 3, 40
-    measured = specdec.measure(
-        world.target, world.draft, PROMPTS, temperatures=[0.0], gammas=[gamma], n_tokens=2 * n, timing=False
-    )
-    found = specdec.compare(
-        world.target, {"model": world.draft}, PROMPTS, temperatures=[0.0], gammas=[gamma], n_tokens=2 * n,
-        timing=False,
-    )  # fmt: skip
-    n_calls, seen, accepted = 0, [], 0
-    for betas in measured.betas[0.0]:
-        at = 0
-        while at < len(betas):
-            right = 0
-            for beta in betas[at : min(at + gamma, len(betas) - 1)]:
-                seen.append(beta)
-                if not beta:
-                    break
-                right += 1
-            accepted += right
-            at += right + 1
-            n_calls += 1
-    row = found.rows[0]
-    assert (row.n_calls, row.n_tokens) == (n_calls, sum(map(len, measured.betas[0.0])))
-    assert row.alpha == np.mean(seen)
-    assert row.draft_acceptance_rate is not None
-    assert row.draft_acceptance_rate * row.drafted_per_call == pytest.approx(accepted / n_calls)
-
-
 @pytest.mark.law
 def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
     """Of runs at the positions they verify, and of both whole distributions at every position."""
@@ -209,9 +164,9 @@ def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
     assert found.tokens_low < 1 + alpha < found.tokens_high
 
 
-def result(rounds: list[tuple[int, int, int]], **times: float) -> Any:
+def text_of(rounds: list[tuple[int, int, int]], **seconds: float) -> Any:
     """A run of chains: guesses, accepted, kept of each round."""
-    seconds = {"draft_s": 0.0, "verify_s": 1.0, "other_s": 0.0} | times
+    seconds = {"draft_s": 0.0, "verify_s": 1.0, "other_s": 0.0} | seconds
     made = [
         Round(
             index=i, drafted=(1,) * n, parents=tuple(range(n)), path=tuple(range(1, a + 1)),
@@ -219,41 +174,55 @@ def result(rounds: list[tuple[int, int, int]], **times: float) -> Any:
         )
         for i, (n, a, kept) in enumerate(rounds)
     ]  # fmt: skip
-    return SimpleNamespace(trace=Trace(made), tokens=[1] * sum(kept for *_, kept in rounds))
+    return Result(
+        text=None, tokens=[1] * sum(kept for *_, kept in rounds), finish_reason="length", stop=None,
+        trace=Trace(made), prompt_ids=[1], seed=(0, 0), tokenizer=None,
+    )  # fmt: skip
 
 
-def test_intervals_of_tokens_per_run_cover_the_truth() -> None:
+def compared(monkeypatch: Any, world: World, *turns: tuple[list[Any], list[float]], **options: Any) -> Any:
+    """The row of a draft whose texts are these, with their seconds, in each turn; a plain token takes 2 s."""
+    n_prompts = len(turns[0][0])
+    texts = iter([one for turn in turns for one in zip(*turn, strict=True)])
+
+    def timed(target: Any, draft: Any, prompt: Any, options: Any) -> Any:
+        return (2.0 * N_NEW, text_of([(0, 0, 1)] * N_NEW)) if draft is None else next(texts)[::-1]
+
+    monkeypatch.setattr("specdec.analysis.experiment._timed", timed)
+    prompts = [PROMPTS[0]] * n_prompts
+    settings = {"temperatures": [1.0], "gammas": [3], "repeats": len(turns), "n_tokens": N_NEW * n_prompts}
+    (row,) = specdec.compare(world.target, {"it": "copy"}, prompts, **settings | options).rows
+    return row
+
+
+def test_intervals_of_tokens_per_run_cover_the_truth(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up draws, right with probability 0.7 up to three times in a row: 1 + 0.7 + 0.49 + 0.343."""
     rng = np.random.default_rng(2)
     truth, hits = 1 + 0.7 + 0.49 + 0.343, 0
     for _ in range(200):
         lengths = np.minimum(rng.geometric(0.3, size=(4, 30)) - 1, 3)
-        found = counts_of([result([(3, int(k), int(k) + 1) for k in text]) for text in lengths])
-        hits += found["tokens_low"] < truth < found["tokens_high"]
+        texts = [text_of([(3, int(k), int(k) + 1) for k in text]) for text in lengths]
+        row = compared(monkeypatch, world, (texts, [1.0] * 4), timing=False)
+        hits += row.tokens_low < truth < row.tokens_high
     assert hits >= 180  # 190 expected, standard deviation 3
 
 
-def test_figures_by_hand() -> None:
-    texts = [result([(3, 3, 4), (3, 1, 2), (0, 0, 1)]), result([(2, 0, 1), (3, 2, 2)])]  # an end cut one off
-    found = counts_of(texts)
-    counts = ("n_tokens", "n_calls", "n_drafted", "n_accepted")
-    assert [found[name] for name in counts] == [10, 5, 11, 6]
-    assert found["tokens_per_call"] == 2.0 and found["alpha"] == 0.5
-    assert found["by_position"] == (3 / 4, 2 / 4, 1 / 3)
+def test_figures_by_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [[(3, 3, 4), (3, 1, 2), (0, 0, 1)], [(2, 0, 1), (3, 2, 2)]]  # an end cut one off
+    row = compared(monkeypatch, world, (list(map(text_of, texts)), [1.0, 1.0]), timing=False)
+    assert (row.n_tokens, row.n_calls, row.n_drafted, row.n_accepted) == (10, 5, 11, 6)
+    assert (row.tokens_per_call, row.alpha, row.by_position) == (2.0, 0.5, (3 / 4, 2 / 4, 1 / 3))
 
 
-def test_costs_are_medians_over_plain_runs_of_the_same_turn() -> None:
-    plain, way = Configuration("target", None), Configuration("target", "draft")
-    for slowness in (1.0, 10.0, 3.0):
-        plain.turns.append([result([(0, 0, 1)] * 4)])
-        plain.seconds.append([4 * 2.0 * slowness])
-        way.turns.append([result([(4, 2, 3)] * 2, draft_s=0.8 * slowness)])
-        way.seconds.append([2 * (0.8 + 3.0) * slowness])
-    way.seconds[1] = [1700.0]  # one wrong turn of three
-    assert way.costs(plain) == pytest.approx((0.1, 0.4, 1.5))
-    never = Configuration("target", "draft")
-    never.turns, never.seconds = [[result([(0, 0, 1)] * 2)]] * 3, [[4.0]] * 3
-    assert never.costs(plain)[:2] == (None, 0.0)
+def test_costs_are_medians_over_plain_runs_of_the_same_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [([text_of([(4, 2, 3)] * 2, draft_s=0.8)], [2 * (0.8 + 3.0)]) for _ in range(3)]
+    turns[1] = turns[1][0], [1700.0]  # one wrong turn of three
+    row = compared(monkeypatch, world, *turns)
+    assert (row.c, row.draft_ratio, row.verify_ratio) == pytest.approx((0.1, 0.4, 1.5))
+    row = compared(monkeypatch, world, *[([text_of([(0, 0, 1)] * 2)], [4.0])] * 3)
+    assert (row.c, row.draft_ratio) == (None, 0.0)
 
 
 def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
@@ -268,58 +237,60 @@ def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
     assert first.speedup is not None and len(set(first.speedup.tokens_per_run)) == 1
 
 
-def test_measuring_may_end_anywhere(world: World) -> None:
+@pytest.mark.parametrize("n_runs", range(1, 19))
+def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatch, n_runs: int) -> None:
     """Each speed-up is over the texts that plain decoding has decoded in the same turn; each way has one."""
+    seconds: dict[tuple[Any, int], list[tuple[float, int]]] = {}
+    clock = SimpleNamespace(now=0.0)
 
-    def ends(after: int) -> TimeLimit:
-        looks = iter([0.0] * (after + 1))
-        return TimeLimit(1.0, lambda: next(looks, 2.0))
+    def timed(target: Any, draft: Any, prompt: Any, options: Any) -> Any:
+        clock.now += 1.0
+        out = specdec.generate(target, draft, prompt, **options)
+        key = options.get("gamma"), options["seed"][0][0]
+        seconds.setdefault(key, []).append((0.5 + len(seconds) * clock.now % 7, len(out.tokens)))
+        return seconds[key][-1][0], out
 
-    def s_per_token(way: Configuration, turn: int, n: int) -> float:
-        return sum(way.seconds[turn][:n]) / sum(len(result.tokens) for result in way.turns[turn][:n])
-
-    for after in range(13):
-        plain = Configuration(world.target, None)
-        ways = [Configuration(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
-        work = [(prompt, 4) for prompt in PROMPTS]
-        take_turns([plain, *ways], work, repeats=3, seed=0, limit=ends(after))
-        n_runs = sum(len(turn) for way in (plain, *ways) for turn in way.turns)
-        assert n_runs == max(3, after)
-        for way in ways:
-            shared = [min(map(len, both)) for both in zip(way.turns, plain.turns, strict=False)]
-            wanted = [s_per_token(plain, i, n) / s_per_token(way, i, n) for i, n in enumerate(shared) if n]
-            assert way.over(plain).ratios == pytest.approx(wanted) and wanted
-            assert way.costs(plain)[2] > 0.0
+    monkeypatch.setattr("specdec.analysis.experiment._timed", timed)
+    monkeypatch.setattr("specdec.time_limit.time", SimpleNamespace(monotonic=lambda: clock.now))
+    found = specdec.recommend_draft(
+        world.target, {"it": world.draft}, PROMPTS, gammas=[1, 2], n_tokens=8, repeats=3,
+        seconds=n_runs - 0.5,
+    )  # fmt: skip
+    assert sum(map(len, seconds.values())) == max(3, n_runs)  # the first of each way in any case
+    for row in found.comparison.rows:
+        wanted = []
+        for turn in range(3):
+            ours, plain = seconds.get((row.gamma, turn), []), seconds.get((None, turn), [])
+            if n := min(len(ours), len(plain)):
+                rates = [sum(s for s, _ in part[:n]) / sum(k for _, k in part[:n]) for part in (plain, ours)]
+                wanted.append(rates[0] / rates[1])
+        assert row.speedup.ratios == pytest.approx(wanted) and wanted and row.verify_ratio > 0.0
 
 
 def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `specdec.recommend_draft` has it, where less than half the speed is hopeless."""
-    monkeypatch.setattr(
-        Configuration, "over", lambda way, plain: Speedup((0.4 if way.gamma == 1 else 0.6,) * 3, (2.0,) * 3)
-    )
-    calls = []
-    decode = Configuration.decode
-
-    def counted(way: Configuration, *arguments: Any, **options: Any) -> None:
-        calls.append(way.gamma)
-        decode(way, *arguments, **options)
-
-    monkeypatch.setattr(Configuration, "decode", counted)
+    use_speedups(monkeypatch, lambda way: Speedup((0.4 if way.gamma == 1 else 0.6,) * 3, (2.0,) * 3))
+    calls = noted_runs(monkeypatch)
     specdec.recommend_draft(world.target, "copy", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3)
-    assert [calls.count(gamma) for gamma in (None, 1, 2)] == [3, 1, 3]
+    assert [[gamma for _, gamma in calls].count(gamma) for gamma in (0, 1, 2)] == [3, 1, 3]
+
+
+def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """(key, gamma) of each run from now on, in order."""
+    calls: list[Any] = []
+
+    def told(target: Any, draft: Any, prompt: Any, **options: Any) -> Any:
+        calls.append((options["seed"][0], options.get("gamma", 0)))
+        return specdec.generate(target, draft, prompt, **options)
+
+    monkeypatch.setattr("specdec.analysis.experiment.generate", told)
+    return calls
 
 
 def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    generate = experiment_module.generate
-
-    def told(target, draft, prompt, **options):
-        calls.append((options["seed"][0], options.get("gamma", 0)))
-        return generate(target, draft, prompt, **options)
-
-    monkeypatch.setattr(experiment_module, "generate", told)
+    calls = noted_runs(monkeypatch)
     found = specdec.compare(
         world.target, {"a": world.draft, "b": drafts.Random()}, PROMPTS, temperatures=[1.0], gammas=[1, 2],
         n_tokens=8, repeats=2, seed=5,
@@ -339,11 +310,11 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     """By made-up speed-ups, of which the highest is no result: it is above the tokens per run."""
     speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
 
-    def over(way: Configuration, plain: Configuration) -> Speedup:
+    def speedup(way: Any) -> Speedup:
         kind = "copies" if isinstance(way.draft, drafts.ContextCopy) else "model"
         return Speedup((speeds.get((kind, way.gamma), 0.5),), (2.0,))
 
-    monkeypatch.setattr(Configuration, "over", over)
+    use_speedups(monkeypatch, speedup)
     copies = drafts.ContextCopy()
     ways = {"copies": copies, "small": world.draft}
     found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=8)
@@ -364,12 +335,12 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
 def test_the_layer_of_an_exit_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = []
 
-    def over(way: Configuration, plain: Configuration) -> Speedup:
+    def speedup(way: Any) -> Speedup:
         layers.append(way.draft.layer)
         return Speedup((1.4 if (way.draft.layer, way.gamma) == (last, 2) else 1.1,), (2.0,))
 
     last = world.target.config["n_layer"] - 1
-    monkeypatch.setattr(Configuration, "over", over)
+    use_speedups(monkeypatch, speedup)
     found = specdec.tune(world.target, drafts.EarlyExit, PROMPTS, max_gamma=3, n_tokens=8)
     assert (found.choice.layer, found.gamma, found.draft) == (last, 2, f"exit at layer {last}")
     assert set(layers) == set(range(1, last + 1))
@@ -459,12 +430,9 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
     with pytest.raises(specdec.InputError, match="copy perhaps"):
         specdec.compare(world.target, {"one": "cpoy"}, PROMPTS)
     assert specdec.tune(world.target, "copy", PROMPTS, max_gamma=1, n_tokens=6).draft == "contextcopy"
-    for given, wanted in {
-        "/a/b/c/": "c", "heads:a/b": "heads:b", "ensemble:copy+path/to/small": "ensemble:copy+small",
-        "org/name:Q4_K_M": "name:Q4_K_M", "copy": "copy", "/": "/",
-    }.items():  # fmt: skip
-        assert short_name(given) == wanted
-    assert short_names(["a/x", "b/x", "b/y"]) == ["a/x", "b/x", "y"]
+    settings = {"n_tokens": 3, "repeats": 1, "gammas": [1]}
+    several = specdec.recommend_draft(world.target, ["copy", "random", "copy"], PROMPTS[:1], **settings)
+    assert [fit.draft for fit in several.fits] == ["copy (0)", "random", "copy (2)"]
 
 
 def test_views_are_complete(world: World) -> None:
@@ -475,6 +443,8 @@ def test_views_are_complete(world: World) -> None:
     assert loaded["prompts"] == PROMPTS
     for text in (str(found), found._repr_html_(), found.markdown()):
         assert "tree" in text and "plain decoding" in text
+    odd = replace(found, target="<t>|")
+    assert "<t>" not in odd._repr_html_() and "&lt;t&gt;" in odd._repr_html_()
     assert found.markdown().startswith("**Drafts for")
     assert found["model"] == [found.rows[0], found.rows[2]] and found.temperatures == (0.0, 1.0)
     with pytest.raises(KeyError):
@@ -528,18 +498,16 @@ def test_draft_and_target_have_the_callers_names(world: World) -> None:
     assert "Drafts for theirs" in str(compared)
 
 
-def test_names_are_texts(world: World) -> None:
-    functions: list[Any] = [specdec.measure, specdec.tune, specdec.oracle]
-    for function in functions:
-        for names in ({"": world.target}, {3: world.target}, {}, {"a": world.target, "b": world.target}):
-            with refuses("target"):
-                function(names, world.draft, PROMPTS)
-    for names in ({"": world.draft}, {}, {"a": world.draft, "b": world.draft}):
+@pytest.mark.parametrize("function", [specdec.measure, specdec.tune, specdec.oracle])
+def test_names_are_texts(world: World, function: Any) -> None:
+    for names in ({"": world.target}, {3: world.target}, {}, {"a": world.target, "b": world.target}):
+        with refuses("target"):
+            function(names, world.draft, PROMPTS)
+    wrong: list[Any] = [{"": world.draft}, {}]
+    wrong.append([] if function is specdec.tune else {"a": world.draft, "b": world.draft})
+    for names in wrong:
         with refuses("draft"):
-            specdec.measure(world.target, names, PROMPTS, timing=False)
-    for none in ({}, [], {"": world.draft}):
-        with refuses("draft"):
-            specdec.tune(world.target, none, PROMPTS)
+            function(world.target, names, PROMPTS)
 
 
 # ----------------------------------------------------------------------------------------------- pictures

@@ -12,13 +12,13 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from gguf import GGMLQuantizationType as Type
 
 import specdec
+from command_line import run
+from refusals import refuses
 from specdec import _core
 from specdec.checkpoints import open_checkpoint
-from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_writing import weighted_blocks
@@ -33,22 +33,6 @@ TEXTS = ["Once upon a time, there was 1 naïve café.\n\n  12345 x", "<|endoftex
 
 def folder_of(place: Path, case: Case) -> Path:
     return write_hf(place, *case.folder())
-
-
-def test_a_folder_that_cannot_be_written_is_no_half_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = specdec.convert(folder_of(tmp_path / "folder", CASES["llama"]), tmp_path / "model.gguf", "F32")
-
-    def refuse(*_: object) -> None:
-        raise OSError("no room")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("specdec.models.conversion.model_as_folder._write_json", refuse)
-        with pytest.raises(OSError, match="no room"):
-            specdec.convert(path, tmp_path / "back")
-    assert not (tmp_path / "back").exists()
-    specdec.convert(path, tmp_path / "back")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -142,10 +126,8 @@ def test_inputs_of_importance(kind: str) -> None:
     importance[::8] = 1.0
 
     def error(weights: np.ndarray | None) -> float:
-        blocks = np.frombuffer(_core.quantise(rows, kind.lower(), importance=weights), np.uint8).reshape(
-            64, -1
-        )
-        found = gguf.quants.dequantize(blocks, Type[kind])
+        blocks = np.frombuffer(_core.quantise(rows, kind.lower(), importance=weights), np.uint8)
+        found = gguf.quants.dequantize(blocks.reshape(64, -1), Type[kind])
         return float(np.mean((found - rows)[:, ::8] ** 2))
 
     assert error(importance) < 0.8 * error(None)
@@ -370,7 +352,7 @@ def test_what_a_file_cannot_say(tmp_path: Path) -> None:
 
 def test_arguments(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "folder", CASES["llama"])
-    with pytest.raises(InputError, match="type is 'Q9'; expected"):
+    with refuses("type", "Q9"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q9")
     path = specdec.convert(folder, tmp_path / "m.gguf")
     for out in ("m.specdec", "new"):
@@ -383,34 +365,32 @@ def test_arguments(tmp_path: Path) -> None:
     assert read_gguf(small)[0].get("general.file_type") == 7
     packed = specdec.convert(folder, tmp_path / "m.specdec", "INT8")
     assert specdec.load(packed).dtype == "int8"
-    with pytest.raises(CheckpointError, match=r"m.specdec: is a packed file, which load maps; expected the"):
-        specdec.convert(packed, tmp_path / "n.gguf")
+    for out in ("n.gguf", "other.specdec", "other"):
+        with pytest.raises(CheckpointError, match=r"m.specdec: is a packed file"):
+            specdec.convert(packed, tmp_path / out)
+        assert not (tmp_path / out).exists()
     with pytest.raises(CheckpointError, match=r"has no config.json and has m.gguf, m.specdec, small.gguf;"):
         specdec.load(tmp_path)
 
 
 def test_the_verb(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "folder", CASES["llama"])
-    done = CliRunner().invoke(program, ["convert", str(folder), str(tmp_path / "m.gguf"), "--type", "BF16"])
+    done = run("convert", folder, tmp_path / "m.gguf", "--type", "BF16")
     assert done.exit_code == 0 and "m.gguf: 0.0 MB" in done.output
     assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"
-    done = CliRunner().invoke(program, ["convert", "embedded", str(tmp_path / "e.specdec"), "--type", "bf16"])
+    done = run("convert", "embedded", tmp_path / "e.specdec", "--type", "bf16")
     assert done.exit_code == 0 and specdec.load(tmp_path / "e.specdec").config.n_vocab == 4096
-    again = CliRunner().invoke(program, ["convert", str(folder), str(tmp_path / "m.gguf")])
+    again = run("convert", folder, tmp_path / "m.gguf")
     assert again.exit_code != 0 and "--force" in again.output
     assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"
-    done = CliRunner().invoke(
-        program, ["convert", str(folder), str(tmp_path / "m.gguf"), "--type", "F32", "--force"]
-    )
+    done = run("convert", folder, tmp_path / "m.gguf", "--type", "F32", "--force")
     assert done.exit_code == 0 and specdec.load(tmp_path / "m.gguf").core.dtype == "f32"
 
 
 @pytest.mark.parametrize("out", ["d4.bin", "model.safetensors", "model.GGUF", "model.gguf.part", "m.pt"])
 def test_an_output_of_another_suffix(tmp_path: Path, out: str) -> None:
-    folder = folder_of(tmp_path / "folder", CASES["llama"])
     with pytest.raises(InputError, match=r"expected .gguf, .specdec, or no suffix"):
-        specdec.convert(folder, tmp_path / out)
-    assert not (tmp_path / out).exists()
+        specdec.convert(tmp_path, tmp_path / out)
 
 
 @pytest.mark.parametrize("out", ["plain", "Llama-3.2-1B", "model-v1.5", "named.folder"])
@@ -445,25 +425,18 @@ def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -
 
 
 def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "folder", CASES["llama"])
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    (tmp_path / "file").write_text("a file")
-    (tmp_path / "d.gguf").mkdir()
-    for out in ("home", "file", "d.gguf"):
-        with pytest.raises(InputError, match="expected"):
-            specdec.convert(folder, tmp_path / out, force=True)
-    assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
-
-
-def test_force_keeps_what_a_folder_holds_besides_its_model(tmp_path: Path) -> None:
-    """Such as the file that is converted."""
+    """Nor one that holds more than its model, such as the file that is converted."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     source = specdec.convert(folder, folder / "model.gguf")
-    before = sorted(folder.iterdir())
-    with pytest.raises(InputError, match=r"model\.gguf"):
-        specdec.convert(source, folder, force=True)
-    assert sorted(folder.iterdir()) == before
+    for name in ("home", "d.gguf"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    (tmp_path / "file").write_text("a file")
+    before = sorted(tmp_path.rglob("*"))
+    for out in ("home", "file", "d.gguf", "folder"):
+        with pytest.raises(InputError, match="expected"):
+            specdec.convert(source, tmp_path / out, force=True)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,8 +449,9 @@ def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr("specdec.models.conversion.model_as_folder._write_json", refuse)
-        with pytest.raises(OSError, match="no room"):
-            specdec.convert(folder, folder, force=True)
+        for out in (folder, tmp_path / "new"):
+            with pytest.raises(OSError, match="no room"):
+                specdec.convert(folder, out, force=True)
     assert sorted(folder.iterdir()) == before and sorted(tmp_path.iterdir()) == [folder]
     assert np.array_equal(specdec.load(folder).logits(SOURCE), expected)
     specdec.convert(folder, folder, force=True)
@@ -498,9 +472,8 @@ def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:
     assert ("output.weight" in read_gguf(made)[1]) == (vocabulary < 0)
     assert np.array_equal(specdec.load(made).logits(SOURCE), specdec.load(path).logits(SOURCE))
     for kind in ("Q8_0", "Q4_K_M", "BF16"):
-        assert np.isfinite(
-            specdec.load(specdec.convert(path, tmp_path / f"{kind}.gguf", kind)).logits(SOURCE)
-        ).all()
+        small = specdec.load(specdec.convert(path, tmp_path / f"{kind}.gguf", kind))
+        assert np.isfinite(small.logits(SOURCE)).all()
 
 
 @pytest.mark.parametrize("name", ["stories260K/stories260K.bin", "chars105/model5000.bin"])
@@ -509,20 +482,16 @@ def test_a_trained_llama2c_file(shared: Path, tmp_path: Path, name: str) -> None
     model = specdec.load(shared / "models" / name)
     again = specdec.load(specdec.convert(model.path, tmp_path / "model.gguf", "F32"))
     assert np.array_equal(again.logits(SOURCE), model.logits(SOURCE))
-    assert (
-        again.tokenizer.eos_ids == model.tokenizer.eos_ids
-        and again.tokenizer.bos_id == model.tokenizer.bos_id
-    )
+    ours, theirs = again.tokenizer, model.tokenizer
+    assert (ours.eos_ids, ours.bos_id) == (theirs.eos_ids, theirs.bos_id)
     for text in (
-        "Once upon a time, there was a little girl.\nTom",
+        "Once upon a time, there was a girl.\nTom",
         "na\u00efve \u4e2d\U0001f600\U0001f600x",
         "  two  ",
         "",
     ):
-        ids = model.tokenizer.encode(text)
-        assert again.tokenizer.encode(text) == ids and again.tokenizer.decode(ids) == model.tokenizer.decode(
-            ids
-        )
+        ids = theirs.encode(text)
+        assert ours.encode(text) == ids and ours.decode(ids) == theirs.decode(ids)
 
 
 def test_a_llama2c_vocabulary_that_a_gguf_file_cannot_say(tmp_path: Path) -> None:
@@ -568,15 +537,6 @@ def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, t
     made = specdec.convert(folder, tmp_path / "made", "int8", tokenizer=tokenizer)
     expected = {"logit_bias": {3: -np.inf, 6: -np.inf}, "bad_words": [[4, 5]], "min_tokens": 2}
     assert specdec.load(made).default_sampling == specdec.load(folder).default_sampling == expected
-
-
-def test_a_packed_file_is_not_packed_again(make_llama: Any, tmp_path: Path) -> None:
-    """Its vocabulary would be lost."""
-    packed = specdec.convert(make_llama(), tmp_path / "model.specdec")
-    for name in ("other.specdec", "other.gguf", "other"):
-        with pytest.raises(CheckpointError, match="is a packed file"):
-            specdec.convert(packed, tmp_path / name)
-        assert not (tmp_path / name).exists()
 
 
 def test_added_tokens_that_gguf_readers_hide(make_llama: Any, tmp_path: Path) -> None:

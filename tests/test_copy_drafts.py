@@ -98,11 +98,6 @@ def test_what_is_no_automaton() -> None:
             _core.Automaton(ids)
     empty = automaton([])
     assert (empty.n_tokens, empty.n_states, empty.repeated(), empty.find([1])) == (0, 1, (0, -1), (0, -1))
-    with pytest.raises(RuntimeError, match="initialised twice"):
-        empty.__init__(np.zeros(1, np.int32))  # type: ignore[misc]
-    raw = _core.Automaton.__new__(_core.Automaton)
-    with pytest.raises(ValueError, match="not been initialised"):
-        raw.repeated()
 
 
 # ------------------------------------------------------------------------- the methods in plain Python

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -109,13 +109,13 @@ def test_a_source_that_is_longer_than_any_text_is_attended_to_in_the_same_order(
 
 
 def test_tensors_have_names_of_their_own():
-    shapes = _core.tensor_shapes(OTHER_SIZES)
-    assert shapes["encoder.token_embedding"] == (77, 40)
-    assert shapes["encoder.layers.2.relative_bias"] == (2 * 3, 4)
-    assert shapes["layers.0.relative_bias"] == (8, 6) and "relative_bias" not in shapes
-    assert shapes["layers.1.cross_k.weight"] == (2 * 8, 40)
-    assert "encoder.head" not in shapes
-    assert "encoder.token_embedding" not in _core.tensor_shapes(RELATIVE)
+    shapes, relative = _core.tensor_shapes(OTHER_SIZES), _core.tensor_shapes(RELATIVE)
+    for name, shape in (
+        ("encoder.token_embedding", (77, 40)), ("encoder.layers.2.relative_bias", (2 * 3, 4)),
+        ("layers.0.relative_bias", (8, 6)), ("layers.1.cross_k.weight", (2 * 8, 40)),
+    ):  # fmt: skip
+        assert shapes[name] == shape
+    assert not {"relative_bias", "encoder.head"} & shapes.keys() and "encoder.token_embedding" not in relative
     stream = _core.tensor_shapes(ENCODER_DECODERS["norms-of-the-stream"])
     assert not {"output_norm.weight", "encoder.output_norm.weight"} & stream.keys()
     assert {"layers.0.cross_post_norm.bias", "encoder.layers.0.mlp_post_norm.weight"} <= stream.keys()
@@ -318,9 +318,9 @@ def test_a_draft_begins_with_a_cached_text_of_its_own():
     session.prefill()
     wanted = finish(session)
     texts = session.cached_text(0), session.cached_text(0, draft)
-    for source, n_known in ((one, [89, 89]), (other, [0, 0])):
+    for source, n_known in ((one, 89), (other, 0)):
         fresh = session_of(target, [prompt], [source], draft)
-        assert [fresh.begin_with(0, text) for text in texts] == n_known
+        assert [fresh.begin_with(0, text) for text in texts] == [n_known] * 2
         fresh.prefill()
         found = finish(fresh)
         assert (found[0] == wanted[0] and np.array_equal(found[1], wanted[1])) == (source is one)
@@ -395,17 +395,17 @@ def test_sources_that_a_model_cannot_read_are_named(models):
         "beam": lambda source, m=model: beams(m, None, [1, 2], source=source),
         "score": lambda source, m=model: _core.score(m, [1, 2, 3], source=source),
     }
+    wrong = (
+        (None, "the model has an encoder, expected a source"),
+        ([], "the source has 0 tokens, expected 1 to 256"),
+        ([1] * 257, "the source has 257 tokens, expected 1 to 256"),
+        ([1, 77], "the source: token 1 is 77, expected 0 to 76"),
+        ([-1], "the source: token 0 is -1, expected 0 to 76"),
+    )
     for use in uses.values():
-        with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
-            use(None)
-        with pytest.raises(ValueError, match="the source has 0 tokens, expected 1 to 256"):
-            use([])
-        with pytest.raises(ValueError, match="the source has 257 tokens, expected 1 to 256"):
-            use([1] * 257)
-        with pytest.raises(ValueError, match="the source: token 1 is 77, expected 0 to 76"):
-            use([1, 77])
-        with pytest.raises(ValueError, match="the source: token 0 is -1, expected 0 to 76"):
-            use([-1])
+        for source, message in wrong:
+            with pytest.raises(ValueError, match=message):
+                use(source)
         with pytest.raises(ValueError, match="a source is given, but the model has no encoder"):
             use([1, 2], plain)
         with pytest.raises(TypeError):
@@ -417,10 +417,9 @@ def test_sources_that_a_model_cannot_read_are_named(models):
         plain.encode([1])
     with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
         session_of(model, [[1], [2]], [[1], None])
-    with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
-        session_of(plain, [[1]], None, model)
-    with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
-        beams(plain, model, [1, 2])
+    for draft in (lambda: session_of(plain, [[1]], None, model), lambda: beams(plain, model, [1, 2])):
+        with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
+            draft()
     session = session_of(model, [[1]], [[1]])
     session.finish(0)
     with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
@@ -463,14 +462,15 @@ def test_an_encoder_is_a_dict():
 
 
 def test_tensors_of_an_encoder_are_checked():
-    tensors = random_tensors(OTHER_SIZES)
-    name = "encoder.layers.1.attn_q.weight"
-    with pytest.raises(ValueError, match=f"tensor {name}: missing"):
-        build(OTHER_SIZES, {n: t for n, t in tensors.items() if n != name})
-    with pytest.raises(ValueError, match=rf"tensor {name}: shape is \(2, 2\), expected \(48, 40\)"):
-        build(OTHER_SIZES, tensors | {name: np.zeros((2, 2), np.float32)})
-    with pytest.raises(ValueError, match="tensor encoder.head: not part of a model"):
-        build(OTHER_SIZES, tensors | {"encoder.head": np.zeros((77, 40), np.float32)})
+    tensors, name = random_tensors(OTHER_SIZES), "encoder.layers.1.attn_q.weight"
+    for changed, message in (
+        ({name: None}, f"tensor {name}: missing"),
+        ({name: np.zeros((2, 2), np.float32)}, rf"tensor {name}: shape is \(2, 2\), expected \(48, 40\)"),
+        ({"encoder.head": np.zeros((77, 40), np.float32)}, "tensor encoder.head: not part of a model"),
+    ):
+        given = {n: tensor for n, tensor in (tensors | changed).items() if tensor is not None}
+        with pytest.raises(ValueError, match=message):
+            build(OTHER_SIZES, given)
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -481,9 +481,8 @@ def test_an_encoder_that_overflows_is_named(layer):
     message = rf"output of layer {layer} \(of 0 to 2\) of the encoder at position 0 is not finite"
     with pytest.raises(NotFiniteError, match=f"the model: the {message}"):
         model.encode([1, 2, 3])
-    session = session_of(model, [[1]], [[1, 2, 3]])
     with pytest.raises(NotFiniteError, match=f"the target: the {message}"):
-        session.prefill()
+        run_session(model, None, [[1]], sources=[[1, 2, 3]])
 
 
 @pytest.mark.slow
@@ -512,16 +511,7 @@ def test_threads_may_share_a_model():
     model = build(RELATIVE, random_tensors(RELATIVE))
     sources = [source_of(RELATIVE, 20 + 30 * i, i) for i in range(4)]
     wanted = [model.encode(source) for source in sources]
-    found: list[Any] = [None] * 4
-
-    def work(i: int) -> None:
-        for _ in range(20):
-            found[i] = model.encode(sources[i], n_threads=2)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for one, other in zip(found, wanted, strict=True):
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda source: model.encode(source, n_threads=2), sources * 20))
+    for one, other in zip(found, wanted * 20, strict=True):
         assert np.array_equal(one, other)

@@ -17,9 +17,8 @@ import pytest
 import specdec
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
-from specdec.models.families import encoder_decoder
 from worlds.canonical import step_by_step
-from worlds.families import ENCODER_DECODERS
+from worlds.families import CONFIGS, ENCODER_DECODERS, read_config
 
 pytestmark = pytest.mark.oracle
 
@@ -126,46 +125,34 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_every_architecture_with_an_encoder_has_a_case() -> None:
-    with_encoder = {*encoder_decoder.FAMILIES} - {"LamdaForCausalLM"}
+    with_encoder = {name for name, config in CONFIGS.items() if read_config(config, name).get("encoder")}
     assert {name.split()[0] for name in ENCODER_DECODERS} == with_encoder
 
 
-def test_the_reference_encodes_as_transformers(case: Case) -> None:
+def test_encoders_equal_transformers(case: Case) -> None:
+    """Those of the reference, of the core and of the core with OpenBLAS."""
     assert case.checkpoint.architecture == case.name.split()[0]
+    blas = specdec.load(case.folder, "f32", prefill="blas")
     for n_source, _ in case.lengths:
         source = case.source(n_source)
-        found = reference.encode(case.config, case.tensors, source.tolist())
-        assert_near(found, oracle_encoded(case.network, source))
-
-
-def test_the_logits_of_the_reference_equal_transformers(case: Case) -> None:
-    for n_source, n_text in case.lengths:
-        source, ids = case.source(n_source), case.text(n_text)
-        found = reference.logits(case.config, case.tensors, ids.tolist(), source=source.tolist())
-        assert_near(found, oracle_logits(case.network, source, ids))
-
-
-def test_the_core_encodes_as_transformers(case: Case) -> None:
-    for n_source, _ in case.lengths:
-        source = case.source(n_source)
-        assert_near(case.model.core.encode(source), oracle_encoded(case.network, source))
-
-
-def test_openblas_encodes_as_transformers(case: Case) -> None:
-    model = specdec.load(case.folder, "f32", prefill="blas")
-    for n_source, n_text in case.lengths:
-        source, ids = case.source(n_source), case.text(n_text)
-        assert_near(model.core.encode(source), oracle_encoded(case.network, source))
-        assert_near(model.logits(ids, source), oracle_logits(case.network, source, ids))
+        expected = oracle_encoded(case.network, source)
+        assert_near(reference.encode(case.config, case.tensors, source.tolist()), expected)
+        for model in (case.model, blas):
+            assert_near(model.core.encode(source), expected)
 
 
 def test_logits_equal_transformers(case: Case) -> None:
-    """A prompt at once, and token by token."""
+    """A prompt at once, and token by token; with OpenBLAS; those of the reference."""
+    blas = specdec.load(case.folder, "f32", prefill="blas")
     for n_source, n_text in case.lengths:
         source, ids = case.source(n_source), case.text(n_text)
+        expected = oracle_logits(case.network, source, ids)
         found = case.model.logits(ids, source)
-        assert_near(found, oracle_logits(case.network, source, ids))
+        assert_near(found, expected)
         assert np.array_equal(step_by_step(case.model.core, ids, source), found)
+        assert_near(blas.logits(ids, source), expected)
+        near = reference.logits(case.config, case.tensors, ids.tolist(), source=source.tolist())
+        assert_near(near, expected)
 
 
 def oracle_texts(case: Case, source: list[int], n_new: int, **options: Any) -> Any:
@@ -173,27 +160,18 @@ def oracle_texts(case: Case, source: list[int], n_new: int, **options: Any) -> A
     named = case.network.generation_config
     with torch.no_grad():
         return case.network.generate(
-            torch.tensor([source]),
-            max_new_tokens=n_new + len(case.model.decoder_start) - 1,
-            do_sample=False,
-            eos_token_id=None,
-            forced_eos_token_id=None,
-            pad_token_id=named.pad_token_id,
-            return_dict_in_generate=True,
-            output_scores=True,
-            **options,
-        )
-
-
-def test_texts_begin_as_the_files_say(case: Case) -> None:
-    named = case.network.generation_config
-    start = [named.decoder_start_token_id, named.forced_bos_token_id]
-    assert list(case.model.decoder_start) == [token for token in start if token is not None]
+            torch.tensor([source]), max_new_tokens=n_new + len(case.model.decoder_start) - 1, do_sample=False,
+            eos_token_id=None, forced_eos_token_id=None, pad_token_id=named.pad_token_id,
+            return_dict_in_generate=True, output_scores=True, **options,
+        )  # fmt: skip
 
 
 def test_greedy_texts_equal_transformers(case: Case) -> None:
     """Sources of unequal lengths in one batch, plain and by speculation."""
     sources = [case.source(n).tolist() for n in (3, 21, 40)]
+    named = case.network.generation_config
+    start = [named.decoder_start_token_id, named.forced_bos_token_id]
+    assert list(case.model.decoder_start) == [token for token in start if token is not None]
     options: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0, "ignore_eos": True}
     found = specdec.generate(case.model, None, sources, **options)
     guessed = specdec.generate(case.model, case.model, sources, gamma=3, **options)

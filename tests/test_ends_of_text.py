@@ -68,10 +68,9 @@ def write_fields(folder: Path, config: dict[str, Any], generation: dict[str, Any
 def theirs(folder: Path, prompt: list[int]) -> list[int]:
     """The greedy text of transformers, with everything that it begins with but the prompt of a decoder."""
     config = transformers.AutoConfig.from_pretrained(folder)
-    kind = (
-        transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    )
-    network = kind.from_pretrained(folder, attn_implementation="eager").float().eval()
+    kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+    auto = getattr(transformers, f"AutoModelFor{kind}")
+    network = auto.from_pretrained(folder, attn_implementation="eager").float().eval()
     found = network.generate(torch.tensor([prompt]), max_new_tokens=N_NEW, do_sample=False)[0].tolist()
     return found if config.is_encoder_decoder else found[len(prompt) :]
 

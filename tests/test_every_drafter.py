@@ -21,10 +21,10 @@ import scipy
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
+from distributions import embedded_llama2c, first_layers
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
-from exact import Tokens, cells, chain_law, first_tokens
+from exact import Tokens, cells, chain_distribution, first_tokens
 from grids import in_few_items
-from laws import embedded_llama2c, first_layers
 from sessions import Session
 from specdec import DecodingOptions, _core, reference
 from specdec.decoding.request import Request
@@ -343,7 +343,7 @@ def open_session(
 ) -> Session:
     """`n` sequences of one prompt that differ in their seeds."""
     has_source = world.target.config.encoder is not None
-    request = Request.prepare(
+    request = Request(
         world.target, draft, SOURCE if has_source else prompt,
         DecodingOptions(
             n=n, gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7, n_threads=1, **options
@@ -352,10 +352,10 @@ def open_session(
     )  # fmt: skip
     session = Session(
         world.target.core,
-        request.draft.describe(world.target),
+        request.drafting.description,
         [one.ids for one in request.prompts],
         sources=[beginning.source for beginning in request.prompts],
-        gamma=request.gamma,
+        gamma=request.drafting.gamma,
         max_new_tokens=n_new,
         sampling=request.sampling.core(),
         draft_sampling=request.draft_sampling.core(),
@@ -486,11 +486,11 @@ def test_verification_is_exact_for_what_is_proposed(
     assert -1e-9 < missing < 0.02
     if lenience < 1:
         for length in range(1, depth + 2):
-            plain = chain_law(target, length)
+            plain = chain_distribution(target, length)
             for new, p in first_tokens(dict(outputs), target, length).items():
                 assert p <= plain.get(new, 0.0) / lenience**length + 1e-10
     else:
-        wanted = chain_law(target, depth + 1)
+        wanted = chain_distribution(target, depth + 1)
         got = first_tokens(dict(outputs), target, depth + 1)
         assert max(abs(got.get(new, 0.0) - p) for new, p in wanted.items()) < max(missing, 0.0) + 1e-10
 

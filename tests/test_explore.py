@@ -14,12 +14,12 @@ import pytest
 import specdec
 from specdec import Explorer
 from specdec.errors import InputError, MissingPackageError
-from specdec.plot import explore as explore_module
 from toy_pair import load_pair
 
 pytestmark = pytest.mark.notebook
 
 PROMPT = "ab ab"
+Pair = tuple[specdec.Model, specdec.Model]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,20 +35,18 @@ def library() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
 
 
 @pytest.fixture
-def explorer(pair: tuple[specdec.Model, specdec.Model]) -> Explorer:
+def explorer(pair: Pair) -> Explorer:
     target, draft = pair
     drafts = {"model": draft, "copy": specdec.drafts.ContextCopy()}
     return specdec.explore(target, drafts, PROMPT, max_new_tokens=20, gamma=3, temperature=1.0, n_threads=1)
 
 
-def test_it_shows_the_run_of_its_settings(
-    pair: tuple[specdec.Model, specdec.Model], explorer: Explorer
-) -> None:
+def test_it_shows_the_run_of_its_settings(pair: Pair, explorer: Explorer) -> None:
     target, draft = pair
     out = specdec.generate(target, draft, PROMPT, gamma=3, temperature=1.0, max_new_tokens=20, seed=0)
     assert explorer.result.tokens == out.tokens
@@ -83,7 +81,7 @@ def test_the_figure_has_the_rounds_and_gamma(explorer: Explorer) -> None:
     assert explorer.png().startswith(b"\x89PNG")
 
 
-def test_plain_decoding_and_trees(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_plain_decoding_and_trees(pair: Pair) -> None:
     """Of the one there is no acceptance rate, of the others no curve."""
     target, draft = pair
     tree = specdec.drafts.ModelDraft(draft, tree=specdec.drafts.StaticTree((2, 1)))
@@ -119,9 +117,7 @@ def test_settings_that_are_refused_change_nothing(explorer: Explorer) -> None:
         ({"prompt": ["a", "b"]}, "prompt is several prompts; expected one"),
     ],
 )
-def test_arguments_out_of_range(
-    pair: tuple[specdec.Model, specdec.Model], options: dict[str, Any], message: str
-) -> None:
+def test_arguments_out_of_range(pair: Pair, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         specdec.explore(**{"target": pair[0], "draft": pair[1], "prompt": PROMPT, **options})
 
@@ -134,17 +130,15 @@ def test_without_a_kernel_the_figure_is_still(explorer: Explorer, monkeypatch: p
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
 
 
-def test_in_a_kernel_ipywidgets_is_needed(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explore_module, "_in_kernel", lambda: True)
+def test_in_a_kernel_ipywidgets_is_needed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.plot.explore._in_kernel", lambda: True)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     with pytest.raises(MissingPackageError, match="pip install ipywidgets matplotlib"):
         specdec.explore(*pair, PROMPT)
 
 
 def test_controls_decode_again(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explore_module, "_in_kernel", lambda: True)
+    monkeypatch.setattr("specdec.plot.explore._in_kernel", lambda: True)
     bundle = explorer._repr_mimebundle_()
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.widget().model_id
     controls, complaint, picture, text = explorer.widget().children

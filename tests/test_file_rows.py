@@ -11,27 +11,24 @@ import pytest
 
 import specdec
 from blocks import TYPES, f16_bytes, random_blocks
-from specdec import _core
+from compiled import Model, prompt_logits
 from specdec.checkpoints import open_checkpoint
-from specdec.models.checkpoints.file_tensor import FileRows
-from specdec.models.model_config import ModelConfig
-from worlds.canonical import LLAMA
+from worlds.canonical import LLAMA, random_tensors
 from worlds.folders import llama_config, llama_tensors, write_hf
 from worlds.gguf_files import CASES
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
 
 
-def same_models(ours: _core.Model, theirs: _core.Model) -> None:
+def same_models(ours: Model, theirs: Model) -> None:
     """Every matrix, and what is computed with the tables."""
-    for name, shape in _core.tensor_shapes(theirs.config).items():
-        if len(shape) == 2 and not name.endswith(("_embedding", "relative_bias")):
+    for name, tensor in random_tensors(theirs.config).items():
+        if tensor.ndim == 2 and not name.endswith(("_embedding", "relative_bias")):
             assert np.array_equal(ours.matrix(name), theirs.matrix(name)), name
     assert np.array_equal(ours.token_table(), theirs.token_table())
-    config = ModelConfig.from_canonical(theirs.config)
-    source = None if config.encoder is None else [3, 9, 4]
-    one, two = (specdec.Model(core, config, None, Path("made"), "made") for core in (ours, theirs))
-    assert np.array_equal(one.logits([5, 1, 8], source), two.logits([5, 1, 8], source))
+    source = None if theirs.config.get("encoder") is None else [3, 9, 4]
+    one, two = (prompt_logits(core, [5, 1, 8], source=source) for core in (ours, theirs))
+    assert np.array_equal(one, two)
 
 
 @pytest.mark.parametrize("name", ["llama", "gptneox", "gpt2", "mixtral", "gpt-oss", "phi3", "t5"])
@@ -44,11 +41,11 @@ def test_rows_that_the_core_reads_are_those_that_python_reads(
     if container == "gguf":
         path = specdec.convert(path, tmp_path / "model.gguf", "F32")
     checkpoint = open_checkpoint(path, tokenizer=False)
-    unread = [rows for _, rows, _ in checkpoint.unread_tensors() if isinstance(rows, FileRows)]
+    unread = [rows for _, rows, _ in checkpoint.unread_tensors() if not isinstance(rows, np.ndarray)]
     assert unread or name == "gpt2"
     for dtype, n_threads in (("f32", 1), ("int8", 3), ("bf16", 2)):
         made = [
-            _core.Model(checkpoint.config, tensors, dtype=dtype, n_threads=n_threads)
+            Model(checkpoint.config, tensors, dtype=dtype, n_threads=n_threads)
             for tensors in (checkpoint.unread_tensors(), checkpoint.tensors())
         ]
         same_models(*made)
@@ -60,7 +57,7 @@ def test_blocks_that_the_core_reads(tmp_path: Path, type: str) -> None:
     checkpoint = open_checkpoint(path, tokenizer=False)
     stored = checkpoint.stored
     made = [
-        _core.Model(checkpoint.config, tensors, dtype=checkpoint.dtype, formats=stored.formats, n_threads=2)
+        Model(checkpoint.config, tensors, dtype=checkpoint.dtype, formats=stored.formats, n_threads=2)
         for tensors in (checkpoint.unread_tensors(stored.blocks), checkpoint.tensors(stored.blocks))
     ]
     same_models(*made)
@@ -73,7 +70,7 @@ def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:
     weights = path / "model.safetensors"
     os.truncate(weights, weights.stat().st_size // 2)
     with pytest.raises(ValueError, match=r"tensor .*: its file ends before it, expected as many bytes as"):
-        _core.Model(checkpoint.config, (one for one in checkpoint.unread_tensors()))
+        Model(checkpoint.config, (one for one in checkpoint.unread_tensors()))
 
 
 @pytest.mark.parametrize("form", ["f32", "q5_0"])
@@ -83,16 +80,16 @@ def test_a_file_that_changes_while_the_core_reads(name: str, form: str) -> None:
     if not os.path.exists("/dev/urandom"):
         pytest.skip("needs a file that has other bytes whenever it is read")
     config = {**LLAMA, "d_model": 64}
-    changed = 0
+    changed, shapes = 0, random_tensors(config)
     with open("/dev/urandom", "rb") as file:
         for _ in range(50):
             tensors: list[Any] = []
-            for other, shape in _core.tensor_shapes(config).items():
-                rows = (file, 0, shape[0], shape[-1] * 4 if form == "f32" else shape[-1] // 32 * 22, None)
-                zeros = np.zeros(shape, np.float32)
-                tensors.append((other, rows, form) if other == name else (other, zeros, "f32"))
+            for other, array in shapes.items():
+                n, m = array.shape[0], array.shape[-1]
+                rows = (file, 0, n, m * 4 if form == "f32" else m // 32 * 22, None)
+                tensors.append((other, rows, form) if other == name else (other, 0 * array, "f32"))
             try:
-                _core.Model(config, tensors, formats={name: form} if form != "f32" else None)
+                Model(config, tensors, formats={name: form} if form != "f32" else None)
             except ValueError as error:
                 changed += f"tensor {name}: its numbers have changed while they were read" in str(error)
     assert changed
@@ -121,18 +118,17 @@ def test_the_first_bad_block_of_an_embedding_is_named(tmp_path: Path, place: str
         message = rf"token_embedding: element \[{bad}, {size * first}\] is .*, expected a finite number"
         with path.open("rb") as file, pytest.raises(ValueError, match=message):
             given = raw if place == "array" else (file, 0, n_rows, raw.shape[1], None)
-            _core.Model(config, [("token_embedding", given, kind)], formats={"token_embedding": form})
+            Model(config, [("token_embedding", given, kind)], formats={"token_embedding": form})
 
 
 def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:
-    config = {**LLAMA}
-    shape = _core.tensor_shapes(config)["token_embedding"]
+    shape = LLAMA["n_vocab"], LLAMA["d_model"]
     file = (tmp_path / "rows").open("wb+")
     file.truncate(4 * shape[0] * shape[1])
     order = np.arange(shape[0])
 
     def given(*rows: Any, form: str = "f32") -> None:
-        _core.Model(config, [("token_embedding", rows, form)])
+        Model(LLAMA, [("token_embedding", rows, form)])
 
     good = (file, 0, shape[0], 4 * shape[1], None)
     for rows, error, message in (

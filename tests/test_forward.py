@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
+import re
 import time
 
 import numpy as np
 import pytest
 
+import specdec
 from allocations import needs_hooks
+from compiled import (
+    Decoder,
+    Model,
+    in_instruction_sets,
+    prompt_logits,
+    token_logits,
+    trees_along,
+    weighed_scores,
+)
 from grids import in_few_items
-from specdec import _core, reference
+from specdec import reference
 from worlds.canonical import (
     DTYPES,
     ENCODER_DECODERS,
@@ -62,8 +70,8 @@ class Case:
         self.tolerance = max(TOLERANCE[dtype], TOLERANCE[cache_dtype])
         self.alone = step_by_step(self.model, self.ids, self.source)
 
-    def decoder(self, **options: int) -> _core.Decoder:
-        return _core.Decoder(self.model, source=self.source, **options)
+    def decoder(self, **options: int) -> Decoder:
+        return Decoder(self.model, source=self.source, capacity=N_IDS, **options)
 
 
 @pytest.fixture(scope="module", params=MARKED, ids="-".join)
@@ -73,7 +81,7 @@ def case(request):
 
 def test_prompts_and_steps_are_equal_and_near_the_reference(case):
     expected = reference.logits(case.config, case.tensors, case.ids, source=case.source, **case.formats)
-    prompt = case.decoder(capacity=N_IDS).prefill(case.ids, logits=True)
+    prompt = prompt_logits(case.model, case.ids, source=case.source)
     assert prompt.shape == (N_IDS, case.config["n_vocab"]) and prompt.dtype == np.float32
     np.testing.assert_allclose(prompt, expected, atol=case.tolerance)
     assert np.array_equal(prompt, case.alone)
@@ -84,8 +92,8 @@ def test_llama_by_its_one_page_reference(changes):
     config = LLAMA | changes
     tensors = random_tensors(config)
     ids = np.random.default_rng(9).integers(0, config["n_vocab"], 40).tolist()
-    found = _core.Decoder(build(config, tensors), capacity=40).prefill(ids, logits=True)
-    np.testing.assert_allclose(found, reference.llama_logits(config, tensors, ids), atol=TOLERANCE["f32"])
+    expected = reference.llama_logits(config, tensors, ids)
+    np.testing.assert_allclose(prompt_logits(build(config, tensors), ids), expected, atol=TOLERANCE["f32"])
 
 
 def test_soft_caps_are_tanh():
@@ -93,10 +101,8 @@ def test_soft_caps_are_tanh():
     tensors = random_tensors(LLAMA)
     ids = np.random.default_rng(8).integers(0, LLAMA["n_vocab"], 60).tolist()
     for cap in (0.5, 3.0, 100.0):
-        plain, capped = (
-            _core.Decoder(build(config, tensors), capacity=60).prefill(ids, logits=True)
-            for config in (LLAMA, LLAMA | {"logit_softcap": cap})
-        )
+        configs = LLAMA, LLAMA | {"logit_softcap": cap}
+        plain, capped = (prompt_logits(build(config, tensors), ids) for config in configs)
         ratio = plain / np.float32(cap)
         expected = cap * np.tanh(ratio.astype(np.float64))
         error = np.abs(capped - expected) / np.spacing(np.abs(expected).astype(np.float32))
@@ -109,8 +115,7 @@ def test_a_long_context_costs_neither_memory_nor_bits():
     short, long = (build(LLAMA | {"n_ctx": n}, tensors) for n in (N_IDS, 1 << 22))
     assert long.n_bytes == short.n_bytes
     ids = np.random.default_rng(8).integers(0, LLAMA["n_vocab"], N_IDS).tolist()
-    expected = _core.Decoder(short, capacity=N_IDS).prefill(ids, logits=True)
-    assert np.array_equal(_core.Decoder(long, capacity=4 * N_IDS).prefill(ids, logits=True), expected)
+    assert np.array_equal(prompt_logits(long, ids, capacity=4 * N_IDS), prompt_logits(short, ids))
 
 
 def test_many_layers_are_set_in_time_that_grows_with_their_number():
@@ -123,12 +128,7 @@ def test_many_layers_are_set_in_time_that_grows_with_their_number():
     assert time.thread_time() - start < 4.0
     for name in ("layers.0.attn_q.weight", "layers.1499.mlp_down.weight"):
         assert np.array_equal(model.matrix(name), tensors[name])
-    for name in (
-        "layers.1500.attn_q.weight",
-        "layers.01.attn_q.weight",
-        "layers.-1.attn_q.weight",
-        "layers.",
-    ):
+    for name in (*(f"layers.{i}.attn_q.weight" for i in ("1500", "01", "-1")), "layers."):
         with pytest.raises(ValueError, match="not a matrix of this model"):
             model.matrix(name)
 
@@ -138,11 +138,10 @@ def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
     errors = []
     for token in range(24):
         source = case.source and [case.source[token]]
-        (found,) = _core.Decoder(case.model, capacity=1, source=source).forward([token], [-1])
         (expected,) = reference.tree_logits(
             case.config, case.tensors, [], [token], [-1], source=source, **case.formats
         )
-        errors.append(np.abs(found - expected).max())
+        errors.append(np.abs(token_logits(case.model, token, source) - expected).max())
     assert np.median(errors) < 2e-5
 
 
@@ -150,7 +149,7 @@ def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("n_nodes", [2, 3, 5, 9, 12, 13, 25, 64])
 def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
-    decoder = case.decoder(capacity=N_IDS, max_nodes=n_nodes, n_threads=n_threads)
+    decoder = case.decoder(max_nodes=n_nodes, n_threads=n_threads)
     rows = []
     for first in range(0, N_IDS, n_nodes):
         chain = case.ids[first : first + n_nodes]
@@ -161,60 +160,35 @@ def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
 
 def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
     """Random trees grow beside the text; the kept path moves through the cache. Reference, too."""
-    ids, rng = case.ids, np.random.default_rng(3)
-    decoder = case.decoder(capacity=N_IDS, max_nodes=24, n_threads=2)
-    first, n_compared = 0, 0
-    while first < N_IDS - 8:
-        length = int(rng.integers(1, 7))
-        tokens, parents, path = [], [], []
-        for token in ids[first : first + length]:
-            for _ in range(int(rng.integers(0, 3)) if path else 0):  # wrong guesses anywhere in the tree
-                parents.append(int(rng.integers(0, len(tokens))))
-                tokens.append(int(rng.integers(0, case.config["n_vocab"])))
-            parents.append(path[-1] if path else -1)
-            path.append(len(tokens))
-            tokens.append(token)
+    decoder, n_compared = case.decoder(max_nodes=24, n_threads=2), 0
+    for first, tokens, parents, path in trees_along(case.ids, case.config["n_vocab"]):
         logits = decoder.forward(tokens, parents)
-        assert np.array_equal(logits[path], case.alone[first : first + length])
+        assert np.array_equal(logits[path], case.alone[first : first + len(path)])
         if first >= n_compared * 65:  # the reference computes the whole text: near its begin, middle and end
             n_compared += 1
-            expected = reference.tree_logits(
-                case.config, case.tensors, ids[:first], tokens, parents, source=case.source, **case.formats
-            )
+            tree = case.config, case.tensors, case.ids[:first], tokens, parents
+            expected = reference.tree_logits(*tree, source=case.source, **case.formats)
             np.testing.assert_allclose(logits, expected, atol=case.tolerance)
         decoder.keep(path)
         decoder.keep(path)  # idempotent
-        first += length
-        assert decoder.n_committed == first
+        assert decoder.n_committed == first + len(path)
     assert n_compared == 3
 
 
 def test_prompt_bits_do_not_depend_on_threads(case):
-    one, two, three = (
-        case.decoder(capacity=N_IDS, n_threads=n).prefill(case.ids, logits=True) for n in (1, 2, 3)
-    )
-    assert np.array_equal(one, two) and np.array_equal(one, three)
+    for n in (1, 2, 3):
+        assert np.array_equal(
+            prompt_logits(case.model, case.ids, n_threads=n, source=case.source), case.alone
+        )
 
 
 def test_instruction_sets_agree_bit_for_bit():
     """Kernels sum in one order on every set (docs/NUMERICS.md), so whole forwards agree in every format."""
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from test_forward import digests_of_all_variants\n"
-        "from specdec import _core; print(_core.kernels(), *digests_of_all_variants())"
-    )
-    digests = {}
-    for name in _core.available_kernels():
-        run = subprocess.run(
-            [sys.executable, "-c", program, os.path.dirname(__file__)],
-            env=os.environ | {"SPECDEC_KERNELS": name}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        used, *digests[name] = run.stdout.split()
-        assert used == name
-    assert "ref" in digests
-    for i, formats in enumerate(FORMATS):
-        found = {name: of_formats[i] for name, of_formats in digests.items()}
-        assert len(set(found.values())) == 1, (formats, found)
+    program = "import specdec, test_forward as t; print(specdec.kernels(), *t.digests_of_all_variants())"
+    found = {name: printed.split() for name, printed in in_instruction_sets(program).items()}
+    assert "ref" in found and all(used == name for name, (used, *_) in found.items())
+    for formats, *digests in zip(FORMATS, *(of_formats[1:] for of_formats in found.values()), strict=True):
+        assert len(set(digests)) == 1, formats
 
 
 @needs_hooks
@@ -228,7 +202,7 @@ def test_scores_become_weights(n_rows, n_chunks):
     scores[0, :, 3] = 1 + np.arange(n_rows)
     n_sum = rng.integers(0, 32 * n_chunks + 1, n_rows)
     n_sum[0] = 32 * n_chunks
-    weights, largest, sums = _core._weigh_scores(scores, 0.25, n_sum.tolist())
+    weights, largest, sums = weighed_scores(scores, 0.25, n_sum.tolist())
     weights = weights.reshape(scores.shape)
     by_lane = scores.reshape(n_chunks, n_rows, 2, 16)
     assert np.array_equal(largest, by_lane.max(axis=(0, 2)))
@@ -249,7 +223,7 @@ def digests_of_all_variants() -> list[str]:
         tensors, ids = random_tensors(config), [token % config["n_vocab"] for token in range(30)]
         for (dtype, cache_dtype), digest in zip(FORMATS, digests, strict=True):
             model = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
-            decoder = _core.Decoder(model, capacity=64, max_nodes=7, source=random_source(config))
+            decoder = Decoder(model, capacity=64, max_nodes=7, source=random_source(config))
             decoder.prefill(ids[:26])
             for token in ids[26:]:
                 decoder.forward([token], [-1])
@@ -261,24 +235,11 @@ def digests_of_all_variants() -> list[str]:
 
 
 def test_an_instruction_set_that_the_machine_lacks_is_refused():
-    available = _core.available_kernels()
+    available = specdec.available_kernels()
     for name in {"mmx", "avx2", "neon"} - set(available):  # one unknown, one of another processor
-        run = subprocess.run(
-            [sys.executable, "-c", "import specdec._core"],
-            env=os.environ | {"SPECDEC_KERNELS": name}, capture_output=True, text=True,
-        )  # fmt: skip
         message = f'ImportError: SPECDEC_KERNELS is "{name}", but this machine has: {", ".join(available)}'
-        assert run.returncode != 0 and run.stderr.endswith(message + "\n")
-
-
-def test_score_is_the_log_softmax_of_the_logits(case):
-    model, ids = case.model, case.ids
-    logits = case.decoder(capacity=N_IDS).prefill(ids, logits=True).astype(np.float64)
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    expected = log_probs[np.arange(N_IDS - 1), ids[1:]]
-    one, two = (_core.score(model, ids, n_threads=n, source=case.source) for n in (1, 2))
-    np.testing.assert_allclose(one, expected, atol=1e-9)
-    np.testing.assert_array_equal(one, two)
+        with pytest.raises(AssertionError, match=re.escape(message)):
+            in_instruction_sets("import specdec; specdec.kernels()", kernels=[name])
 
 
 class TestBadInput:
@@ -287,7 +248,7 @@ class TestBadInput:
         return build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
 
     def test_a_failed_forward_changes_nothing(self, model):
-        decoder = _core.Decoder(model, capacity=40, max_nodes=4)
+        decoder = Decoder(model, capacity=40, max_nodes=4)
         decoder.prefill(range(20))
         before = decoder.forward([1, 2], [-1, 0])
         for tokens, parents, message in [
@@ -305,7 +266,7 @@ class TestBadInput:
         assert np.array_equal(decoder.forward([1, 2], [-1, 0]), before)
 
     def test_a_path_must_hang_together(self, model):
-        decoder = _core.Decoder(model, capacity=40, max_nodes=4)
+        decoder = Decoder(model, capacity=40, max_nodes=4)
         decoder.forward([1, 2, 3], [-1, 0, 0])
         for path in ([1], [0, 1, 2], [0, 3], [-1]):
             with pytest.raises(ValueError, match="path"):
@@ -314,7 +275,7 @@ class TestBadInput:
         assert decoder.n_committed == 2
 
     def test_positions_end_with_the_context(self, model):
-        decoder = _core.Decoder(model, capacity=300, max_nodes=4)
+        decoder = Decoder(model, capacity=300, max_nodes=4)
         decoder.prefill([1] * 254)
         decoder.forward([1, 2], [-1, 0])
         with pytest.raises(ValueError, match="position is 256, expected below the context of 256"):
@@ -337,19 +298,12 @@ class TestBadWeights:
             tensor.flat[-1] = value
             self.fails(f"tensor {name}: element .* expected a finite number", **{name: tensor})
 
-    def test_missing(self):
+    def test_missing_unexpected_and_of_another_shape(self):
         self.fails("tensor layers.2.attn_k.weight: missing", **{"layers.2.attn_k.weight": None})
-
-    def test_unexpected(self):
-        self.fails(
-            "tensor layers.9.attn_k.weight: not part", **{"layers.9.attn_k.weight": np.zeros((1, 1), "f")}
-        )
-
-    def test_shape(self):
-        self.fails(
-            r"shape is \(48, 16\), expected \(16, 48\)", **{"layers.0.attn_v.weight": np.zeros((48, 16), "f")}
-        )
-        self.fails(r"shape is \(16,\), expected \(16, 48\)", **{"layers.0.attn_v.weight": np.zeros(16, "f")})
+        self.fails("layers.9.attn_k.weight: not part", **{"layers.9.attn_k.weight": np.zeros((1, 1), "f")})
+        for shape, found in (((48, 16), r"\(48, 16\)"), ((16,), r"\(16,\)")):
+            weights = {"layers.0.attn_v.weight": np.zeros(shape, "f")}
+            self.fails(rf"shape is {found}, expected \(16, 48\)", **weights)
 
     @pytest.mark.parametrize(
         ("field", "value", "message"),
@@ -409,7 +363,7 @@ def test_half_formats_are_read_exactly(format, dtype):
     else:
         halves = {n: (t.view(np.uint32) >> 16).astype(np.uint16) for n, t in tensors.items()}
         wide = {n: (t.astype(np.uint32) << 16).view(np.float32) for n, t in halves.items()}
-    model = _core.Model(config, [(n, t, format) for n, t in halves.items()], dtype=dtype)
+    model = Model(config, [(n, t, format) for n, t in halves.items()], dtype=dtype)
     ids = list(range(20))
     assert np.array_equal(step_by_step(model, ids), step_by_step(build(config, wide, dtype=dtype), ids))
 
@@ -420,7 +374,5 @@ def test_strided_tensors_are_read_in_place(dtype):
     tensors = random_tensors(config)
     strided = {n: np.asfortranarray(t) if t.ndim == 2 else np.repeat(t, 2)[::2] for n, t in tensors.items()}
     ids = list(range(20))
-    assert np.array_equal(
-        step_by_step(build(config, strided, dtype=dtype), ids),
-        step_by_step(build(config, tensors, dtype=dtype), ids),
-    )
+    found, expected = (step_by_step(build(config, ts, dtype=dtype), ids) for ts in (strided, tensors))
+    assert np.array_equal(found, expected)

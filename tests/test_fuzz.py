@@ -6,7 +6,6 @@ tests/fuzz/README.md says what must hold of each.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
+import specdec
 from fuzz import http_requests
 from fuzz.cases import CASES, cases, damaged_files
 from fuzz.drafts import descriptions, draw_draft
@@ -25,7 +25,6 @@ from fuzz.http_requests import requests
 from fuzz.peft_folders import module_shapes
 from fuzz.running import Case, Failure, check
 from fuzz.settings import distribution_after, hangs_on_rounding
-from specdec import _core
 from worlds.draws import Draws
 
 TESTS = Path(__file__).parent
@@ -134,9 +133,6 @@ def test_a_draft_is_made_smaller_as_long_as_it_fails() -> None:
 
 
 def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.decoding import request
-    from specdec.models.checkpoints import peft_folder
-
     adapter = {"fields": {"r": 3, "lora_alpha": 6}, "modules": ["model.layers.0.mlp.up_proj"], "seed": 1}
     folders = {
         "check": "peft", "architecture": "LlamaForCausalLM", "adapters": [adapter], "dtype": "f32",
@@ -148,10 +144,10 @@ def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest
     }  # fmt: skip
     assert check(folders) == check(texts) == "passed"
     with monkeypatch.context() as broken:
-        broken.setattr(peft_folder, "_of_module", lambda *_: (3, "r"))
+        broken.setattr("specdec.models.checkpoints.peft_folder._of_module", lambda *_: (3, "r"))
         with pytest.raises(Failure, match="logits of an adapter merged are .* off PEFT's sum"):
             check(folders)
-    monkeypatch.setattr(request, "adapted_models", lambda *_, **__: None)
+    monkeypatch.setattr("specdec.decoding.request.adapted_models", lambda *_, **__: None)
     with pytest.raises(Failure, match="logprobs are not those"):
         check(texts)
 
@@ -214,13 +210,6 @@ def test_a_wrong_distribution_is_a_difference(monkeypatch: pytest.MonkeyPatch) -
         check(case)
 
 
-def test_the_makefile_has_the_options() -> None:
-    text = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"^fuzz:\n((?:\t.*\n)+)", text, re.MULTILINE)
-    for name in ("EXAMPLES", "SEED", "PROCESSES"):
-        assert name in recipe
-
-
 def test_a_cut_between_tokens_that_rounding_swaps_is_noticed() -> None:
     """Two tokens a last bit apart are equal for the core, which keeps the lower id, not for the reference."""
     near = np.array([-3.0, 2e-3, np.nextafter(np.float32(2e-3), np.float32(1.0)), -1.0], np.float32)
@@ -228,7 +217,7 @@ def test_a_cut_between_tokens_that_rounding_swaps_is_noticed() -> None:
     for cut in ({"top_k": 1}, {"top_p": 0.4}):
         how = {"temperature": 1.0, **cut}
         assert hangs_on_rounding(how, near, [0], 1) and not hangs_on_rounding(how, apart, [0], 1), cut
-        found = [_core.distribution(near, **how), distribution_after(how, near, [0], 1)]
+        found = [specdec.distribution(near, **how), distribution_after(how, near, [0], 1)]
         assert [each.argmax() for each in found] == [1, 2]
     assert hangs_on_rounding({"temperature": 1.0, "min_p": 1.0}, near, [0], 1)
     for how in ({"temperature": 1.0, "top_k": 2}, {"temperature": 1.0}, {"top_k": 1}):

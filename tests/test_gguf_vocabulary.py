@@ -15,30 +15,19 @@ from gguf import GGUFReader, GGUFWriter
 
 from refusals import refuses_field
 from specdec.errors import TokenizerError
-from specdec.models.checkpoints.file_tensor import OpenedFile
-from specdec.models.checkpoints.gguf_file import GGUFFile
-from specdec.models.tokenizer.gguf_vocabulary import WORDS, read_vocabulary, word_steps
 from specdec.tokenizer import load_tokenizer
+from tensor_files import GGUF_WORDS, cut_into_words, gguf_metadata, gguf_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 TEXTS = [
-    "Hello world",
-    "  two  spaces and\ttabs\n\nnew lines \r\n",
-    "it's DON'T we'LL 1234567 12 3.14",
-    "Ünïcödé ß 東京タワー 한국어 العربية हिन्दी",
-    "emoji 😀👩‍👩‍👧 🇫🇷",
-    "def f(x):\n    return x**2 # comment",
-    "",
-    "a",
-    "\n",
-    "   ",
-    "trailing   ",
-    "“quotes” – dash… £5",
-]
+    "Hello world", "  two  spaces and\ttabs\n\nnew lines \r\n", "it's DON'T we'LL 1234567 12 3.14",
+    "Ünïcödé ß 東京タワー 한국어 العربية हिन्दी", "emoji 😀👩‍👩‍👧 🇫🇷",
+    "def f(x):\n    return x**2 # comment", "", "a", "\n", "   ", "trailing   ", "“quotes” – dash… £5",
+]  # fmt: skip
 
 
-def written(path: Path, model: str, tokens: list[str], **fields: Any) -> GGUFFile:
+def written(path: Path, model: str, tokens: list[str], **fields: Any) -> Path:
     """A file with a vocabulary alone."""
     writer = GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
@@ -48,37 +37,24 @@ def written(path: Path, model: str, tokens: list[str], **fields: Any) -> GGUFFil
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    return GGUFFile(OpenedFile(path))
+    return path
 
 
-def llama2(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
+def llama2(path: Path, shared: Path) -> tuple[Path, Any]:
     file = shared / "data" / "tokenizers" / "llama2_tokenizer.model"
     library = sentencepiece.SentencePieceProcessor(model_file=str(file))
     n = library.vocab_size()
-    kinds = [
-        UNKNOWN
-        if library.is_unknown(i)
-        else CONTROL
-        if library.is_control(i)
-        else BYTE
-        if library.is_byte(i)
-        else NORMAL
-        for i in range(n)
-    ]
-    return written(
-        path,
-        "llama",
-        [library.id_to_piece(i) for i in range(n)],
-        token_scores=[library.get_score(i) for i in range(n)],
-        token_types=kinds,
-        bos_token_id=1,
-        eos_token_id=2,
-        unk_token_id=0,
-    ), load_tokenizer(file)
+    kinds = [BYTE if library.is_byte(i) else NORMAL for i in range(n)]
+    kinds[:3] = [UNKNOWN, CONTROL, CONTROL]
+    path = written(
+        path, "llama", [library.id_to_piece(i) for i in range(n)], token_types=kinds,
+        token_scores=[library.get_score(i) for i in range(n)], bos_token_id=1, eos_token_id=2, unk_token_id=0,
+    )  # fmt: skip
+    return path, load_tokenizer(file)
 
 
-def byte_level(name: str, pre: str) -> Callable[[Path, Path], tuple[GGUFFile, Any]]:
-    def make(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
+def byte_level(name: str, pre: str) -> Callable[[Path, Path], tuple[Path, Any]]:
+    def make(path: Path, shared: Path) -> tuple[Path, Any]:
         folder = shared / "data" / "tokenizers"
         vocab = json.loads((folder / f"{name}_vocab.json").read_text())
         merges = (folder / f"{name}_merges.txt").read_text(encoding="utf-8").split("\n")
@@ -89,15 +65,10 @@ def byte_level(name: str, pre: str) -> Callable[[Path, Path], tuple[GGUFFile, An
             if mark not in vocab:
                 tokens.append(mark)
                 kinds.append(CONTROL)
-        file = written(
-            path,
-            "gpt2",
-            tokens,
-            tokenizer_pre=pre,
-            token_types=kinds,
-            token_merges=[merge for merge in merges if merge and not merge.startswith("#version")],
-            eos_token_id=tokens.index("<|endoftext|>"),
-        )
+        merges = [merge for merge in merges if merge and not merge.startswith("#version")]
+        lists = {"token_types": kinds, "token_merges": merges}
+        end = tokens.index("<|endoftext|>")
+        file = written(path, "gpt2", tokens, tokenizer_pre=pre, eos_token_id=end, **lists)
         own = path.parent / "folder"
         own.mkdir()
         for part in ("vocab.json", "merges.txt"):
@@ -109,7 +80,7 @@ def byte_level(name: str, pre: str) -> Callable[[Path, Path], tuple[GGUFFile, An
     return make
 
 
-def t5(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
+def t5(path: Path, shared: Path) -> tuple[Path, Any]:
     file = shared / "data" / "tokenizers" / "t5-small.tokenizer.json"
     values = json.loads(file.read_text())
     pieces = values["model"]["vocab"]
@@ -119,67 +90,50 @@ def t5(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
         UNKNOWN if i == values["model"]["unk_id"] else CONTROL if i in special else NORMAL
         for i in range(len(pieces))
     ]
-    return written(
-        path,
-        "t5",
-        [piece for piece, _ in pieces],
-        token_scores=[score for _, score in pieces],
-        token_types=kinds,
-        precompiled_charsmap=charsmap,
-        eos_token_id=1,
-        unk_token_id=values["model"]["unk_id"],
-        add_space_prefix=True,
-        remove_extra_whitespaces=True,
-    ), load_tokenizer(file)
+    path = written(
+        path, "t5", [piece for piece, _ in pieces], token_scores=[score for _, score in pieces],
+        token_types=kinds, precompiled_charsmap=charsmap, eos_token_id=1,
+        unk_token_id=values["model"]["unk_id"], add_space_prefix=True, remove_extra_whitespaces=True,
+    )  # fmt: skip
+    return path, load_tokenizer(file)
 
 
 @pytest.mark.parametrize("kind", ["llama2", "gpt2", pytest.param("qwen2.5", marks=pytest.mark.slow), "t5"])
 def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, shared: Path, kind: str) -> None:
-    make = {
-        "llama2": llama2,
-        "gpt2": byte_level("gpt2", "gpt-2"),
-        "qwen2.5": byte_level("qwen2.5", "qwen2"),
-        "t5": t5,
-    }
+    of_bpe = {"gpt2": byte_level("gpt2", "gpt-2"), "qwen2.5": byte_level("qwen2.5", "qwen2")}
+    make = of_bpe | {"llama2": llama2, "t5": t5}
     file, expected = make[kind](tmp_path / "vocabulary.gguf", shared)
-    found = read_vocabulary(file, file.path)
-    assert found is not None
+    found, _ = gguf_tokenizer(file)
     texts = [*TEXTS, (shared / "data" / "tinystories" / "tiny.txt").read_text()[:20_000]]
     if kind == "t5":  # transformers' own file drops spaces of other lengths than the model's
         texts = [text for text in texts if "  " not in text and "\n" not in text and text.strip() == text]
     for text in texts:
         ids = expected.encode(text, add_bos=False)
-        assert found.tokenizer.encode(text, add_bos=False) == ids, text
+        assert found.encode(text, add_bos=False) == ids, text
         if not (kind == "t5" and 2 in ids):  # SentencePiece writes a mark for what is unknown
-            assert found.tokenizer.decode(ids) == expected.decode(ids)
-    assert found.tokenizer.encode("a", add_bos=True)[0] == 1 if kind == "llama2" else True
+            assert found.decode(ids) == expected.decode(ids)
+    assert found.encode("a", add_bos=True)[0] == 1 if kind == "llama2" else True
 
 
 def test_the_reader_of_the_package_finds_the_same(tmp_path: Path) -> None:
     lists = {"token_types": [3, 1, 4], "token_scores": [0.0, -1.5, 2.0], "token_merges": ["a b", "ä c"]}
     rest = {"bos_token_id": 2, "add_bos_token": True, "chat_template": "{{ x }}", "tokenizer_pre": "gpt-2"}
     file = written(tmp_path / "vocabulary.gguf", "gpt2", ["<s>", "ä", "\n"], **lists, **rest)
-    fields = GGUFReader(file.path).fields
-    keys = [key for key in fields if not key.startswith("GGUF.")]
-    assert list(file) == keys and len(keys) > 8
-    for key in keys:
-        value, expected = file.get(key), fields[key].contents()
-        assert (value.tolist() if isinstance(value, np.ndarray) else value) == expected
+    fields = GGUFReader(file).fields
+    expected = {key: field.contents() for key, field in fields.items() if not key.startswith("GGUF.")}
+    found = gguf_metadata(file)
+    assert found == expected and list(found) == list(expected) and len(found) > 8
 
 
 def test_control_tokens_are_looked_for_in_a_text(tmp_path: Path, shared: Path) -> None:
     file, _ = llama2(tmp_path / "vocabulary.gguf", shared)
-    found = read_vocabulary(file, file.path)
-    assert found is not None and found.special_tokens == {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-    }
+    found, special = gguf_tokenizer(file)
+    assert special == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     library = sentencepiece.SentencePieceProcessor(
         model_file=str(shared / "data" / "tokenizers" / "llama2_tokenizer.model")
     )
     expected = [1, *library.encode("[INST] hi"), 2, *library.encode(" there")]
-    assert found.tokenizer.encode("<s>[INST] hi</s> there", add_bos=False) == expected
+    assert found.encode("<s>[INST] hi</s> there", add_bos=False) == expected
 
 
 def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
@@ -190,18 +144,15 @@ def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
     options: dict[str, Any] = {"token_scores": scores, "token_types": kinds, "add_space_prefix": False}
     for named, ends in ({"eos_token_id": 5, "bos_token_id": 7}, (5,)), ({"eot_token_id": 4}, (4,)):
         file = written(tmp_path / "vocabulary.gguf", "llama", pieces, **options, **named)
-        vocabulary = read_vocabulary(file, file.path)
-        assert vocabulary is not None
-        tokenizer = vocabulary.tokenizer
+        tokenizer, _ = gguf_tokenizer(file)
         assert tokenizer.eos_ids == ends
         assert tokenizer.encode("<|im_start|>a<|im_end|>b", add_bos=False) == [3, 7, 4, 8]
         assert tokenizer.decode([3, 7, 4, 8]) == "<|im_start|>ab"
-        special = tokenizer.special_tokens()  # type: ignore[attr-defined]
+        special = tokenizer.special_tokens()
         assert ("<stop>" in special) == (5 in ends) and "a" not in special and "<b>" not in special
     vocab = {char: i for i, char in enumerate(["a", "<", "|", "e", "n", "d", ">", "<|end|>", "ae"])}
     file = written(tmp_path / "b.gguf", "gpt2", list(vocab), tokenizer_pre="gpt-2", token_merges=["a e"])
-    found = read_vocabulary(file, file.path)
-    assert found is not None and found.tokenizer.encode("a<|end|>a") == [0, 7, 0]
+    assert gguf_tokenizer(file)[0].encode("a<|end|>a") == [0, 7, 0]
 
 
 def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tmp_path: Path) -> None:
@@ -214,8 +165,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
         tmp_path / "vocabulary.gguf", "llama", pieces, token_types=kinds, add_space_prefix=False,
         token_scores=[-float(i) for i in range(len(pieces))],
     )  # fmt: skip
-    found = read_vocabulary(file, file.path)
-    assert found is not None
+    found, _ = gguf_tokenizer(file)
     longest = sorted({piece: i for i, piece in enumerate(pieces) if kinds[i] == CONTROL}.items(), key=len)
     table = dict(longest)
     rng = np.random.default_rng(2)
@@ -226,7 +176,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
             mark = max((mark for mark in table if rest.startswith(mark)), key=len, default=None)
             expected.append(rest[0] if mark is None else mark)
             rest = rest[len(expected[-1]) :]
-        ids_found = found.tokenizer.encode(text, add_bos=False)
+        ids_found = found.encode(text, add_bos=False)
         assert [pieces[i] for i in ids_found] == expected, text
 
 
@@ -252,17 +202,11 @@ def cut(text: str, steps: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("pre", sorted(WORDS))
+@pytest.mark.parametrize("pre", sorted(GGUF_WORDS))
 def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) -> None:
-    words = word_steps(WORDS[pre])
-    for text in [
-        *TEXTS,
-        "1234567890 12 x12,345.6",
-        "«Ёлки» ÅÄÖ ǅ ﬁ Ａｂ！？ ‘x’ 、。",
-        "a\r\nb\n\n c  \t d ",
-    ]:
-        places = [place for _, place in words.pre_tokenize_str(text)]
-        assert [text[begin:end] for begin, end in places] == cut(text, WORDS[pre])
+    odd = ["1234567890 12 x12,345.6", "«Ёлки» ÅÄÖ ǅ ﬁ Ａｂ！？ ‘x’ 、。", "a\r\nb\n\n c  \t d "]
+    for text in TEXTS + odd:
+        assert cut_into_words(text, pre) == cut(text, GGUF_WORDS[pre])
 
 
 @pytest.mark.parametrize(
@@ -270,8 +214,8 @@ def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) 
     [
         (
             "deepseek-llm",
-            "Hi there, Ünï 42 日本!\n",
-            ["Hi", " there", ",", " Ü", "n", "ï", " ", "42", " ", "日本", "!", "\n"],
+            "Hi, Ünï 42 日本!\n",
+            ["Hi", ",", " Ü", "n", "ï", " ", "42", " ", "日本", "!", "\n"],
         ),
         ("seed-coder", "x12 (a)\n\n", ["x", "1", "2", " (", "a", ")", "\n\n"]),
         ("superbpe", "a b1234567 c", ["a b", "1", "234", "567", " c"]),
@@ -284,8 +228,7 @@ def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) 
     ],
 )
 def test_words_of_pre_tokenizers(pre: str, text: str, words: list[str]) -> None:
-    places = [place for _, place in word_steps(WORDS[pre]).pre_tokenize_str(text)]
-    assert [text[begin:end] for begin, end in places] == words
+    assert cut_into_words(text, pre) == words
 
 
 LISTS: dict[str, Any] = {"token_scores": [0.0] * 3, "token_types": [UNKNOWN, NORMAL, NORMAL]}
@@ -306,12 +249,12 @@ LISTS: dict[str, Any] = {"token_scores": [0.0] * 3, "token_types": [UNKNOWN, NOR
 )
 def test_bad_vocabularies(tmp_path: Path, model: str, fields: dict[str, Any], field: str) -> None:
     file = written(tmp_path / "vocabulary.gguf", model, ["<unk>", "a", "b"], **fields)
-    with refuses_field(file.path, f"tokenizer.ggml.{field}", TokenizerError):
-        read_vocabulary(file, file.path)
+    with refuses_field(file, f"tokenizer.ggml.{field}", TokenizerError):
+        gguf_tokenizer(file)
 
 
 def test_merges_that_make_no_token(tmp_path: Path) -> None:
     fields = {"tokenizer_pre": "gpt-2", "token_merges": ["x y"]}
     file = written(tmp_path / "vocabulary.gguf", "gpt2", ["<unk>", "a", "b"], **fields)
     with pytest.raises(TokenizerError, match="vocabulary.gguf: not a BPE vocabulary"):
-        read_vocabulary(file, file.path)
+        gguf_tokenizer(file)

@@ -25,6 +25,7 @@ import numpy as np
 import specdec
 from worlds.canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
 from descriptions import by_method
+from sessions import read_prompts
 import drafters
 from drafters import DRAFTS, World
 from specdec import _core
@@ -84,7 +85,7 @@ for config in VARIANTS.values() if by_default else ():
     model, friend = build(config, random_tensors(config)), build(config, perturbed(random_tensors(config)))
     for draft in (None, friend):
         found = _core.BeamSearch(model, draft, [1, 2, 3], width=3, draft_width=7, gamma=4, max_new_tokens=40)
-        found.prefill()
+        read_prompts(found)
         while found.round():
             pass
 print("done")

@@ -1,4 +1,4 @@
-"""`specdec.drafts.Heads`: what each head predicts, in every form, against the papers in plain NumPy."""
+"""`specdec.drafts.Heads`: what each head predicts, in every variant, against the papers in plain NumPy."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ import numpy as np
 import pytest
 
 import specdec
-from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from sessions import Session
-from specdec import PromptCache, _core, drafts, reference
-from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.heads.draft import pack_heads
+from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
+from refusals import refuses
+from specdec import PromptCache, drafts, reference
 from toy_pair import load_pair
-from worlds.canonical import VARIANTS, random_tensors, with_drafts
+from worlds.canonical import VARIANTS, random_tensors
 from worlds.encoder_decoders import EncoderDecoder, model_of
 from worlds.folders import llama_config, tensors_for, write_hf
-from worlds.learned import heads_logits, random_heads
+from worlds.learned import (
+    all_records,
+    check_distributions,
+    heads_logits,
+    learned_weights,
+    open_session,
+    random_heads,
+    tensors_of,
+)  # fmt: skip
 
 PROMPT = [5, 9, 5, 9, 30, 5, 9]
 SOURCE = [3, 7, 4, 9]
 QUICK = "parallel-one-norm-without-bias"  # has a factor of the logits
+SHORT: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -34,52 +41,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
-def open_session(
-    target: specdec.Model,
-    description: Any,
-    prompts: list[list[int]],
-    *,
-    n_new: int,
-    gamma: int = 3,
-    **options: Any,
-) -> Session:
-    """A session that samples at temperature 1, with the prompts read."""  # fmt: skip
-    sampling = {"temperature": 1.0}
-    options = {"n_threads": 1, "sampling": sampling, "draft_sampling": sampling, **options}
-    seeds = [(3, i) for i in range(len(prompts))]
-    session = Session(
-        target.core, description, prompts, gamma=gamma, max_new_tokens=n_new, seeds=seeds, **options
-    )
-    session.prefill()
-    return session
+def drafted(target: specdec.Model, draft: Any, prompts: list[list[int]], **options: Any) -> list[Any]:
+    """All records of a batch at temperature 1."""
+    return all_records(open_session(target, draft, prompts, **({"max_new_tokens": 12} | options)))
 
 
-def drafted(
-    target: specdec.Model,
-    draft: Any,
-    prompts: list[list[int]],
-    *,
-    n_new: int = 12,
-    gamma: int | None = None,
-    source: Any = None,
-    n_threads: int = 1,
-) -> list[dict[str, Any]]:
-    """All records of a batch at temperature 1."""  # fmt: skip
-    sources = None if source is None else [source] * len(prompts)
-    session = with_drafts(
-        open_session(
-            target, draft.describe(target), prompts, n_new=n_new, gamma=gamma or draft.gamma, sources=sources,
-            n_threads=n_threads,
-        )
-    )  # fmt: skip
-    records = []
-    while found := session.round():
-        records += found
-    session.close()
-    return records
-
-
-FORMS: dict[str, dict[str, Any]] = {
+VARIANTS_OF_HEADS: dict[str, dict[str, Any]] = {
     "own": {"n_blocks": 2},
     "shared": {"shared_output": True, "n_heads": 4},
     "some tokens": {"tokens": [7, 3, 60, 9, 30, 5]},
@@ -88,44 +55,40 @@ FORMS: dict[str, dict[str, Any]] = {
     "seen, shared, without blocks": {"see_guesses": True, "shared_output": True, "n_blocks": 0},
 }
 TREES: dict[str, Any] = {
-    "chain": None,
-    "chains": drafts.ParallelChains(3),
-    "tree": drafts.StaticTree((3, 1, 2)),
-}
+    "chain": None, "chains": drafts.ParallelChains(3), "tree": drafts.StaticTree((3, 1, 2))
+}  # fmt: skip
 
 
-def check_laws(
-    target: specdec.Model, weights: LearnedWeights, tree: Any, source: Any = None, **options: Any
+def check_heads(
+    target: specdec.Model, weights: Any, tree: Any = None, source: Any = None, **options: Any
 ) -> int:
-    """Each guess is drawn from the law that NumPy gives its place; returns how many there are."""
-    prompts, n = [PROMPT, PROMPT[2:]], 0
-    texts = [list(prompt) for prompt in prompts]
-    for record in drafted(target, drafts.Heads(weights, tree=tree), prompts, source=source, **options):
-        text = texts[record["sequence"]]
-        paths: list[list[int]] = [[]]
-        for token, parent, law in zip(
-            record["drafted"], record["parents"], record["draft_probs"][1:], strict=True
-        ):
-            wanted = reference.distribution(heads_logits(weights, target, text, paths[parent], source), 1.0)
-            np.testing.assert_allclose(law, wanted, rtol=2e-4, atol=1e-7)
-            paths.append([*paths[parent], token])
-            n += 1
-        text += record["tokens"]
-    return n
+    """Each draft token is drawn from the distribution that NumPy computes; returns how many there are."""
+    prompts = [PROMPT, PROMPT[2:]]
+
+    def expected(text: list[int], path: list[int]) -> Any:
+        return reference.distribution(heads_logits(weights, target, text, path, source), 1.0)
+
+    sources = None if source is None else [source] * len(prompts)
+    draft = drafts.Heads(weights, tree=tree)
+    return check_distributions(
+        target, draft, prompts, expected, rtol=2e-4, atol=1e-7, sources=sources, max_new_tokens=12, **options
+    )[0]
 
 
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("variant", VARIANTS_OF_HEADS)
 @pytest.mark.grid
-def test_guesses_have_the_law_of_their_heads(target: specdec.Model, form: str, tree: str) -> None:
-    assert check_laws(target, random_heads(target, **FORMS[form]), TREES[tree], n_threads=2) > 20
+def test_nodes_are_drawn_from_their_heads(target: specdec.Model, variant: str, tree: str) -> None:
+    heads = random_heads(target, **VARIANTS_OF_HEADS[variant])
+    assert check_heads(target, heads, TREES[tree], n_threads=2) > 20
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_batch_changes_no_bit_of_a_guess(target: specdec.Model, form: str) -> None:
-    """The law of each node alone, and in a batch of texts of other lengths on other threads."""
+@pytest.mark.parametrize("variant", VARIANTS_OF_HEADS)
+def test_a_batch_changes_no_bit_of_a_distribution(target: specdec.Model, variant: str) -> None:
+    """Of each node alone, and in a batch of texts of other lengths on other threads."""
     for tree in (None, drafts.StaticTree((2, 2))):
-        draft = drafts.Heads(random_heads(target, **FORMS[form]), tree=tree, dtype="bf16")
+        heads = random_heads(target, **VARIANTS_OF_HEADS[variant])
+        draft = drafts.Heads(heads, tree=tree, dtype="bf16")
         alone = drafted(target, draft, [PROMPT])
         batch = drafted(target, draft, [PROMPT, [5], PROMPT[3:]], n_threads=3)
         for one, other in zip(alone, (r for r in batch if r["sequence"] == 0), strict=True):
@@ -138,61 +101,57 @@ def test_a_batch_changes_no_bit_of_a_guess(target: specdec.Model, form: str) -> 
 )
 def test_heads_of_every_kind_of_target(name: str) -> None:
     """The shared output with its bias, scale and cap, and embeddings as the table has them."""
-    config = VARIANTS[name]
-    model = model_of(config, random_tensors(config))
+    model = model_of(VARIANTS[name], random_tensors(VARIANTS[name]))
     check_shared_output(model)
-    assert check_laws(model, random_heads(model, see_guesses=True), None) > 0
+    assert check_heads(model, random_heads(model, see_guesses=True)) > 0
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
 def test_the_output_is_shared_in_every_number_format(dtype: str) -> None:
-    config = VARIANTS[QUICK]
-    check_shared_output(model_of(config, random_tensors(config), dtype=dtype))
+    check_shared_output(model_of(VARIANTS[QUICK], random_tensors(VARIANTS[QUICK]), dtype=dtype))
 
 
 def check_shared_output(model: specdec.Model) -> None:
-    """Behind blocks of zeros it gives the target's logits, of all tokens or of some, to the bit."""
+    """After blocks of zeros it gives the target's logits, of all tokens or of some, to the bit."""
     weights = random_heads(model, shared_output=True, n_heads=1)
-    for tensor in weights._held.values():
-        tensor.array()[...] = 0.0
+    for tensor in tensors_of(weights).values():
+        tensor[...] = 0.0
     tokens = np.array([70, 3, 31, 32, 9, 100, 64], np.int32)
     logits = model.logits(PROMPT[:-1])[-1]
     few = np.full_like(logits, -np.inf)
     few[tokens] = logits[tokens]
-    for some, wanted in ((None, logits), (tokens, few)):
+    for some, expected in ((None, logits), (tokens, few)):
         draft = drafts.Heads(replace(weights, tokens=some))
-        law = drafted(model, draft, [PROMPT], n_new=2)[0]["draft_probs"][1]
-        assert np.array_equal(law, _core.distribution(wanted, temperature=1.0))
+        found = drafted(model, draft, [PROMPT], max_new_tokens=2)[0]["draft_probs"][1]
+        assert np.array_equal(found, specdec.distribution(expected, temperature=1.0))
 
 
 def test_heads_of_a_target_with_an_encoder() -> None:
     target = EncoderDecoder("t5", n_ctx=64).target
-    assert check_laws(target, random_heads(target, n_heads=2), None, SOURCE) > 5
+    assert check_heads(target, random_heads(target, n_heads=2), None, SOURCE) > 5
 
 
 @needs_hooks
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
-def test_number_formats(target: specdec.Model, dtype: str) -> None:
-    """Weights that the format holds exactly have the law of f32, but for rows that are rounded too."""
+def test_number_formats(target: specdec.Model, dtype: Any) -> None:
+    """Weights that the format holds exactly compute what f32 does, but for rows that are rounded too."""
     weights = random_heads(target, n_blocks=1)
     stored = {
-        name: reference.formats.stored(tensor.array(), dtype) if tensor.array().ndim == 2 else tensor.array()
-        for name, tensor in weights._held.items()
+        name: reference.formats.stored(array, dtype) if array.ndim == 2 else array
+        for name, array in tensors_of(weights).items()
     }
-    fields = {"n_heads": 3, "n_blocks": 1}
-    rounded = LearnedWeights.of("heads", target, fields, stored, taps=weights.taps)
+    rounded = weights.with_numbers(stored)
     packed = drafts.Heads(weights, dtype=dtype)
     assert packed.core.dtype == dtype
-    for record in drafted(target, packed, [PROMPT], n_new=4)[:1]:
-        assert len(record["drafted"]) == 3
-        for k, law in enumerate(record["draft_probs"][1:]):
-            logits = heads_logits(rounded, target, PROMPT, record["drafted"][:k])
-            wanted = reference.distribution(logits, 1.0)
-            assert np.abs(law - wanted).sum() < 0.05
-            assert np.abs(law - wanted).sum() > 0.0, "the rows of activations were not rounded"
+    record = drafted(target, packed, [PROMPT], max_new_tokens=4)[0]
+    assert len(record["drafted"]) == 3
+    for k, probs in enumerate(record["draft_probs"][1:]):
+        logits = heads_logits(rounded, target, PROMPT, record["drafted"][:k])
+        away = np.abs(probs - reference.distribution(logits, 1.0)).sum()
+        assert 0.0 < away < 0.05, "0 if the rows of activations were not rounded"
 
 
-def test_no_more_guesses_in_a_row_than_heads(target: specdec.Model) -> None:
+def test_no_more_draft_tokens_in_a_row_than_heads(target: specdec.Model) -> None:
     weights = random_heads(target, n_heads=2)
     heads = drafts.Heads(weights)
     assert heads.gamma == heads.n_heads == 2
@@ -202,40 +161,36 @@ def test_no_more_guesses_in_a_row_than_heads(target: specdec.Model) -> None:
     deep = drafts.Heads(weights, tree=drafts.StaticTree((2, 2, 2)))
     assert max(len(record["drafted"]) for record in drafted(target, deep, [PROMPT])) == 6
     deep = drafts.Heads(weights, tree=drafts.DynamicTree(20, width=3, steps=6))
-    out = specdec.generate(target, deep, PROMPT, max_new_tokens=12, ignore_eos=True)
-    assert out.tokens == specdec.generate(target, None, PROMPT, max_new_tokens=12, ignore_eos=True).tokens
+    plain = specdec.generate(target, None, PROMPT, **SHORT)
+    assert specdec.generate(target, deep, PROMPT, **SHORT).tokens == plain.tokens
 
 
-def test_a_text_of_one_token_has_nothing_to_guess_from(target: specdec.Model) -> None:
+def test_a_text_of_one_token_has_no_hidden_state(target: specdec.Model) -> None:
     records = drafted(target, drafts.Heads(random_heads(target)), [[5]])
     assert [len(record["drafted"]) > 0 for record in records][:2] == [False, True]
 
 
 def test_trained_heads_are_right(target: specdec.Model) -> None:
-    """Heads fitted to one text by least squares guess all of it, in chains and in a tree."""
-    text = specdec.generate(target, None, PROMPT, max_new_tokens=24, ignore_eos=True)
-    ids = [*PROMPT, *text.tokens]
-    layer = target.config.n_layer + 1
+    """Heads fitted to one text by least squares draft all of it, in chains and in a tree."""
+    options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
+    text = specdec.generate(target, None, PROMPT, **options)
+    ids, layer = [*PROMPT, *text.tokens], target.config.n_layer + 1
     states = target.hidden_states(ids, [layer])[layer].astype(np.float64)
     tensors = {}
     for k in range(3):
         rows, wanted = states[: len(ids) - 2 - k], np.eye(61)[ids[2 + k :]]
         tensors[f"heads.{k}.output.weight"] = (np.linalg.pinv(rows, rcond=1e-6) @ wanted).T
-    fields = {"n_heads": 3, "n_blocks": 0}
-    weights = LearnedWeights.of("heads", target, fields, tensors, taps=[layer])
+    weights = learned_weights("heads", target, {"n_heads": 3, "n_blocks": 0}, tensors, taps=[layer])
     for tree in (None, drafts.StaticTree((2, 1, 1), "top-k")):
-        found = specdec.generate(
-            target, drafts.Heads(weights, tree=tree), PROMPT, max_new_tokens=24, ignore_eos=True
-        )
-        assert found.tokens == text.tokens
-        assert found.trace.tokens_per_call > 2.5
+        found = specdec.generate(target, drafts.Heads(weights, tree=tree), PROMPT, **options)
+        assert found.tokens == text.tokens and found.trace.tokens_per_call > 2.5
 
 
 def test_adaptive_gamma_and_ensembles(target: specdec.Model) -> None:
     heads = drafts.Heads(random_heads(target, shared_output=True))
+    options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "logits": True}
+    wanted = specdec.generate(target, None, PROMPT, **options)
     for draft in (heads, drafts.Ensemble(heads, drafts.ContextCopy(min_match=1), drafts.EarlyExit(1))):
-        options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "logits": True}
-        wanted = specdec.generate(target, None, PROMPT, **options)
         found = specdec.generate(target, draft, PROMPT, gamma="auto", **options)
         assert found.tokens == wanted.tokens and np.array_equal(found.logits, wanted.logits)
 
@@ -264,13 +219,11 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
 @needs_hooks
 def test_heads_live_as_long_as_a_session(target: specdec.Model) -> None:
     with nothing_leaks():
-        core = pack_heads(random_heads(target))
-        session = open_session(target, ("model", {"model": core}), [PROMPT], n_new=20)
+        core = drafts.Heads(random_heads(target)).core
+        session = open_session(target, ("model", {"model": core}), [PROMPT])
         del core
         gc.collect()
-        while session.round():
-            pass
-        session.close()
+        all_records(session)
         del session
 
 
@@ -297,40 +250,30 @@ def test_the_heads_of_the_embedded_target() -> None:
 def test_a_draft_has_no_hidden_states(target: specdec.Model, tmp_path: Path) -> None:
     _, small = load_pair(tmp_path)
     inner = drafts.Heads(random_heads(small))
-    with pytest.raises(specdec.InputError, match="does not work in its target's cache"):
+    with refuses("draft"):
         drafts.ModelDraft(small, draft=inner)
     nested = "nested", {"model": small.core, "draft": inner.describe(small), "gamma": 3}
     with pytest.raises(specdec.InputError, match="reads hidden states of its target"):
-        open_session(target, nested, [PROMPT], n_new=5)
+        open_session(target, nested, [PROMPT])
 
 
 def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
     folder = random_heads(target).save(tmp_path / "heads")
     config = llama_config(vocab_size=61, hidden_size=64)
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)))
-    message = "was trained for the target '.*target'; given is .*other, of d_model 64; expected 32"
+    heads = drafts.Heads(folder)
     for open_it in (
         lambda: drafts.load(folder, other),
-        lambda: specdec.generate(other, drafts.Heads(folder), PROMPT),
+        lambda: specdec.generate(other, heads, PROMPT),
         lambda: specdec.generate(other, folder, PROMPT),
     ):
-        with pytest.raises(specdec.InputError, match=message):
+        with pytest.raises(specdec.InputError, match="'.*target'; given is .*other, of d_model 64; expected"):
             open_it()
-    with pytest.raises(ValueError, match="for a target of d_model 32"):
-        drafted(other, _Bare(drafts.Heads(folder)), [PROMPT])
+    with pytest.raises(ValueError, match="for a target of d_model 32"):  # the core by itself
+        open_session(other, ("model", {"model": heads.core}), [PROMPT])
 
 
-class _Bare:
-    """Heads that are given to the core without a look at the target."""
-
-    def __init__(self, heads: drafts.Heads) -> None:
-        self.core, self.gamma = heads.core, heads.gamma
-
-    def describe(self, target: specdec.Model) -> Any:
-        return "model", {"model": self.core}
-
-
-def test_a_path_is_opened_as_what_lies_there(target: specdec.Model, tmp_path: Path) -> None:
+def test_a_path_is_opened_as_what_it_holds(target: specdec.Model, tmp_path: Path) -> None:
     folder = random_heads(target).save(tmp_path / "heads")
     loaded = drafts.load(folder, target, tree=drafts.ParallelChains(2), dtype="int8", gamma=5)
     assert isinstance(loaded, drafts.Heads)
@@ -341,46 +284,43 @@ def test_a_path_is_opened_as_what_lies_there(target: specdec.Model, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "named"),
     [
-        ({"method": "ears"}, "'method' is \"ears\"; expected one of"),
-        ({"n_heads": 0}, "'n_heads' is 0; expected a whole number from 1 to 64"),
-        ({"n_heads": 4}, r"tensor 'heads\.3\.blocks\.0\.weight' is missing"),
-        ({"n_heads": 2}, r"tensor 'heads\.2\.blocks\.0\.bias' is not part of this draft"),
-        ({"n_blocks": -1}, "'n_blocks' is -1; expected a whole number from 0"),
-        ({"see_guesses": 1}, "'see_guesses' is 1; expected true or false"),
-        ({"see_guesses": True}, r"tensor 'heads\.0\.input\.weight' is missing"),
-        ({"shared_output": True}, r"tensor 'heads\.0\.output\.weight' is not part of this draft"),
-        ({"activation": "gelu"}, "'activation' is \"gelu\"; expected one of 'silu'"),
-        ({"taps": [1]}, r"'taps' is \[1\]; expected \[3\]"),
-        ({"n_blocks": 0, "shared_output": True}, "'n_blocks' is 0; expected at least 1"),
+        ({"method": "ears"}, "'method'"),
+        ({"n_heads": 0}, "'n_heads'"),
+        ({"n_heads": 65}, "'n_heads'"),
+        ({"n_heads": 4}, r"'heads\.3\.blocks\.0\.weight' is missing"),
+        ({"n_heads": 2}, r"'heads\.2\.blocks\.0\.bias' is not part"),
+        ({"n_blocks": -1}, "'n_blocks'"),
+        ({"see_guesses": 1}, "'see_guesses'"),
+        ({"see_guesses": True}, r"'heads\.0\.input\.weight' is missing"),
+        ({"shared_output": True}, r"'heads\.0\.output\.weight' is not part"),
+        ({"activation": "gelu"}, "'activation'"),
+        ({"taps": [1]}, "'taps'"),
+        ({"n_blocks": 0, "shared_output": True}, "'n_blocks'"),
     ],
 )
 def test_damaged_folders_are_refused_by_name(
-    target: specdec.Model, tmp_path: Path, fields: dict[str, Any], message: str
+    target: specdec.Model, tmp_path: Path, fields: dict[str, Any], named: str
 ) -> None:
     folder = random_heads(target).save(tmp_path)
     config = json.loads((folder / "config.json").read_text()) | fields
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(specdec.CheckpointError, match=message):
+    with pytest.raises(specdec.CheckpointError, match=named):
         drafts.load(folder, target)
 
 
 @pytest.mark.parametrize("which", ["output", "blocks.0"])
-def test_numbers_that_overflow_are_no_guesses(target: specdec.Model, which: str) -> None:
+def test_numbers_that_overflow_are_no_draft_tokens(target: specdec.Model, which: str) -> None:
     weights = random_heads(target)
-    tensors = {name: tensor.array().copy() for name, tensor in weights._held.items()}
-    tensors[f"heads.1.{which}.weight"][:] = 3e38
-    fields = {"n_heads": 3, "n_blocks": 1}
-    bad = LearnedWeights.of("heads", target, fields, tensors, taps=weights.taps)
-    message = r"the draft: the logits of head 2 are not finite after position 7"
-    with pytest.raises(specdec.NotFiniteError, match=message):
-        specdec.generate(target, drafts.Heads(bad), PROMPT, max_new_tokens=4)
+    tensors_of(weights)[f"heads.1.{which}.weight"][:] = 3e38
+    with pytest.raises(specdec.NotFiniteError, match=r"the logits of head 2 are not finite after position 7"):
+        specdec.generate(target, drafts.Heads(weights), PROMPT, max_new_tokens=4)
 
 
-def test_weights_that_are_not_finite_name_the_folder(target: specdec.Model, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_name_the_tensor(target: specdec.Model) -> None:
     weights = random_heads(target)
-    weights._held["heads.0.blocks.0.bias"].array()[3] = np.nan  # type: ignore[index]
+    tensors_of(weights)["heads.0.blocks.0.bias"][3] = np.nan
     with pytest.raises(specdec.CheckpointError, match=r"tensor heads\.0\.blocks\.0\.bias: element \[3\]"):
         drafts.Heads(weights)
 
@@ -389,65 +329,45 @@ SMALL = {
     "n_heads": 1, "n_blocks": 1, "d_model": 4, "n_vocab": 8, "n_draft_vocab": 8, "see_guesses": False,
     "shared_output": True,
 }  # fmt: skip
-TENSORS = [
-    ("heads.0.blocks.0.weight", np.eye(4, dtype=np.float32), "f32"),
-    ("heads.0.blocks.0.bias", np.zeros(4, np.float32), "f32"),
-]
+WEIGHT, BIAS = (f"heads.0.blocks.0.{name}" for name in ("weight", "bias"))
+TENSORS = [(WEIGHT, np.eye(4, dtype=np.float32), "f32"), (BIAS, np.zeros(4, np.float32), "f32")]
 
 
 @pytest.mark.parametrize(
-    ("config", "tensors", "options", "error", "message"),
+    ("config", "tensors", "options", "named"),
     [
-        ({}, TENSORS[:1], {}, ValueError, r"tensor heads.0.blocks.0.bias: missing, expected shape \(4,\)"),
-        ({}, TENSORS[1:], {}, ValueError, r"weight: missing, expected shape \(4, 4\)"),
-        ({}, [*TENSORS, TENSORS[0]], {}, ValueError, "given twice"),
-        ({}, [("other", TENSORS[0][1], "f32")], {}, ValueError, "not part of a draft"),
-        ({}, [(TENSORS[0][0], np.zeros((4, 5), "f4"), "f32")], {}, ValueError, r"shape is \(4, 5\)"),
-        ({}, [(TENSORS[1][0], np.zeros(5, "f4"), "f32")], {}, ValueError, r"is \(5,\), expected \(4,\)"),
-        ({"n_heads": 65}, TENSORS, {}, ValueError, "n_heads is 65, expected 1 to 64"),
-        ({"n_blocks": 65}, TENSORS, {}, ValueError, "n_blocks is 65"),
-        ({"d_model": 0}, TENSORS, {}, ValueError, "d_model is 0"),
-        ({"n_draft_vocab": 9}, TENSORS, {}, ValueError, "n_draft_vocab is 9, expected 1 to 8"),
-        ({"n_draft_vocab": 2}, TENSORS, {}, ValueError, "there are no tokens, expected 2"),
-        ({"n_draft_vocab": 2}, TENSORS, {"tokens": [1]}, ValueError, "there are 1 tokens"),
-        (
-            {"n_draft_vocab": 1, "shared_output": False}, TENSORS, {"tokens": [8]}, ValueError,
-            r"tokens\[0\] is 8, expected 0 to 7",
-        ),
-        ({"more": 1}, TENSORS, {}, TypeError, "more"),
-        ({"n_heads": "1"}, TENSORS, {}, TypeError, "n_heads is a str"),
-        ({}, TENSORS, {"dtype": "f64"}, ValueError, 'dtype is "f64"'),
+        ({}, TENSORS[:1], {}, BIAS),
+        ({}, [*TENSORS, TENSORS[0]], {}, "given twice"),
+        ({}, [("other", TENSORS[0][1], "f32")], {}, "not part of a draft"),
+        ({}, [(WEIGHT, np.zeros((4, 5), "f4"), "f32")], {}, r"shape is \(4, 5\)"),
+        ({"n_heads": 65}, TENSORS, {}, "n_heads is 65"),
+        ({"n_blocks": 65}, TENSORS, {}, "n_blocks is 65"),
+        ({"d_model": 0}, TENSORS, {}, "d_model is 0"),
+        ({"n_draft_vocab": 9}, TENSORS, {}, "n_draft_vocab is 9"),
+        ({"n_draft_vocab": 2}, TENSORS, {"tokens": [1]}, "there are 1 tokens"),
+        ({"n_draft_vocab": 1, "shared_output": False}, TENSORS, {"tokens": [8]}, r"tokens\[0\] is 8"),
+        ({"more": 1}, TENSORS, {}, "more"),
+        ({"n_heads": "1"}, TENSORS, {}, "n_heads is a str"),
+        ({}, TENSORS, {"dtype": "f64"}, "dtype"),
     ],
-)  # fmt: skip
+)
 def test_the_core_checks_what_it_is_given(
-    config: dict[str, Any], tensors: Any, options: dict[str, Any], error: type[Exception], message: str
+    target: specdec.Model, config: dict[str, Any], tensors: Any, options: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        _core.Heads(SMALL | config, tensors, **options)
-
-
-def test_an_object_is_made_once(target: specdec.Model) -> None:
-    heads = _core.Heads(SMALL, TENSORS)
-    assert (heads.n_parameters, heads.dtype) == (20, "f32")
-    with pytest.raises(RuntimeError):
-        heads.__init__(SMALL, TENSORS)  # type: ignore[misc]
-    empty = _core.Heads.__new__(_core.Heads)
-    assert (empty.n_parameters, empty.n_bytes, empty.dtype) == (0, 0, "")
-    with pytest.raises(ValueError, match="not been initialised"):
-        open_session(target, ("model", {"model": empty}), [PROMPT], n_new=2)
+    make = type(drafts.Heads(random_heads(target)).core)
+    assert make(SMALL, TENSORS).n_parameters == 20
+    with pytest.raises((ValueError, TypeError), match=named):
+        make(SMALL | config, tensors, **options)
 
 
 @needs_hooks
 @pytest.mark.usefixtures("quick_gc")
 def test_memory_that_is_not_granted(target: specdec.Model) -> None:
     weights = random_heads(target, see_guesses=True, tokens=[3, 4])
-    assert fail_each_allocation(lambda: pack_heads(weights, n_threads=1)) >= 2
+    assert fail_each_allocation(lambda: drafts.Heads(weights, n_threads=1)) >= 2
     heads = drafts.Heads(weights)
 
-    def run() -> None:
-        session = open_session(target, heads.describe(target), [PROMPT], n_new=5)
-        before = _core._alloc_live()
-        while session.round():
-            assert _core._alloc_live() == before, "a round allocates"
-
-    assert fail_each_allocation(run) >= 6
+    assert fail_each_allocation(lambda: open_session(target, heads, [PROMPT]).close()) >= 6
+    session = open_session(target, heads, [PROMPT])
+    with allowing(0):
+        all_records(session)

@@ -16,6 +16,7 @@ import pytest
 import missing
 import specdec
 from chat_templates import WEATHER, make_chat
+from refusals import refuses
 from scripted_models import write_scripted_model
 from specdec.errors import InputError
 
@@ -49,14 +50,12 @@ def packages() -> Iterator[None]:
 def ask(api: Any, *prompts: Any, tools: Any = (), choice: Any = "auto", **config: Any) -> list[Any]:
     """Outputs of requests that are made at the same time."""
 
+    def conversation(one: Any) -> Any:
+        return [model.ChatMessageUser(content=one)] if isinstance(one, str) else one
+
     async def all_of_them() -> list[Any]:
-        conversations = [
-            [model.ChatMessageUser(content=one)] if isinstance(one, str) else one for one in prompts
-        ]
-        calls = [
-            api.generate(one, list(tools), choice, model.GenerateConfig(**config)) for one in conversations
-        ]
-        return list(await asyncio.gather(*calls))
+        how = list(tools), choice, model.GenerateConfig(**config)
+        return list(await asyncio.gather(*(api.generate(conversation(one), *how) for one in prompts)))
 
     try:
         return asyncio.run(all_of_them())
@@ -78,13 +77,9 @@ def test_the_provider_is_found_and_texts_are_those_of_generate() -> None:
         outputs = ask(api, *PROMPTS, max_tokens=20)
         assert [output.completion for output in outputs] == [result.text for result in wanted]
         for output, result in zip(outputs, wanted, strict=True):
-            n_prompt = len(result.prompt_ids)
-            usage = output.usage
-            assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (
-                n_prompt,
-                20,
-                n_prompt + 20,
-            )
+            n_prompt, usage = len(result.prompt_ids), output.usage
+            assert (usage.input_tokens, usage.output_tokens) == (n_prompt, 20)
+            assert usage.total_tokens == n_prompt + 20
             assert output.stop_reason == "max_tokens" and output.time > 0
             figures = output.metadata["specdec"]
             assert figures["n_tokens"] == 20 and figures["draft"] == options.get("draft")
@@ -114,15 +109,13 @@ def test_settings_of_each_request() -> None:
     first = specdec.generate(target, None, PROMPT, max_new_tokens=1).tokens[0]
     (output,) = ask(api, PROMPT, max_tokens=5, logit_bias={first: -100.0})
     assert output.completion != text[: len(output.completion)]
-    long = "the " * 600
-    at_end, beyond = "the " * 505, long
-    outputs = ask(api, at_end, beyond)
+    outputs = ask(api, "the " * 505, "the " * 600)  # at the end of the context, and beyond
     assert [output.stop_reason for output in outputs] == ["model_length", "model_length"]
     assert outputs[0].usage is not None and outputs[1].usage is None
     (output,) = ask(api, PROMPT, max_tokens=30, frequency_penalty=2.0)
     wanted = specdec.generate(target, None, PROMPT, max_new_tokens=30, frequency_penalty=2.0)
     assert output.completion == wanted.text != text
-    with pytest.raises(InputError, match="best_of is 3"):
+    with refuses("best_of", 3):
         ask(api, PROMPT, best_of=3)
 
 
@@ -245,14 +238,13 @@ def test_a_call_after_a_mark_without_text(tmp_path: Path) -> None:
     text = '<|python_tag|>{"name": "NAME", "parameters": {"a": 1}}<|eom_id|>'
     template = '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}'
     for name in ("f", "other"):
+        reply = text.replace("NAME", name)
         folder = write_scripted_model(
-            tmp_path / name, "Hi", text.replace("NAME", name), specials, specials[1], chat_template=template
+            tmp_path / name, "Hi", reply, specials, specials[1], chat_template=template
         )
         (output,) = ask(SpecdecAPI(str(folder)), "Hi", tools=[tool.ToolInfo(name="f", description="f")])
-        message = output.choices[0].message
-        assert message.text == "" and [(one.function, one.arguments) for one in message.tool_calls] == [
-            (name, {"a": 1})
-        ]
+        (call,) = output.choices[0].message.tool_calls
+        assert output.completion == "" and (call.function, call.arguments) == (name, {"a": 1})
 
 
 # ── Batches

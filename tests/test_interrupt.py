@@ -31,7 +31,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from worlds.canonical import LLAMA
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, read_prompts
 from specdec import _core
 
 def sizes(**changes):
@@ -74,7 +74,7 @@ def one_beam_round():
     target, draft = model(sizes(d_model=8, d_ff=8, n_ctx=4096)), slow_draft()
     search = _core.BeamSearch(target, draft, [1, 2, 3], width=1, draft_width=1, gamma=1000,
                               max_new_tokens=2000, stop_ids=[], n_threads=1)
-    search.prefill()
+    read_prompts(search)
     return search.round
 
 def automaton():

@@ -9,6 +9,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
+from core_work import counted_work
 from descriptions import by_method
 from sessions import Session, all_rounds
 from specdec import InputError, reference
@@ -20,7 +21,6 @@ from worlds.canonical import (
     Tensors,
     build,
     fixed_acceptance,
-    forward_work,
     random_tensors,
     run_session,
     with_drafts,
@@ -172,14 +172,13 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
         draft_sampling={"temperature": 0.0}, seeds=[(1, i) for i in range(3)], n_threads=n_threads,
     )  # fmt: skip
     session.prefill()
-    before = forward_work()
-    records = all_rounds(session)
+    with counted_work() as work:
+        records = all_rounds(session)
     n_guesses = sum(len(record["drafted"]) for record in records)
     n_rows = len(records) + n_guesses
-    work = forward_work() - before
-    assert work == n_rows * 2 * N_LAYER + n_guesses * sum(blocks[n_shared:])
+    assert work.blocks == n_rows * 2 * N_LAYER + n_guesses * sum(blocks[n_shared:])
     if name.startswith("exit"):
-        assert work == n_rows * 2 * N_LAYER
+        assert work.blocks == n_rows * 2 * N_LAYER
 
 
 # -------------------------------------------------------------------------------- what is refused
@@ -220,9 +219,8 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
     draft = Ensemble(*(parts if order == "first" else parts[::-1]), adaptive=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True, "logits": True}
     wanted = specdec.generate(target, None, prompts, **options)
-    before = forward_work()
-    results = specdec.generate(target, draft, prompts, n_threads=n_threads, **options)
-    work = forward_work() - before
+    with counted_work() as work:
+        results = specdec.generate(target, draft, prompts, n_threads=n_threads, **options)
     n_rows = sum(len(prompt) - 1 for prompt in prompts)
     n_trees = 0
     for got, one in zip(results, wanted, strict=True):
@@ -235,7 +233,7 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
             n_rows += len(prefixes)
             n_trees += len(prefixes) > round_.depth + 1
     assert n_trees > 10, "the drafts hardly ever disagreed"
-    assert work == n_rows * 2 * n_layer
+    assert work.blocks == n_rows * 2 * n_layer
 
 
 @pytest.mark.parametrize("inner", [EarlyExit(1), SkipLayers([1]), Ensemble(Unigram([0], 4096), EarlyExit(1))])

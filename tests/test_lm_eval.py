@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
@@ -14,6 +15,7 @@ import pytest
 import specdec
 from chat_templates import SPECIAL_TOKENS as CHAT_TOKENS
 from chat_templates import TEMPLATES, library_tokenizer, make_chat, said
+from refusals import refuses
 from scripted_models import write_scripted_model
 from specdec.errors import InputError
 
@@ -215,9 +217,8 @@ def test_samples_depend_on_nothing_but_the_seed() -> None:
 
 
 def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.integrations.lm_eval import harness_model
-
-    monkeypatch.setattr(harness_model, "_SCORED_TOGETHER", 2)
+    model = "specdec.integrations.lm_eval.harness_model"
+    monkeypatch.setattr(f"{model}._SCORED_TOGETHER", 2)
     target, draft = specdec.embedded_pair()
     pairs = asked("loglikelihood", *((CONTEXT[:n], " He") for n in (10, 20, 30, 40, 50)))
     texts = asked("generate_until", *((CONTEXT[:n], {"until": [], "max_gen_toks": 6}) for n in range(10, 22)))
@@ -235,7 +236,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
         return call
 
-    score, generate = specdec.Model.score, harness_model.generate
+    score, generate = specdec.Model.score, specdec.generate
     for kind, requests, n_calls, n_first in (
         ("loglikelihood", pairs, 2, 4),
         ("loglikelihood_rolling", rolled, 2, 4),
@@ -245,7 +246,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.M
             done.clear()
             with monkeypatch.context() as patch:
                 patch.setattr(specdec.Model, "score", counted(score, fails_after))
-                patch.setattr(harness_model, "generate", counted(generate, fails_after))
+                patch.setattr(f"{model}.generate", counted(generate, fails_after))
                 cached = CachingLM(SpecdecLM(target, draft, batch_size=2), str(tmp_path / f"{kind}.db"))
                 if fails_after == n_calls:
                     with pytest.raises(KeyboardInterrupt):
@@ -298,11 +299,6 @@ def test_chat_templates(family: str, make_llama: Factory) -> None:
     assert lm.chat_template(True) == (templates["default"] if several else templates)
 
 
-def test_a_model_without_chat_template_is_refused() -> None:
-    with pytest.raises(InputError, match="embedded has no chat template"):
-        SpecdecLM("embedded").apply_chat_template(said("Hello"))
-
-
 def test_both_ways_of_registration() -> None:
     from lm_eval.api.registry import get_model
 
@@ -312,73 +308,49 @@ def test_both_ways_of_registration() -> None:
 
 
 def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.integrations.lm_eval import __main__ as command
-
     asked: list[list[str]] = []
 
     def evaluate() -> None:
         asked.append(sys.argv[1:])
         raise InputError("no such thing")
 
-    before = list(sys.argv)
-    monkeypatch.setattr(command, "cli_evaluate", evaluate)
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", evaluate)
+    monkeypatch.setattr(sys, "argv", ["lm-eval", "--tasks", "a"])
     with pytest.raises(SystemExit) as raised:
-        command.main(["--tasks", "a"])
-    assert raised.value.code == "specdec: error: no such thing"
-    assert asked == [["--tasks", "a"]] and sys.argv == before
+        runpy.run_module("specdec.integrations.lm_eval", run_name="__main__")
+    assert raised.value.code == "specdec: error: no such thing" and asked == [["--tasks", "a"]]
 
 
-@pytest.mark.parametrize(
-    ("gen_kwargs", "message"),
-    [
-        ({"num_beams": 4}, "num_beams = 4"),
-        ({"penalty_alpha": 0.5}, "penalty_alpha = 0.5"),
-        ({"max_gen_toks": 512}, "max_gen_toks is 512; expected fewer than max_length, 512"),
-    ],
-)
-def test_settings_refused(gen_kwargs: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SpecdecLM("embedded").generate_until(asked("generate_until", (CONTEXT, {"until": [], **gen_kwargs})))
+@pytest.mark.parametrize("name, value", [("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 512)])
+def test_settings_refused(name: str, value: Any) -> None:
+    request = asked("generate_until", (CONTEXT, {"until": [], name: value}))
+    with pytest.raises(InputError, match=name):
+        SpecdecLM("embedded").generate_until(request)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "target and pretrained"),
-        ({"target": "embedded", "pretrained": "embedded"}, "target and pretrained"),
-        ({"target": "embedded", "batch_size": "many"}, "batch_size is 'many'"),
-        ({"target": "embedded", "batch_size": 0}, "batch_size is 0"),
-        ({"target": "embedded", "max_length": 513}, "max_length is 513"),
-        ({"target": "embedded", "dtype": "float64"}, "dtype is 'float64'"),
-    ],
-)
-def test_arguments_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SpecdecLM(**options)
+@pytest.mark.parametrize("options", [{"batch_size": "many"}, {"batch_size": 0}, {"max_length": 513},
+                                     {"dtype": "float64"}])  # fmt: skip
+def test_arguments_refused(options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with refuses(name, value):
+        SpecdecLM("embedded", **options)
+
+
+def test_models_refused() -> None:
+    for options in ({}, {"target": "embedded", "pretrained": "embedded"}):
+        with pytest.raises(InputError, match="target and pretrained"):
+            SpecdecLM(**options)
+    with pytest.raises(InputError, match="embedded has no chat template"):
+        SpecdecLM("embedded").apply_chat_template(said("Hello"))
 
 
 def test_a_misspelt_argument_is_named() -> None:
     for make, given in (
         (SpecdecLM.create_from_arg_obj, {"target": "embedded", "gama": 3}),
         (SpecdecLM.create_from_arg_string, "target=embedded,gama=3"),
+        (lambda given: SpecdecLM("embedded", **given), {"gama": 3}),
     ):
-        with pytest.raises(
-            InputError, match=r"no argument 'gama'; did you mean gamma\? Arguments are target, "
-        ):
+        with pytest.raises(InputError, match="no argument 'gama'"):
             make(given)
     lm = SpecdecLM.create_from_arg_string("target=embedded,gamma=3", {"batch_size": 2, "device": None})
     assert lm.batch_size == 2
-
-
-def test_reasoning_is_left_out() -> None:
-    target = specdec.embedded_pair()[0]
-    request = asked("generate_until", (CONTEXT, {"until": [], "max_gen_toks": 30}))
-    (text,) = SpecdecLM(target).generate_until(request)
-    word = text.split()[3]
-    (behind,) = SpecdecLM(target, think_end_token=word).generate_until(request)
-    assert behind and behind == text.split(word)[-1].lstrip()
-    result = specdec.generate(target, None, CONTEXT, max_new_tokens=30)
-    token = result.tokens[10]
-    (behind,) = SpecdecLM(target, think_end_token=token).generate_until(request)
-    last = len(result.tokens) - result.tokens[::-1].index(token)
-    assert behind == target.tokenizer.decode(result.tokens[last:]).lstrip()

@@ -20,11 +20,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+Pair = tuple[specdec.Model, specdec.Model]
 CONTEXT = "It was a dark and stormy night, and the rain fell upon the roof of the old house."
 
 
 @pytest.fixture(scope="module")
-def url(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[str]:
+def url(chatting_pair: Pair) -> Iterator[str]:
     with (
         Engine(*chatting_pair, n_slots=4, n_threads=1) as engine,
         Server(Service(engine, ["mine"], draft_name="small"), port=0) as server,
@@ -40,10 +41,7 @@ def asked(kind: str, *arguments: Any) -> list[Any]:
 
 @pytest.mark.parametrize("n_concurrent", [1, 4])
 def test_completions(
-    url: str,
-    chatting_pair: tuple[specdec.Model, specdec.Model],
-    n_concurrent: int,
-    monkeypatch: pytest.MonkeyPatch,
+    url: str, chatting_pair: Pair, n_concurrent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scores are those of `Model.score`, texts those of `generate`; the harness's ids have no BOS."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -60,36 +58,21 @@ def test_completions(
         assert target.tokenizer is not None
         return target.tokenizer.encode(text, add_bos=False)
 
-    texts = [
-        (CONTEXT, " He"),
-        (CONTEXT, " He was afraid."),
-        ("", "The rain"),
-        ("The", " rain"),
-        (CONTEXT, " The"),
-    ]
-    pairs = [
-        (ids_of(context) or [0], ids_of(context + rest)[len(ids_of(context)) :]) for context, rest in texts
-    ]
+    texts = [(CONTEXT, " He"), (CONTEXT, " He was afraid."), ("", "The rain"), ("The", " rain")]
+    pairs = [(ids_of(begin) or [0], ids_of(begin + rest)[len(ids_of(begin)) :]) for begin, rest in texts]
     wanted = target.score(pairs, n_threads=1)
     found = lm.loglikelihood(asked("loglikelihood", *texts))
     assert [one[1] for one in found] == [score.is_greedy for score in wanted]
     assert [one[0] for one in found] == pytest.approx([score.total for score in wanted], rel=1e-12)
     prompts = [CONTEXT, "The rain", "He"]
-    settings: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"until": ["the", "\n\n"], "max_gen_toks": 30}, {"stop": ["the", "\n\n"], "max_new_tokens": 30}),
-        (
-            {"until": [","], "max_gen_toks": 12, "do_sample": False, "repetition_penalty": 1.3},
-            {"stop": [","], "max_new_tokens": 12, "repetition_penalty": 1.3},
-        ),
-    ]
-    for theirs, ours in settings:
+    for stop, n_new, settings in ((["the", "\n\n"], 30, {}), ([","], 12, {"repetition_penalty": 1.3})):
+        theirs = {"until": stop, "max_gen_toks": n_new, "do_sample": False, **settings}
         written = lm.generate_until(asked("generate_until", *((text, dict(theirs)) for text in prompts)))
-        assert written == [specdec.generate(target, None, ids_of(text), **ours).text for text in prompts]
+        how: Any = {"stop": stop, "max_new_tokens": n_new, **settings}
+        assert written == [specdec.generate(target, None, ids_of(text), **how).text for text in prompts]
 
 
-def test_chat(
-    url: str, chatting_pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chat(url: str, chatting_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     from lm_eval.api.registry import get_model
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import specdec
+from processes import wait_for
 from specdec.decoding import constraint_turns
 from specdec.decoding.guided import mask_time
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import ConstraintError
 
+Pair = tuple[specdec.Model, specdec.Model]
 AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"
 """As many readings of a text as there are trees over its letters."""
 CHEAP = 'start: (w " ")~1..12 "."\nw: /[a-z]{1,5}/'
@@ -23,7 +25,7 @@ WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
+def pair() -> Pair:
     return specdec.embedded_pair()
 
 
@@ -55,13 +57,8 @@ def test_a_mask_that_takes_too_long_is_left_and_may_be_waited_for_again() -> Non
         with pytest.raises(ConstraintError, match="takes longer"):
             own.mask(job)
     computing.released.set()
-    deadline = time.perf_counter() + WAIT_S
-    while True:
-        try:
-            assert own.mask(job) == b"mask"
-            break
-        except ConstraintError:
-            assert time.perf_counter() < deadline
+    wait_for(lambda: job._results)
+    assert own.mask(job) == b"mask"
     assert len(computing.threads) == 1 and computing.threads[0] != threading.get_ident()
 
 
@@ -118,10 +115,7 @@ def test_few_late_masks_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) ->
         own.mask(MaskJob(lambda: b"mask"))
     for computing in many:
         computing.released.set()
-    deadline = time.perf_counter() + WAIT_S
-    while mask_time._late:
-        assert time.perf_counter() < deadline
-        time.sleep(0.001)
+    wait_for(lambda: not mask_time._late)
     assert own.mask(MaskJob(lambda: b"mask")) == b"mask"
 
 
@@ -139,7 +133,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafted", [False, True])
-def test_an_ambiguous_grammar_ends_its_text(pair: tuple[specdec.Model, specdec.Model], drafted: bool) -> None:
+def test_an_ambiguous_grammar_ends_its_text(pair: Pair, drafted: bool) -> None:
     """And with an error, not after minutes; the letters before it are those of the form."""
     with pytest.raises(ConstraintError, match="longer than|has taken"):
         specdec.generate(
@@ -149,17 +143,13 @@ def test_an_ambiguous_grammar_ends_its_text(pair: tuple[specdec.Model, specdec.M
 
 
 @pytest.mark.slow
-def test_an_ambiguous_grammar_ends_nobody_else(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_an_ambiguous_grammar_ends_nobody_else(pair: Pair) -> None:
     target, draft = pair
     how: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
     others: list[dict[str, Any]] = [{}, {"grammar": CHEAP}, {"schema": True}]
     with specdec.Engine(target, draft, n_slots=6, n_text=450) as engine:
-        bad = [
-            engine.submit(
-                "It was", grammar=AMBIGUOUS, max_new_tokens=400, temperature=1.0, seed=i, ignore_eos=True
-            )
-            for i in range(3)
-        ]
+        endless: dict[str, Any] = {"grammar": AMBIGUOUS, "max_new_tokens": 400, "temperature": 1.0}
+        bad = [engine.submit("It was", seed=i, ignore_eos=True, **endless) for i in range(3)]
         good = [engine.submit("It was", **how, **form) for form in others]
         for form, request in zip(others, good, strict=True):
             plain = specdec.generate(target, None, "It was", **how, **form)
@@ -175,15 +165,16 @@ def test_an_ambiguous_grammar_ends_nobody_else(pair: tuple[specdec.Model, specde
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.1, "verify": "coupled", "seed": 6}])
 def test_texts_that_take_turns_are_what_they_are_alone(
-    how: dict[str, Any], pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+    how: dict[str, Any], pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every grammar counts as expensive: one text with one takes part in a round, without guesses."""
     monkeypatch.setattr(constraint_turns, "_CHEAP_S", -1.0)
     target, draft = pair
+    short = {"grammar": 'start: "a"~1..9 "b"'}
     requests: list[dict[str, Any]] = [
         {"grammar": CHEAP},
         {},
-        {"grammar": 'start: "a"~1..9 "b"'},
+        short,
         {"grammar": CHEAP, "n": 3},
         {"schema": True},
     ]
@@ -211,7 +202,7 @@ def test_texts_that_take_turns_are_what_they_are_alone(
         assert [one.tokens for one in results] == [one.tokens for one in expected]
 
 
-def test_what_masks_take_is_counted(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_what_masks_take_is_counted(pair: Pair) -> None:
     target, _ = pair
     for kind, form in (("grammar", CHEAP), ("schema", True), ("regex", "a{1,9}b")):
         guidance = Guidance.of(kind, form, target.tokenizer, target.config.n_vocab, [0])  # type: ignore[arg-type]

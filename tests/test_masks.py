@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from laws import FALSE_ALARM, count, law_of, p_value
+from distributions import FALSE_ALARM, count, p_value
+from exact import chain_distribution
 from refusals import refuses
 from specdec import drafts, reference
 from toy_pair import blurred
@@ -72,7 +73,7 @@ def masked_law(model: specdec.Model, mask: Settings, length: int) -> dict[tuple[
             return np.eye(5)[0]
         return reference.distribution(row_after(model, new, mask), 1.0)
 
-    return law_of(after, length)
+    return chain_distribution(after, length)
 
 
 @pytest.mark.parametrize("mask", MASKS)

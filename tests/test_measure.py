@@ -13,35 +13,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 
 import specdec
+from experiments import use_forward_times, use_speedups
 from refusals import refuses
-from specdec import DecodingOptions, Speedup, reference, theory, time_limit
-from specdec.analysis import experiment, timing
-from specdec.analysis import measure as measure_module
-from specdec.analysis import tune as tune_module
-from specdec.analysis.experiment import Configuration
-from specdec.analysis.timing import ForwardTimes
-from specdec.decoding.prompts import PromptIds
+from specdec import DecodingOptions, Speedup, reference, theory
 from specdec.drafts import ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.tables import Table, interval, or_dash, tables_by_position
 from toy_pair import N_CTX, N_VOCAB, load_pair
 from worlds.folders import llama_config, tensors_for, write_hf
 
 pytestmark = pytest.mark.usefixtures("quick_timing")
 
+Pair = tuple[specdec.Model, specdec.Model]
 PROMPTS = ["ab ab", [1, 5, 9, 30], "ba", np.array([1, 4])]
 LENIENCES = (1.0, 0.5, 0.1)
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
 
 
 @pytest.fixture(scope="module")
-def measured(pair: tuple[specdec.Model, specdec.Model]) -> specdec.Measurement:
+def measured(pair: Pair) -> specdec.Measurement:
     return specdec.measure(
         *pair, PROMPTS, gammas=(2, 1), temperatures=(0, 1.3), leniences=LENIENCES, n_tokens=160,
         timing=specdec.Timing(repeats=1, n_tokens=30),
@@ -50,7 +46,7 @@ def measured(pair: tuple[specdec.Model, specdec.Model]) -> specdec.Measurement:
 
 
 @pytest.fixture(scope="module")
-def untimed(pair: tuple[specdec.Model, specdec.Model]) -> specdec.Measurement:
+def untimed(pair: Pair) -> specdec.Measurement:
     return specdec.measure(*pair, PROMPTS, n_tokens=80, timing=False)
 
 
@@ -66,7 +62,7 @@ def standardised(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.3])
 def test_betas_are_the_overlap_of_the_references_distributions(
-    pair: tuple[specdec.Model, specdec.Model], measured: specdec.Measurement, temperature: float
+    pair: Pair, measured: specdec.Measurement, temperature: float
 ) -> None:
     """Both models' logits on the target's text, standardised in plain NumPy (Corollary 3.6, A.5)."""
     found: dict[float, list[float]] = {lenience: [] for lenience in LENIENCES}
@@ -96,9 +92,7 @@ def test_betas_are_the_overlap_of_the_references_distributions(
             assert row.alpha_low < row.alpha < row.alpha_high
 
 
-def test_greedy_betas_say_where_greedy_rounds_accept(
-    pair: tuple[specdec.Model, specdec.Model], measured: specdec.Measurement
-) -> None:
+def test_greedy_betas_say_where_greedy_rounds_accept(pair: Pair, measured: specdec.Measurement) -> None:
     """At temperature 0 a round accepts as many drafts as there are ones in a row where it begins."""
     for prompt, tokens, betas in zip(
         measured.prompts, measured.tokens[0.0], measured.betas[0.0], strict=True
@@ -112,9 +106,7 @@ def test_greedy_betas_say_where_greedy_rounds_accept(
             at += round_.kept
 
 
-def test_texts_are_the_targets_own(
-    pair: tuple[specdec.Model, specdec.Model], measured: specdec.Measurement
-) -> None:
+def test_texts_are_the_targets_own(pair: Pair, measured: specdec.Measurement) -> None:
     assert measured.text is not None
     for i, prompt in enumerate(measured.prompts):
         out = specdec.generate(
@@ -136,7 +128,7 @@ class Uneven:
         return rows
 
 
-def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_a_draft_may_be_any_object_with_probabilities(pair: Pair) -> None:
     found = specdec.measure(pair[0], Uneven(), PROMPTS, gammas=(1, 3), n_tokens=40)
     for prompt, tokens, betas in zip(found.prompts, found.tokens[1.0], found.betas[1.0], strict=True):
         text = [*prompt, *tokens]
@@ -156,7 +148,7 @@ def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model,
         assert row.speedup is None
 
 
-def test_a_table_that_learns_is_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_a_table_that_learns_is_measured(pair: Pair) -> None:
     """It has seen the text so far, as when it drafts."""
     found = specdec.measure(pair[0], OnlineNgram(2), PROMPTS, n_tokens=40, timing=False, temperatures=[1])
     n = len(found.prompts[0])
@@ -170,7 +162,7 @@ def test_a_table_that_learns_is_measured(pair: tuple[specdec.Model, specdec.Mode
     assert specdec.tune(pair[0], OnlineNgram(), PROMPTS, max_gamma=1, n_tokens=8).draft == "onlinengram"
 
 
-def test_what_is_no_draft_is_refused_with_a_hint(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_what_is_no_draft_is_refused_with_a_hint(pair: Pair) -> None:
     for function in (specdec.measure, specdec.tune):
         with pytest.raises(
             InputError, match=r"a SimpleNamespace; expected .*method propose or probabilities"
@@ -180,9 +172,7 @@ def test_what_is_no_draft_is_refused_with_a_hint(pair: tuple[specdec.Model, spec
             function(pair[0], ContextCopy, PROMPTS)
 
 
-def test_texts_end_with_the_shorter_context(
-    pair: tuple[specdec.Model, specdec.Model], tmp_path: Path
-) -> None:
+def test_texts_end_with_the_shorter_context(pair: Pair, tmp_path: Path) -> None:
     config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=32)
     short = specdec.load(write_hf(tmp_path / "short", config, tensors_for(config, seed=4)))
     prompt = [1, 5, 9, 30]
@@ -194,14 +184,12 @@ def test_texts_end_with_the_shorter_context(
         specdec.measure(pair[0], short, [[1] * 40], timing=False)
 
 
-def test_the_text_that_is_timed_fits_the_drafts_context(
-    pair: tuple[specdec.Model, specdec.Model], tmp_path: Path
-) -> None:
-    """Of a model that drafts by itself or as a `ModelDraft`, as `specdec.oracle` has it."""
+def test_the_text_that_is_timed_fits_the_drafts_context(pair: Pair, tmp_path: Path) -> None:
     config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=32)
     short = specdec.load(write_hf(tmp_path / "short", config, tensors_for(config, seed=4)))
     for draft in (short, ModelDraft(short)):
-        assert timing._Rounds(pair[0], draft, PromptIds([1] * N_CTX, []), 2, 1).draft_s() > 0.0
+        found = specdec.oracle(pair[0], draft, [[1] * 60], gammas=[1], max_gamma=2, max_new_tokens=4)
+        assert found.draft_s > 0.0
 
 
 # ---------------------------------------------------------------------------------------- times and rows
@@ -225,15 +213,12 @@ def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measuremen
             assert 1.0 <= row.tokens_per_call <= row.gamma + 1
 
 
-def test_lenient_runs_are_timed_if_asked(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def over(way: Configuration, plain: Configuration) -> Speedup:
-        assert "lenience" not in plain.options
+def test_lenient_runs_are_timed_if_asked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def speedup(way: Any) -> Speedup:
         ratio = way.gamma + 10 * way.options["temperature"] + way.options.get("lenience", 1.0)
         return Speedup((ratio - 1, ratio, ratio + 1), (20.0,) * 3)
 
-    monkeypatch.setattr(Configuration, "over", over)
+    use_speedups(monkeypatch, speedup)
     options = {"gammas": (1, 2), "leniences": (1.0, 0.5), "n_tokens": 20}
     timing = specdec.Timing(repeats=1, n_tokens=8, leniences=True)
     found = specdec.measure(*pair, PROMPTS, **options, timing=timing)
@@ -244,9 +229,7 @@ def test_lenient_runs_are_timed_if_asked(
     assert all((row.speedup is None) == (row.lenience == 0.5) for row in found.rows)
 
 
-def test_a_rule_that_was_not_asked_for_is_not_timed(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the bar comes to its end, whether the draft has a law or is run."""
     counts: list[list[int]] = []
 
@@ -256,8 +239,8 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(
         yield told.append
         counts.append([total, sum(told)])
 
-    for module in (measure_module, tune_module):
-        monkeypatch.setattr(module, "counted", counted)
+    for view in ("measure", "tune"):
+        monkeypatch.setattr(f"specdec.analysis.{view}.counted", counted)
     options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8}
     for draft in (pair[1], ContextCopy()):
         found = specdec.measure(pair[0], draft, [[1, 5, 9, 30], [1, 4]], **options)
@@ -278,71 +261,52 @@ def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measur
         assert 0.0 <= row.alpha <= 1.0
 
 
-def test_jobs_take_turns_and_the_median_counts() -> None:
-    order: list[str] = []
-    values = {"a": iter(range(1000)), "b": iter(range(1000, 2000))}
-
-    def job(key: str) -> float:
-        order.append(key)
-        return float(next(values[key]))
-
-    found = timing.medians_of({key: lambda key=key: job(key) for key in values})
-    assert order[:6] == ["a", "b"] * 3
-    n_turns = len(order) // 2
-    assert found["a"] == np.median(np.arange(3, n_turns))  # the first three turns warm up
-    assert found["b"] == 1000 + found["a"]
-
-
-def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speedup_is_the_median_ratio_of_times_a_token(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which prefills take 100 s, and everything else ten times longer with each repetition."""
     clock = SimpleNamespace(now=0.0)
     calls: list[tuple[int, int]] = []
 
-    def generate(target, draft, prompt, *, gamma=0, max_new_tokens, seed, temperature, lenience=1.0):
-        assert lenience == (0.3 if gamma else 1.0)
-        assert temperature == 0.5
-        assert (draft is None) == (gamma == 0)
-        ((repetition, _),) = seed
+    def generate(target: Any, draft: Any, prompt: Any, *, gamma: int = 0, **options: Any) -> Any:
+        assert options.get("lenience", 1.0) == (0.3 if gamma else 1.0) and (draft is None) == (gamma == 0)
+        out = specdec.generate(target, draft, prompt, gamma=gamma, **options)
+        ((repetition, _),) = options["seed"]
         calls.append((repetition, gamma))
-        slowness = 10.0 ** (repetition - 7)
-        trace = SimpleNamespace(prefill_s=100.0, n_calls=max_new_tokens // (5 if gamma == 4 else 1))
-        trace.n_drafted, trace.draft_s = 0, 0.0
-        clock.now += 100.0 + slowness * max_new_tokens / (1 + gamma * (1.0 if repetition < 9 else 5.0))
-        return SimpleNamespace(tokens=[0] * max_new_tokens, trace=trace)
+        slowness = 10.0 ** (repetition - 7) / (1 + gamma * (1.0 if repetition < 9 else 5.0))
+        clock.now += 100.0 + slowness * len(out.tokens)
+        out.trace.prefill_s = 100.0
+        return out
 
-    monkeypatch.setattr(experiment, "generate", generate)
-    monkeypatch.setattr(experiment.time, "perf_counter", lambda: clock.now)
-    done: list[int] = []
-    options = {"temperature": 0.5, "lenience": 0.3}
-    drafts, work = {1: ("draft", 1), 4: ("draft", 4)}, [([1], 10), ([2], 5)]
-    plain, ways = experiment.interleaved("target", drafts, work, options, repeats=3, seed=7, done=done.append)
-    found = {gamma: way.over(plain) for gamma, way in ways.items()}
-    assert found[1].ratios == pytest.approx((2.0, 2.0, 6.0)) and found[1].tokens_per_run == (1.0,) * 3
-    assert found[4].ratios == pytest.approx((5.0, 5.0, 21.0)) and found[4].tokens_per_run == (5.0,) * 3
-    assert (found[4].median, found[4].low, found[4].high) == pytest.approx((5.0, 5.0, 21.0))
-    assert found[1].invalid == "invalid: 2.00 is above 1.00 tokens per run"
+    monkeypatch.setattr("specdec.analysis.experiment.generate", generate)
+    monkeypatch.setattr("specdec.analysis.experiment.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    rows = specdec.compare(
+        pair[0], {"draft": pair[1]}, [[1], [2]], temperatures=[0.5], gammas=[1, 4], n_tokens=15, repeats=3,
+        seed=7, lenience=0.3,
+    ).rows  # fmt: skip
+    one, four = (row.speedup for row in rows)
+    assert one.ratios == pytest.approx((2.0, 2.0, 6.0)) and four.ratios == pytest.approx((5.0, 5.0, 21.0))
+    assert (four.median, four.low, four.high) == pytest.approx((5.0, 5.0, 21.0))
     assert calls == [
         (r, g) for r in (7, 8, 9) for _ in range(2) for g in ((4, 1, 0) if r == 8 else (0, 1, 4))
     ]
-    assert done == [10, 10, 10, 5, 5, 5] * 3
 
 
 # ----------------------------------------------------------------------------------------- independence
 
 
 def test_independence_is_tested_on_the_betas(measured: specdec.Measurement) -> None:
-    from specdec.analysis import statistics
-
-    found = measured.independence[1.3]
-    betas = measured.betas[1.3]
-    assert found.n_tokens == sum(map(len, betas))
-    assert found.autocorrelation == tuple(statistics.autocorrelation(betas, 10))
-    assert (found.statistic, found.p_value) == statistics.ljung_box(
-        np.array(found.autocorrelation), found.n_tokens
-    )
-    assert found.band == pytest.approx(1.96 / math.sqrt(found.n_tokens))
-    assert found.by_position == tuple(statistics.acceptance_by_position(betas, 2))
-    assert found.by_position[0] == pytest.approx(np.concatenate(betas).mean(), abs=0.05)
+    found, betas = measured.independence[1.3], measured.betas[1.3]
+    n = found.n_tokens
+    assert n == sum(map(len, betas)) and found.band == pytest.approx(1.96 / math.sqrt(n))
+    centred = [text - np.concatenate(betas).mean() for text in betas]
+    power = sum(text @ text for text in centred)
+    lags = range(1, len(found.autocorrelation) + 1)
+    wanted = [sum(x[lag:] @ x[:-lag] for x in centred if len(x) > lag) / power for lag in lags]
+    assert found.autocorrelation == pytest.approx(wanted)
+    statistic = n * (n + 2) * sum(r**2 / (n - lag) for lag, r in zip(lags, wanted, strict=True))
+    p_value = scipy.stats.chi2.sf(statistic, len(lags))
+    assert (found.statistic, found.p_value) == pytest.approx((statistic, p_value))
+    pairs = sum((text[:-1] * text[1:]).sum() for text in betas) / sum(text[:-1].sum() for text in betas)
+    assert found.by_position == pytest.approx((np.concatenate(betas).mean(), pairs), abs=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------ views
@@ -449,13 +413,10 @@ def test_a_prediction_from_a_time_below_t1_is_marked(measured: specdec.Measureme
     assert "(1.46X !, γ 2" in tables["Table 5"].rows[0][-1]
 
 
-def test_the_seconds_bound_a_measurement(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_seconds_bound_a_measurement(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the time of a token there are fewer tokens; with what is over, temperatures that are not timed."""
-    monkeypatch.setattr(measure_module, "step_seconds", lambda *_: 0.01)
-    times = ForwardTimes({1: 1.0, 2: 1.1, 3: 1.2}, 0.1)
-    monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
+    monkeypatch.setattr("specdec.analysis.measure.step_seconds", lambda *_: 0.01)
+    use_forward_times(monkeypatch)
     lines: list[str] = []
     found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append)
     # 0.3 of 8 s at 0.01 s a token are 120 tokens for each of two temperatures, less a moment.
@@ -463,7 +424,7 @@ def test_the_seconds_bound_a_measurement(
     assert len(found.rows) == 2 * 4 * 2 and found.stopped == ""
     assert lines[0].startswith("temperature 0: alpha ") and len(lines) == 2 + 4
     clock = iter(range(10**6))
-    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: 2.0 * next(clock)))
+    monkeypatch.setattr("specdec.time_limit.time", SimpleNamespace(monotonic=lambda: 2.0 * next(clock)))
     for draft in (pair[1], specdec.drafts.Lookahead()):
         short = specdec.measure(pair[0], draft, PROMPTS, gammas=[1, 2], leniences=[1.0], seconds=4.0)
         assert short.stopped == "4 s were over" and short.stopped in str(short)
@@ -471,38 +432,19 @@ def test_the_seconds_bound_a_measurement(
         assert timed == {0.0}
 
 
-def test_ctrl_c_keeps_the_rows_that_were_measured(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_the_rows_that_were_measured(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    times = ForwardTimes({1: 1.0, 2: 1.1}, 0.1)
-    monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
+    use_forward_times(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "take_turns", interrupt)
+        patch.setattr("specdec.analysis.experiment.take_turns", interrupt)
         found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
     assert found.stopped == "interrupted" and len(found.rows) == 2 * 4
     assert all(row.speedup is None and row.alpha is not None for row in found.rows)
-    monkeypatch.setattr(measure_module, "acceptance", interrupt)
+    monkeypatch.setattr("specdec.analysis.measure.acceptance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
-
-
-def test_html_is_escaped() -> None:
-    table = Table("<a>", ("<b>", "x|y"), [("<c>", "&")])
-    assert "<a>" not in table.html() and "&lt;c&gt;" in table.html() and "&amp;" in table.html()
-    assert "x\\|y" in table.markdown()
-
-
-def test_cells_of_tables() -> None:
-    assert or_dash(None, ".2f") == or_dash(math.nan, ".2f", "X") == interval(None, 1.0) == "–"
-    assert interval(math.nan, math.nan) == "–"
-    assert (or_dash(1.25, ".1f", "X"), interval(0.5, 2.0, ".1f")) == ("1.2X", "0.5 to 2.0")
-    (table,) = tables_by_position("t", ("draft",), [("a", (0.5, 0.25)), ("b", ()), ("c", (1.0,))], ".2f")
-    assert (table.title, table.head) == ("t", ("draft", "1", "2"))
-    assert table.rows == [("a", "0.50", "0.25"), ("b", "", ""), ("c", "1.00", "")]
-    assert tables_by_position("t", ("draft",), [("b", ())], ".2f") == []
 
 
 # ----------------------------------------------------------------------------------------------- errors
@@ -518,9 +460,7 @@ def test_cells_of_tables() -> None:
         ("presence_penalty", 0.5),  # has no effect on the draft's distribution
     ],
 )  # fmt: skip
-def test_arguments_that_are_refused(
-    pair: tuple[specdec.Model, specdec.Model], argument: str, value: object
-) -> None:
+def test_arguments_that_are_refused(pair: Pair, argument: str, value: object) -> None:
     with refuses(argument):
         specdec.measure(*pair, PROMPTS, **{"n_tokens": 8, "timing": False, argument: value})
 
@@ -545,15 +485,13 @@ def test_arguments_that_are_refused(
         ),
     ],
 )
-def test_what_is_wrong_is_named(
-    pair: tuple[specdec.Model, specdec.Model], change: dict[str, object], message: str
-) -> None:
+def test_what_is_wrong_is_named(pair: Pair, change: dict[str, object], message: str) -> None:
     arguments = {"target": pair[0], "draft": pair[1], "prompts": PROMPTS, "n_tokens": 8, "timing": False}
     with pytest.raises(InputError, match=message):
         specdec.measure(**{**arguments, **change})  # type: ignore[arg-type]
 
 
-def test_vocabularies_must_agree(pair: tuple[specdec.Model, specdec.Model], make_llama) -> None:
+def test_vocabularies_must_agree(pair: Pair, make_llama) -> None:
     with pytest.raises(VocabularyMismatchError):
         specdec.measure(pair[0], make_llama(vocab_size=77), PROMPTS)
 
@@ -571,13 +509,10 @@ def test_one_prompt_and_paths_are_taken(make_llama) -> None:
 
 
 def with_law(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
-    times = ForwardTimes(dict(enumerate(target_s, start=1)), draft_s)
-    monkeypatch.setattr(tune_module, "forward_times", lambda *args, **options: times)
+    use_forward_times(monkeypatch, dict(enumerate(target_s, start=1)), draft_s)
 
 
-def test_tune_takes_the_best_gamma_of_a_law(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tune_takes_the_best_gamma_of_a_law(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two positions cost no more than one, three cost four times as much: gamma is 1, whatever 3.8 says."""
     with_law(monkeypatch, 0.001, 1.0, 1.0, 4.0, 4.0)
     found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80)
@@ -598,7 +533,7 @@ def test_tune_takes_the_best_gamma_of_a_law(
 
 
 def test_tune_prefers_plain_decoding_where_drafting_does_not_pay(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_law(monkeypatch, 0.1, 1.0, 2.0, 3.0)
     found = specdec.tune(*pair, PROMPTS, max_gamma=2, n_tokens=40)
@@ -607,7 +542,7 @@ def test_tune_prefers_plain_decoding_where_drafting_does_not_pay(
 
 
 def test_tune_predicts_and_chooses_nothing_above_its_ideal(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two positions seem to take half the time of one."""
     with_law(monkeypatch, 0.1, 1.0, 0.5, 1.2)
@@ -620,7 +555,7 @@ def test_tune_predicts_and_chooses_nothing_above_its_ideal(
     assert f"{found.speedups[1]:.2f}X !" in str(found) and str(found).count("! an error") == 1
 
 
-def test_tune_on_a_tiny_pair(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_tune_on_a_tiny_pair(pair: Pair) -> None:
     found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=40, temperature=1.0)
     assert list(found.speedups) == list(found.idealised) == [0, 1, 2, 3]
     assert found.speedups[found.gamma] == max(found.speedups.values())

@@ -16,6 +16,7 @@ N_IDS = 80
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10]
 
 CHOOSING = MIXTURES["mixture-softmax"]
+GREEDY: dict[str, Any] = {key: {"temperature": 0.0} for key in ("sampling", "draft_sampling")}
 
 
 def rows_of(model: _core.Model, ids: list[int], n_together: int, n_threads: int = 1) -> np.ndarray:
@@ -85,12 +86,8 @@ def test_speculative_output_is_plain_output(name: str, how: dict[str, Any]) -> N
 
 def with_router(tensors: Tensors, weight: Any) -> Tensors:
     """The tensors with a router's matrix in every layer."""
-    return {
-        name: (np.zeros_like(tensor) + weight).astype(np.float32)
-        if name.endswith("router.weight")
-        else tensor
-        for name, tensor in tensors.items()
-    }
+    routers = {name: tensor for name, tensor in tensors.items() if name.endswith("router.weight")}
+    return tensors | {name: np.full_like(tensor, weight) for name, tensor in routers.items()}
 
 
 def test_of_equal_logits_the_first_experts_are_chosen() -> None:
@@ -128,10 +125,9 @@ def test_weights_of_one_expert_are_those_of_the_formula() -> None:
     alone = rows_of(build(one | {"router": "softmax_chosen"}, tensors), ids, 8)
     for router in ("softmax", "sigmoid"):
         config = one | {"router": router, "router_renormalise": True}
+        plain = config | {"router_renormalise": False}
         assert np.array_equal(rows_of(build(config, tensors), ids, 8), alone)
-        assert not np.array_equal(
-            rows_of(build(config | {"router_renormalise": False}, tensors), ids, 8), alone
-        )
+        assert not np.array_equal(rows_of(build(plain, tensors), ids, 8), alone)
 
 
 def test_a_model_of_one_expert_is_a_dense_model() -> None:
@@ -144,10 +140,8 @@ def test_a_model_of_one_expert_is_a_dense_model() -> None:
     }
     ids = ids_of(config)
     for dtype in ("f32", "int8"):
-        assert np.array_equal(
-            rows_of(build(config, tensors, dtype=dtype), ids, 5),
-            rows_of(build(dense, renamed, dtype=dtype), ids, 5),
-        )
+        one, other = build(config, tensors, dtype=dtype), build(dense, renamed, dtype=dtype)
+        assert np.array_equal(rows_of(one, ids, 5), rows_of(other, ids, 5))
 
 
 # ------------------------------------------------------------------------------------ what a round reads
@@ -164,13 +158,9 @@ def test_a_round_counts_the_experts_that_it_reads() -> None:
     counts = [record["experts"] for record in records]
     assert all(2 <= n <= min(7, 2 * record["n_rows"]) for n, record in zip(counts, records, strict=True))
     assert np.mean(counts) > 2.5
-    dense, _, of_dense = run_session(
-        build(MIXTURES["mixture-chosen-some-layers"], random_tensors(MIXTURES["mixture-chosen-some-layers"])),
-        None,
-        PROMPTS[:1],
-    )
-    assert {record["experts"] for record in of_dense[1:]} == {8.0}  # of the layers that have experts
-    assert dense
+    some = MIXTURES["mixture-chosen-some-layers"]
+    _, _, of_some = run_session(build(some, random_tensors(some)), None, PROMPTS[:1])
+    assert {record["experts"] for record in of_some[1:]} == {8.0}  # of the layers that have experts
 
 
 @needs_hooks
@@ -179,8 +169,7 @@ def test_a_round_allocates_nothing() -> None:
     tensors = random_tensors(config)
     session = Session(
         build(config, tensors), build(config, perturbed(tensors)), PROMPTS, gamma=4, max_new_tokens=40,
-        sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0},
-        seeds=[(1, i) for i in range(3)], n_threads=2,
+        **GREEDY, seeds=[(1, i) for i in range(3)], n_threads=2,
     )  # fmt: skip
     session.prefill()
     before = _core._alloc_bytes()  # type: ignore[attr-defined]  # only a build with hooks has it
@@ -220,17 +209,16 @@ def test_configurations_that_contradict_themselves(changes: dict[str, Any], mess
 
 def test_names_of_tensors() -> None:
     config = MIXTURES["mixture-chosen-some-layers"]
-    shapes = _core.tensor_shapes(config)
+    shapes, tensors = _core.tensor_shapes(config), random_tensors(config)
     assert shapes["layers.2.experts.39.mlp_down.weight"] == (48, 40)
     assert shapes["layers.1.mlp_down.weight"] == (48, 70) and "layers.0.mlp_down.weight" not in shapes
-    tensors = random_tensors(config)
     model = build(config, tensors)
     for name in ("layers.0.experts.0.mlp_gate.weight", "layers.2.experts.39.mlp_up.weight"):
         assert np.array_equal(model.matrix(name), tensors[name])
+    gate = "mlp_gate.weight"
     for name in (
-        "layers.1.experts.0.mlp_gate.weight", "layers.0.experts.40.mlp_gate.weight",
-        "layers.0.experts.00.mlp_gate.weight", "layers.0.mlp_gate.weight",
-        "layers.0.experts.mlp_gate.weight", "experts.0.mlp_gate.weight",
+        f"layers.1.experts.0.{gate}", f"layers.0.experts.40.{gate}", f"layers.0.experts.00.{gate}",
+        f"layers.0.{gate}", f"layers.0.experts.{gate}", f"experts.0.{gate}",
     ):  # fmt: skip
         with pytest.raises(ValueError, match="not a matrix of this model"):
             model.matrix(name)
@@ -242,11 +230,5 @@ def test_numbers_that_overflow_in_an_expert_are_named() -> None:
     for name in tensors:
         if name.startswith("layers.1.experts.") and name.endswith("mlp_down.weight"):
             tensors[name] = np.full_like(tensors[name], 3e38)
-    session = Session(
-        build(config, tensors), None, [[1, 2, 3]], gamma=0, max_new_tokens=4, sampling={"temperature": 0.0},
-        draft_sampling={"temperature": 0.0}, seeds=[(1, 0)], n_threads=1,
-    )  # fmt: skip
     with pytest.raises(ArithmeticError, match="the output of layer 1"):
-        session.prefill()
-        while session.round():
-            pass
+        run_session(build(config, tensors), None, [[1, 2, 3]], max_new_tokens=4)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,6 @@ from tables import models, shapes, standardise, table, unlike
 from weights import verify_weights
 
 IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
-
-# ---------------------------------------------------------------------------------------- the trials
 
 # Trees and models on which every fault of a rule must show: equal siblings, zeros, ties, other truncation on
 # either side. For each rule, (shape, pair, n_vocab).
@@ -90,301 +89,201 @@ TRIALS: dict[str, list[Callable[[Rule], None]]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------ the faults
+# By kind of trial: passages of the reference ("- "), and for each what may be wrong and what replaces it then
+# ("+ "); further lines of a replacement follow a "| ".
+FAULTS = r"""
+[rejection]
+- return float(target[token] / draft[token])
++ accepts with draft / target: return float(draft[token] / max(target[token], 1e-9))
++ accepts only above half: return float(target[token] >= 0.5 * draft[token])
++ a threshold off by 1e-9: return float(target[token] / draft[token]) * (1 - 1e-9)
+- if uniform < accept_probability(left, draft, token):
++ accepts always: if True:
++ accepts never: if False:
++ accepts what a sample of the target equals: if sample(left, uniform) == token:
+- if uniform < accept_probability(
++ accepts at equality: if uniform <= accept_probability(
+- left = np.maximum(0.0, target - draft)\n    mass
++ residual not subtracted: left = np.maximum(0.0, target)\n    mass
++ residual the wrong way round: left = np.maximum(0.0, draft - target)\n    mass
++ residual not cut at zero: left = np.abs(target - draft)\n    mass
++ residual by rank instead of by id: order = np.argsort(-target)
+|     left = np.zeros(len(target))
+|     left[order] = np.maximum(0.0, target[order] - np.sort(draft)[::-1])
+|     mass
+- return left / mass if mass > 0 else target
++ residual not normalized: return left if mass > 0 else target
+- return None, left / left.sum() if lenience < 1 else left
++ samples the target after a rejection: return None, target
+- sample(otherwise, uniforms[len(tokens)]), betas
++ bonus token of the draft: sample(otherwise if nodes else draft_probs[last], uniforms[len(tokens)]), betas
+-         if accepted is None:
++ bonus token missing:         if accepted is None and last and not nodes:
+|             return path_to(last, parents)[:-1], tokens[last], betas
+|         if accepted is None:
+- target = target_probs[min(row)]
++ bonus token from one node too early: target = target_probs[last if last in parents else parents[last]]
++ target row of the node before: target = target_probs[max(min(row) - 1, 0)]
++ target row of the parent: target = target_probs[max(parents[min(row)], 0)]
+- draft_probs[node], uniforms[node])
++ uniforms shifted down: draft_probs[node], uniforms[node - 1])
++ uniforms shifted up: draft_probs[node], uniforms[node + 1])
+- sample(otherwise, uniforms[len(tokens)])
++ one uniform for two decisions: sample(otherwise, uniforms[len(tokens) - 1])
+- Candidate(tokens[node], draft_probs[node],
++ draft row of the first sibling's parent: Candidate(tokens[node], draft_probs[max(parents[node], 1)],
+-         left = residual(left, draft) if lenience == 1 else lenient_residual(left, draft)
++ second child held against the whole target:
+- left = residual(left, draft) if
++ second child forgets the first: left = residual(target, draft) if
+- in enumerate(candidates):\n        if uniform <
++ second child never tried: in enumerate(candidates[:1]):\n        if uniform <
+- last, depth = nodes[accepted], depth + 1
++ descends into the last child: last, depth = nodes[-1], depth + 1
+-         candidates = [Candidate(
++ merges equal siblings first:         nodes = [n for n in nodes if n ==
+|                  min(m for m in nodes if tokens[m] == tokens[n])]
+|         candidates = [Candidate(
++ siblings by their probability:         nodes.sort(key=lambda node: -target[tokens[node]])
+|         candidates = [Candidate(
+- row = [node for node in nodes if tokens[node] == tokens[last]]
++ children of duplicates are lost: row = [last]
++ any sibling is a duplicate: row = nodes
++ path through a duplicate: row = [node for node in nodes if tokens[node] == tokens[last]]
+|         last = row[-1]
+- side="right"
++ draws a token of no mass at 0: side="left"
+- np.searchsorted(np.cumsum(probs), uniform, side="right")
++ sampling skips the first token: 1 + np.searchsorted(
+|         np.cumsum(probs[1:]) / max(probs[1:].sum(), 1e-9), uniform, side="right")
+[order]
+- nodes.sort(key=lambda node: order[node])
++ ignored: pass
+- order[node])
++ descending: -order[node])
++ of tokens, not of nodes: order[tokens[node]])
+- Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
++ draft rows stay in node order: Candidate(tokens[node], draft_probs[other], uniforms[node])
+|         for node, other in zip(nodes, sorted(nodes), strict=True)]
+[lenient]
+- if lenience == 1 else lenient_residual(left, draft)
++ residual normalized, which breaks the bound: if True else None
+- return left / rejected if rejected > 0
++ residual not divided by the chance of a rejection: return left if rejected > 0
+- else lenient_residual(left, draft)
++ residual of the target, not of target / l: else lenient_residual(left * lenience, draft)
++ second child held against target / l again: else target / lenience
+- left = target / lenience
++ lenient with acceptance alone: left = target / lenience if not len(candidates) else target / lenience**2
++ lenience forgotten: left = target
++ lenience the wrong way round: left = target * lenience
+- if uniform < accept_probability(
++ accepts at equality: if uniform <= accept_probability(
+[greedy]
+- best = int(np.argmax(target))\n    for
++ the draft's argmax: best = int(np.argmax(candidates[0].draft if candidates else target))\n    for
++ the highest id of a tie: best = int(len(target) - 1 - np.argmax(target[::-1]))\n    for
+- token == best or (lenience < 1 and
++ any token of a tie: token == best or (
+- return None, point(best, len(target))
++ the token of a sibling: return None, target
+- in enumerate(candidates):\n        if token == best
++ looks at the first child alone: in enumerate(candidates[:1]):\n        if token == best
+[coupled]
+- noise=noise[depth]
++ the noise of the row before: noise=noise[max(depth - 1, 0)]
++ one noise for all rows: noise=noise[0]
+- return int(np.argmin(np.where(target > 0,
++ the largest clock: return int(np.argmax(np.where(target > 0,
+- -np.log1p(-noise) / target
++ the logarithm of the number itself: noise / target
+- np.where(target > 0, -np.log1p(-noise) / target, np.inf)
++ a Gumbel number added to probabilities: np.where(target > 0, -(target - np.log(-np.log1p(-noise))), np.inf)
+- target > 0, -np.log1p
++ tokens without mass take part: target >= 0, -np.log1p
+- if token == winner:
++ accepts by the standard rule: if token == winner or noise[token] < target[token]:
+- in enumerate(candidates):\n        if token == winner
++ only the first candidate may be it: in enumerate(candidates[:1]):\n        if token == winner
+- return None, point(winner, len(target))
++ a fresh sample after a rejection: return None, target
+[block]
+- if uniforms[i] < h:
++ accepts at equality: if uniforms[i] <= h:
+- p.append(min(1.0, p[i - 1] * target
++ p is not capped: p.append((p[i - 1] * target
+- min(1.0, p[i - 1] * target_probs
++ p forgets the tokens before: min(1.0, target_probs
+-     if tau == gamma or
++ residual of the standard rule:     rest = [
+|         np.maximum(0.0, t - d) for t, d in zip(target_probs, draft_probs[1:])]
+|     if tau == gamma or
+- return tau, rest[tau] / rest[tau].sum()
++ residual of the position before: return tau, rest[tau - 1] / rest[tau - 1].sum()
+- - draft_probs[i + 1]) for i in range(gamma)]
++ residual against the draft before: - draft_probs[max(i, 1)]) for i in range(gamma)]
+- h = mass / (mass + (1 - p[i])) if
++ h without the mass of the rest: h = p[i] if
++ h with 1 for 1 - p: h = mass / (mass + 1) if
+-         if i == gamma:\n            h = p[i]
++ the last draft as the others:         if i == gamma:\n            h = 0.9 * p[i]
+-             tau = i
++ stops at the first rejection:             tau = i
+|         else:
+|             break
++ the first prefix that is kept, not the longest:             tau = i\n            break
+- if tau == gamma or not rest[tau].any():
++ bonus token missing: if tau == gamma:
+|         tau -= 1
+|     if not rest[tau].any():
+[k-sequential]
+- if uniform * draft[token] * rho < target[token]:
++ accepts at equality: if uniform * draft[token] * rho <= target[token]:
+-     return high
++ rho too small:     return max(1.0, 0.9 * high)
++ rho too large:     return min(float(k), 1.1 * high)
+- rho = smallest_rho(target, draft, k)
++ rho is one: rho = 1.0
++ rho is k: rho = float(k)
++ rho for one draft more: rho = smallest_rho(target, draft, k + 1)
+- residual(target, common * (1 - (1 - b) ** k) / b if b > 0 else common)
++ residual of the standard rule: residual(target, draft)
++ residual of the whole target: target
+- (1 - (1 - b) ** k) / b
++ residual as after one draft: 1.0
+- in enumerate(candidates):\n        if uniform * draft[token] * rho
++ only the first child is tried: in enumerate(candidates[:1]):\n        if uniform * draft[token] * rho
+[classical]
+- if uniform < target[token] / (bound
++ accepts at equality: if uniform <= target[token] / (bound
+- target[token] / (bound * draft[token])
++ accepts with target / draft: target[token] / draft[token]
+-     return None, target\n\n\ndef point
++ samples the residual:     return None, residual(target, draft) if candidates else target\n\n\ndef point
+- np.max(np.where(
++ a bound of the drafted token alone: np.mean(np.where(
+- np.where(target > 0, target / draft, 0.0)
++ mass outside the draft forgotten: np.where(draft > 0, target / draft, 0.0)
+"""
 
-# For each kind of trial: what is wrong, the text of the reference that is replaced, and its replacement.
-FAULTS: dict[str, dict[str, tuple[str, str]]] = {
-    "rejection": {
-        "accepts with draft / target": (
-            "return float(target[token] / draft[token])",
-            "return float(draft[token] / max(target[token], 1e-9))",
-        ),
-        "accepts only above half": (
-            "return float(target[token] / draft[token])",
-            "return float(target[token] >= 0.5 * draft[token])",
-        ),
-        "accepts always": ("if uniform < accept_probability(left, draft, token):", "if True:"),
-        "accepts never": ("if uniform < accept_probability(left, draft, token):", "if False:"),
-        "accepts at equality": ("if uniform < accept_probability(", "if uniform <= accept_probability("),
-        "accepts only what an independent sample of the target equals": (
-            "if uniform < accept_probability(left, draft, token):",
-            "if sample(left, uniform) == token:",
-        ),
-        "a threshold off by one part in a billion": (
-            "return float(target[token] / draft[token])",
-            "return float(target[token] / draft[token]) * (1 - 1e-9)",
-        ),
-        "residual not subtracted": (
-            "left = np.maximum(0.0, target - draft)\n    mass",
-            "left = np.maximum(0.0, target)\n    mass",
-        ),
-        "residual the wrong way round": (
-            "left = np.maximum(0.0, target - draft)\n    mass",
-            "left = np.maximum(0.0, draft - target)\n    mass",
-        ),
-        "residual not cut at zero": (
-            "left = np.maximum(0.0, target - draft)\n    mass",
-            "left = np.abs(target - draft)\n    mass",
-        ),
-        "residual by rank instead of by id": (
-            "left = np.maximum(0.0, target - draft)\n    mass",
-            "order = np.argsort(-target)\n    left = np.zeros(len(target))\n"
-            "    left[order] = np.maximum(0.0, target[order] - np.sort(draft)[::-1])\n    mass",
-        ),
-        "residual not normalised": (
-            "return left / mass if mass > 0 else target",
-            "return left if mass > 0 else target",
-        ),
-        "samples the target after a rejection": (
-            "return None, left / left.sum() if lenience < 1 else left",
-            "return None, target",
-        ),
-        "bonus token from the draft": (
-            "sample(otherwise, uniforms[len(tokens)]), betas",
-            "sample(otherwise if nodes else draft_probs[last], uniforms[len(tokens)]), betas",
-        ),
-        "bonus token missing": (
-            "        if accepted is None:\n",
-            "        if accepted is None and last and not nodes:\n"
-            "            return path_to(last, parents)[:-1], tokens[last], betas\n"
-            "        if accepted is None:\n",
-        ),
-        "bonus token from one node too early": (
-            "target = target_probs[min(row)]\n",
-            "target = target_probs[last if last in parents else parents[last]]\n",
-        ),
-        "target row of the node before": (
-            "target = target_probs[min(row)]\n",
-            "target = target_probs[max(min(row) - 1, 0)]\n",
-        ),
-        "target row of the parent": (
-            "target = target_probs[min(row)]\n",
-            "target = target_probs[max(parents[min(row)], 0)]\n",
-        ),
-        "uniforms shifted down": (
-            "draft_probs[node], uniforms[node])",
-            "draft_probs[node], uniforms[node - 1])",
-        ),
-        "uniforms shifted up": (
-            "draft_probs[node], uniforms[node])",
-            "draft_probs[node], uniforms[node + 1])",
-        ),
-        "one uniform for two decisions": (
-            "sample(otherwise, uniforms[len(tokens)])",
-            "sample(otherwise, uniforms[len(tokens) - 1])",
-        ),
-        "draft row of the first sibling's parent": (
-            "Candidate(tokens[node], draft_probs[node], ",
-            "Candidate(tokens[node], draft_probs[max(parents[node], 1)], ",
-        ),
-        "second child held against the whole target": (
-            "        left = residual(left, draft) if lenience == 1 else lenient_residual(left, draft)\n",
-            "",
-        ),
-        "second child forgets the first": (
-            "left = residual(left, draft) if",
-            "left = residual(target, draft) if",
-        ),
-        "second child never tried": (
-            "in enumerate(candidates):\n        if uniform <",
-            "in enumerate(candidates[:1]):\n        if uniform <",
-        ),
-        "descends into the last child": (
-            "last, depth = nodes[accepted], depth + 1",
-            "last, depth = nodes[-1], depth + 1",
-        ),
-        "merges equal siblings before they are tried": (
-            "        candidates = [Candidate(",
-            "        nodes = [n for n in nodes if n == min(m for m in nodes if tokens[m] == tokens[n])]\n"
-            "        candidates = [Candidate(",
-        ),
-        "children of duplicates are lost": (
-            "row = [node for node in nodes if tokens[node] == tokens[last]]",
-            "row = [last]",
-        ),
-        "any sibling is a duplicate": (
-            "row = [node for node in nodes if tokens[node] == tokens[last]]",
-            "row = nodes",
-        ),
-        "path through a duplicate": (
-            "row = [node for node in nodes if tokens[node] == tokens[last]]",
-            "row = [node for node in nodes if tokens[node] == tokens[last]]\n        last = row[-1]",
-        ),
-        "draws a token of no mass at 0": ('side="right"', 'side="left"'),
-        "sampling skips the first token": (
-            'np.searchsorted(np.cumsum(probs), uniform, side="right")',
-            '1 + np.searchsorted(np.cumsum(probs[1:]) / max(probs[1:].sum(), 1e-9), uniform, side="right")',
-        ),
-        "siblings in the order of their probability": (
-            "        candidates = [Candidate(",
-            "        nodes.sort(key=lambda node: -target[tokens[node]])\n        candidates = [Candidate(",
-        ),
-    },
-    "order": {
-        "ignored": ("nodes.sort(key=lambda node: order[node])", "pass"),
-        "descending": ("order[node])", "-order[node])"),
-        "of tokens, not of nodes": ("order[node])", "order[tokens[node]])"),
-        "draft rows stay in node order": (
-            "Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]",
-            "Candidate(tokens[node], draft_probs[other], uniforms[node]) "
-            "for node, other in zip(nodes, sorted(nodes), strict=True)]",
-        ),
-    },
-    "lenient": {
-        "residual normalised, which breaks the bound": (
-            "if lenience == 1 else lenient_residual(left, draft)",
-            "if True else None",
-        ),
-        "residual not divided by the chance of a rejection": (
-            "return left / rejected if rejected > 0",
-            "return left if rejected > 0",
-        ),
-        "residual of the target, not of target / l": (
-            "else lenient_residual(left, draft)",
-            "else lenient_residual(left * lenience, draft)",
-        ),
-        "lenient with acceptance alone": (
-            "left = target / lenience",
-            "left = target / lenience if not len(candidates) else target / lenience**2",
-        ),
-        "lenience forgotten": ("left = target / lenience", "left = target"),
-        "lenience the wrong way round": ("left = target / lenience", "left = target * lenience"),
-        "accepts at equality": ("if uniform < accept_probability(", "if uniform <= accept_probability("),
-        "second child held against target / l again": (
-            "else lenient_residual(left, draft)",
-            "else target / lenience",
-        ),
-    },
-    "greedy": {
-        "the draft's argmax": (
-            "best = int(np.argmax(target))\n    for",
-            "best = int(np.argmax(candidates[0].draft if candidates else target))\n    for",
-        ),
-        "the highest id of a tie": (
-            "best = int(np.argmax(target))\n    for",
-            "best = int(len(target) - 1 - np.argmax(target[::-1]))\n    for",
-        ),
-        "any token of a tie": ("token == best or (lenience < 1 and ", "token == best or ("),
-        "the token of a sibling": ("return None, point(best, len(target))", "return None, target"),
-        "looks at the first child alone": (
-            "in enumerate(candidates):\n        if token == best",
-            "in enumerate(candidates[:1]):\n        if token == best",
-        ),
-    },
-    "coupled": {
-        "the noise of the row before": ("noise=noise[depth]", "noise=noise[max(depth - 1, 0)]"),
-        "one noise for all rows": ("noise=noise[depth]", "noise=noise[0]"),
-        "the largest clock": (
-            "return int(np.argmin(np.where(target > 0,",
-            "return int(np.argmax(np.where(target > 0,",
-        ),
-        "the logarithm of the number itself": ("-np.log1p(-noise) / target", "noise / target"),
-        "a Gumbel number added to probabilities": (
-            "np.where(target > 0, -np.log1p(-noise) / target, np.inf)",
-            "np.where(target > 0, -(target - np.log(-np.log1p(-noise))), np.inf)",
-        ),
-        "tokens without mass take part": ("target > 0, -np.log1p", "target >= 0, -np.log1p"),
-        "accepts by the standard rule": (
-            "if token == winner:",
-            "if token == winner or noise[token] < target[token]:",
-        ),
-        "only the first candidate may be it": (
-            "in enumerate(candidates):\n        if token == winner",
-            "in enumerate(candidates[:1]):\n        if token == winner",
-        ),
-        "a fresh sample after a rejection": (
-            "return None, point(winner, len(target))",
-            "return None, target",
-        ),
-    },
-    "block": {
-        "accepts at equality": ("if uniforms[i] < h:", "if uniforms[i] <= h:"),
-        "p is not capped": ("p.append(min(1.0, p[i - 1] * target", "p.append((p[i - 1] * target"),
-        "p forgets the tokens before": ("min(1.0, p[i - 1] * target_probs", "min(1.0, target_probs"),
-        "residual of the standard rule": (
-            "    if tau == gamma or",
-            "    rest = [np.maximum(0.0, t - d) for t, d in zip(target_probs, draft_probs[1:])]\n"
-            "    if tau == gamma or",
-        ),
-        "residual of the position before": (
-            "return tau, rest[tau] / rest[tau].sum()",
-            "return tau, rest[tau - 1] / rest[tau - 1].sum()",
-        ),
-        "residual against the draft before": (
-            "- draft_probs[i + 1]) for i in range(gamma)]",
-            "- draft_probs[max(i, 1)]) for i in range(gamma)]",
-        ),
-        "h without the mass of the rest": ("h = mass / (mass + (1 - p[i])) if", "h = p[i] if"),
-        "h with 1 for 1 - p": ("h = mass / (mass + (1 - p[i])) if", "h = mass / (mass + 1) if"),
-        "the last draft as the others": (
-            "        if i == gamma:\n            h = p[i]\n",
-            "        if i == gamma:\n            h = 0.9 * p[i]\n",
-        ),
-        "stops at the first rejection": (
-            "            tau = i\n",
-            "            tau = i\n        else:\n            break\n",
-        ),
-        "the first prefix that is kept, not the longest": (
-            "            tau = i\n",
-            "            tau = i\n            break\n",
-        ),
-        "bonus token missing": (
-            "if tau == gamma or not rest[tau].any():",
-            "if tau == gamma:\n        tau -= 1\n    if not rest[tau].any():",
-        ),
-    },
-    "k-sequential": {
-        "accepts at equality": (
-            "if uniform * draft[token] * rho < target[token]:",
-            "if uniform * draft[token] * rho <= target[token]:",
-        ),
-        "rho too small": ("    return high\n", "    return max(1.0, 0.9 * high)\n"),
-        "rho too large": ("    return high\n", "    return min(float(k), 1.1 * high)\n"),
-        "rho is one": ("rho = smallest_rho(target, draft, k)", "rho = 1.0"),
-        "rho is k": ("rho = smallest_rho(target, draft, k)", "rho = float(k)"),
-        "rho for one draft more": (
-            "rho = smallest_rho(target, draft, k)",
-            "rho = smallest_rho(target, draft, k + 1)",
-        ),
-        "residual of the standard rule": (
-            "residual(target, common * (1 - (1 - b) ** k) / b if b > 0 else common)",
-            "residual(target, draft)",
-        ),
-        "residual as after one draft": ("(1 - (1 - b) ** k) / b", "1.0"),
-        "residual of the whole target": (
-            "residual(target, common * (1 - (1 - b) ** k) / b if b > 0 else common)",
-            "target",
-        ),
-        "only the first child is tried": (
-            "in enumerate(candidates):\n        if uniform * draft[token] * rho",
-            "in enumerate(candidates[:1]):\n        if uniform * draft[token] * rho",
-        ),
-    },
-    "classical": {
-        "accepts at equality": (
-            "if uniform < target[token] / (bound",
-            "if uniform <= target[token] / (bound",
-        ),
-        "accepts with target / draft": (
-            "target[token] / (bound * draft[token])",
-            "target[token] / draft[token]",
-        ),
-        "samples the residual": (
-            "    return None, target\n\n\ndef point",
-            "    return None, residual(target, draft) if candidates else target\n\n\ndef point",
-        ),
-        "a bound of the drafted token alone": ("np.max(np.where(", "np.mean(np.where("),
-        "mass outside the draft forgotten": (
-            "np.where(target > 0, target / draft, 0.0)",
-            "np.where(draft > 0, target / draft, 0.0)",
-        ),
-    },
-}
-CASES = [
-    pytest.param(kind, *texts, id=f"{kind}: {name}")
-    for kind, faults in FAULTS.items()
-    for name, texts in faults.items()
-]
+
+def cases() -> Iterator[Any]:
+    """Each fault of `FAULTS`: its kind, the passage and the replacement."""
+    kind = old = ""
+    found: list[list[str]] = []
+    for line in FAULTS.strip().splitlines():
+        text = line[2:].replace("\\n", "\n")
+        if line[0] == "[":
+            kind = line[1:-1]
+        elif line[0] == "-":
+            old = text
+        elif line[0] == "+":
+            name, _, new = text.partition(":")
+            found.append([f"{kind}: {name}", kind, old, new[1:]])
+        else:
+            found[-1][-1] += f"\n{text}"
+    for name, *values in found:
+        yield pytest.param(*values, id=name)
 
 
 def mutated(old: str, new: str) -> types.ModuleType:
@@ -397,7 +296,7 @@ def mutated(old: str, new: str) -> types.ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "old", "new"), CASES)
+@pytest.mark.parametrize(("kind", "old", "new"), list(cases()))
 def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
     verify = mutated(old, new).verify
     with np.errstate(all="ignore"):

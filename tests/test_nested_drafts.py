@@ -8,11 +8,11 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
+from core_work import counted_work
 from drafters import DRAFTS, Repeats, World, named
 from sessions import Session
 from specdec import drafts
 from toy_pair import load_pair
-from worlds.canonical import forward_count
 
 N_NEW = 9
 PROMPTS = [[5, 9, 5, 9, 5], [7], [8, 3, 4, 8, 3, 4, 8], [6, 6, 2], [11, 12] * 5]
@@ -126,8 +126,8 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
         world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4, n_threads=1,
         sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0}, seeds=[(1, i) for i in range(4)],
     )  # fmt: skip
-    before = forward_count()
-    session.prefill()
+    with counted_work() as work:
+        session.prefill()
     # 59 tokens of each prompt, by the target and by three models that draft
     slices = [-(-4 * 59 // model.core.prompt_slice) for model in (world.target, world.draft)]
-    assert forward_count() - before == slices[0] + 3 * slices[1]
+    assert work.forwards == slices[0] + 3 * slices[1]

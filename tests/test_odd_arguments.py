@@ -749,7 +749,7 @@ def test_a_transform_that_returns_no_distribution_is_refused(returned: Any, pair
         ({"n_threads": 10**400}, "n_threads is 1000"),
         ({"prompt": [10**5000]}, "token id at position 0 is <int>"),
         ({"prompt": endless()}, "token id at position 0|prompt 0"),
-        ({"stop": [10**5000]}, "stop id <int>"),
+        ({"stop": [10**5000]}, "stop holds the id <int>"),
         ({"logits": np.ones(2)}, "logits is .*expected True or False"),
     ],
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import missing
 from allocations import needs_hooks
-from forks import fork_script
+from processes import fork_script
 from specdec import MissingLibraryError, _core
 
 LIBRARY = Path(_core.__file__).with_name("libspecdec_openblas.so")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from sessions import Session
-from specdec import NotFiniteError, _core, drafts
-from specdec.drafts.learned.folder import LearnedWeights
+from specdec import NotFiniteError, drafts
 from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
+from worlds.canonical import decoder_of
 from worlds.encoder_decoders import EncoderDecoder, model_of
 from worlds.folders import llama_config, tensors_for, write_hf
-from worlds.learned import random_heads, recurrent_tensors
+from worlds.learned import random_heads, recurrent_weights, tensors_of
 
 SPIKE = 7
 """The token whose row overflows."""
@@ -61,7 +63,7 @@ def follow(script: Sequence[int]) -> Callable[[np.ndarray, list[int]], np.ndarra
 
 
 class Guesses:
-    """A draft that always guesses the same tokens."""
+    """A draft that always drafts the same tokens."""
 
     def __init__(self, *tokens: int) -> None:
         self.tokens = tokens
@@ -105,9 +107,9 @@ def test_the_text_before_is_kept(spiked: specdec.Model, draft: Any, temperature:
 
 
 @pytest.mark.parametrize("layer", [0, 1, 3, "head"])
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_the_first_layer_is_named(tmp_path: Path, layer: int | str, n_threads: int) -> None:
-    model = model_with_spike(tmp_path, layer)
+@pytest.mark.parametrize(("n_threads", "dtype"), [(1, "f32"), (3, "f32"), (1, "bf16")])
+def test_the_first_layer_is_named(tmp_path: Path, layer: int | str, n_threads: int, dtype: str) -> None:
+    model = model_with_spike(tmp_path, layer, dtype=dtype)
     what = "so it is the head that overflows" if layer == "head" else rf"layer {layer} \(of 0 to 3\)"
     for call in (model.logits, model.score):
         with pytest.raises(NotFiniteError, match=f"the model: .*{what}") as caught:
@@ -123,17 +125,16 @@ def test_in_a_prompt(spiked: specdec.Model) -> None:
     with pytest.raises(NotFiniteError, match="layer 2 .* position 30 ") as caught:
         specdec.generate(spiked, None, [PROMPT, prompt], max_new_tokens=3)
     assert [result.tokens for result in caught.value.result] == [[], []]
-    with pytest.raises(NotFiniteError, match="layer 2 .* position 2 "):
-        specdec.generate(spiked, None, [1, 2, SPIKE], max_new_tokens=3)
-    with pytest.raises(NotFiniteError, match="layer 2 .* position 2 "):
-        specdec.beam_search(spiked, None, [1, 2, SPIKE], width=2, max_new_tokens=3)
+    for decode in (specdec.generate, partial(specdec.beam_search, width=2)):
+        with pytest.raises(NotFiniteError, match="layer 2 .* position 2 "):
+            decode(spiked, None, [1, 2, SPIKE], max_new_tokens=3)
 
 
 @pytest.mark.parametrize(("prefill", "dtype"), [("rows", "f32"), ("rows", "bf16"), ("tiles", "bf16")])
 def test_a_failed_text_leaves_nothing_to_the_next_in_its_slot(
     tmp_path: Path, prefill: Any, dtype: str
 ) -> None:
-    """Its keys and values stay in memory, behind the end of a shorter text."""
+    """Its keys and values stay in memory, after the end of a shorter text."""
     model = model_with_spike(tmp_path, 0, dtype=dtype, prefill=prefill)
     plain = specdec.generate(model, None, PROMPT, max_new_tokens=4, ignore_eos=True)
     with specdec.Engine(model, n_slots=1) as engine:
@@ -163,11 +164,11 @@ def test_every_sequence_of_a_batch_keeps_its_text(spiked: specdec.Model) -> None
     assert (third.tokens, third.finish_reason) == ([22, 23, SPIKE], "error")
 
 
-@pytest.mark.skipif(not hasattr(_core, "_arena_guard"), reason="needs a build with SPECDEC_TESTING=ON")
+@needs_hooks
 def test_a_batch_whose_first_sequence_is_committed_already(tmp_path: Path) -> None:
     """The layer is looked for in the second sequence, when the first has no pending nodes any more.
 
-    In a process of its own, with forbidden pages behind every array.
+    In a process of its own, with forbidden pages after every array.
     """
     script = f"""
 import pathlib, sys
@@ -229,10 +230,10 @@ def test_a_stream_has_given_the_text_before(spiked: specdec.Model, stop: str) ->
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
-def test_a_guess_whose_row_overflows_gives_no_wrong_text(
+def test_a_draft_token_whose_row_overflows_gives_no_wrong_text(
     spiked: specdec.Model, temperature: float, verify: str
 ) -> None:
-    """Plain decoding never comes to the guess. It is named, and what was written before it is right."""
+    """Plain decoding never comes to it. It is named, and what was written before it is right."""
     script = [4, 11, 2, 40, 5, 6, 8, 12]
     how: dict[str, Any] = {"max_new_tokens": 8, "temperature": temperature, "verify": verify, "seed": 2}
     plain = specdec.generate(spiked, None, PROMPT, transform=follow(script), **how)
@@ -242,14 +243,15 @@ def test_a_guess_whose_row_overflows_gives_no_wrong_text(
     assert caught.value.result.tokens == []
 
 
-@pytest.mark.parametrize(
-    "draft",
-    [
-        lambda model: model,
-        lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
-        lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
-    ],
-)
+DRAFTS_OF_A_MODEL: list[Any] = [
+    lambda model: model,
+    lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
+    lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
+    lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
+]
+
+
+@pytest.mark.parametrize("draft", DRAFTS_OF_A_MODEL[:3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_that_overflows_is_named(
     sound: specdec.Model, tmp_path: Path, draft: Any, temperature: float
@@ -266,23 +268,14 @@ def test_a_draft_that_overflows_is_named(
         assert tokens == SCRIPT[: len(tokens)] and SPIKE in tokens
 
 
-def test_in_bf16(tmp_path: Path) -> None:
-    model = model_with_spike(tmp_path, 1, dtype="bf16")
-    with pytest.raises(NotFiniteError, match="layer 1 .* position 1 "):
-        model.logits([3, SPIKE, 5])
-
-
-def test_a_failed_prefill_leaves_nothing_behind(spiked: specdec.Model) -> None:
-    decoder = _core.Decoder(spiked.core, capacity=8, max_nodes=1)
+def test_a_failed_prefill_leaves_nothing(spiked: specdec.Model) -> None:
+    decoder = decoder_of(spiked.core, capacity=8, max_nodes=1)
     decoder.prefill([1, 2])
     with pytest.raises(NotFiniteError):
         decoder.prefill([3, SPIKE], finite=True)
     assert decoder.n_committed == 2
     again = decoder.prefill([3, 4], logits=True, finite=True)
     assert np.array_equal(again, spiked.logits([1, 2, 3, 4])[2:])
-
-
-# ------------------------------------------------------------------------------------- one of many texts
 
 
 def long_prompt(n: int, seed: int, spike_at: int | None = None) -> list[int]:
@@ -347,14 +340,6 @@ def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None
     check_one_fails(spiked, None, [(prompt, {}) for prompt in prompts], (0,), r"position 150 ")
 
 
-DRAFTS_OF_A_MODEL: list[Any] = [
-    lambda model: model,
-    lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
-    lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
-    lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
-]
-
-
 @pytest.mark.parametrize(
     "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(drafts.ContextCopy(min_match=1), model)]
 )
@@ -392,23 +377,15 @@ def test_a_draft_that_overflows_in_a_round_fails_that_request(
             assert request.result(60).tokens == plain.tokens
 
 
-def test_a_learnt_draft_that_overflows_fails_its_request(sound: specdec.Model) -> None:
-    """Beside a request that another draft drafts for, in the same rounds."""
-    heads = random_heads(sound)
-    tensors = {name: tensor.array().copy() for name, tensor in heads._held.items()}
-    tensors["heads.1.output.weight"][:] = 3e38
-    fields = {"n_heads": 3, "n_blocks": 1}
-    broken: dict[str, Any] = {
-        "heads": drafts.Heads(LearnedWeights.of("heads", sound, fields, tensors, taps=heads.taps))
-    }
-    tensors = recurrent_tensors(61, 61, (5, 9, 1))
-    tensors |= {"output.weight": np.full_like(tensors["output.weight"], 3e38)}
-    tensors |= {"embedding.weight": np.full((61, 5), 9.0, np.float32)}
-    shape = {"d_embed": 5, "d_hidden": 9, "n_layers": 1}
-    broken["recurrent"] = drafts.Recurrent(LearnedWeights.of("recurrent", sound, shape, tensors))
-    for name, draft in broken.items():
-        engine = specdec.Engine(sound, {"copy": drafts.ContextCopy(min_match=1), name: draft}, n_threads=1)
-        with engine:
+def test_a_learned_draft_that_overflows_fails_its_request(sound: specdec.Model) -> None:
+    """Next to a request that another draft drafts for, in the same rounds."""
+    heads, recurrent = random_heads(sound), recurrent_weights(sound, PROMPT)
+    tensors_of(heads)["heads.1.output.weight"][:] = 3e38
+    tensors_of(recurrent)["output.weight"][:] = 3e38
+    tensors_of(recurrent)["embedding.weight"][:] = 9.0
+    for name, draft in {"heads": drafts.Heads(heads), "recurrent": drafts.Recurrent(recurrent)}.items():
+        drafted: Any = {"copy": drafts.ContextCopy(min_match=1), name: draft}
+        with specdec.Engine(sound, drafted, n_threads=1) as engine:
             good = engine.submit([5, 6, 5, 6], max_new_tokens=20)
             bad = engine.submit([5, 6, 8], max_new_tokens=20, speculative=specdec.Speculative(draft=name))
             with pytest.raises(NotFiniteError, match="the draft: .* not finite"):
@@ -425,11 +402,9 @@ def test_an_adapter_that_overflows_fails_its_request(tmp_path: Path, sound: spec
     low_rank[of_layer] = np.full_like(low_rank[of_layer], 1e38)
     broken = sound.with_adapter(write_adapter(tmp_path / "broken", adapter_config(), low_rank))
     fine = sound.with_adapter(llama_adapter(tmp_path / "fine", settings, 2))
-    prompts = [long_prompt(n, n) for n in (20, 30, 40, 150)]
-    adapters = [fine, broken, None, fine]
-    requests = [
-        (prompt, {} if adapter is None else {"adapter": adapter})
-        for prompt, adapter in zip(prompts, adapters, strict=True)
+    adapters = {20: fine, 30: broken, 40: None, 150: fine}
+    requests: Any = [
+        (long_prompt(n, n), {"adapter": adapter} if adapter else {}) for n, adapter in adapters.items()
     ]
     for draft in (None, drafts.EarlyExit(1)):
         check_one_fails(sound, draft, requests, (1,), "the target: .* layer 3 ", n_slots=4)

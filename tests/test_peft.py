@@ -14,7 +14,7 @@ import pytest
 
 import specdec
 from specdec.errors import UnsupportedModelError
-from worlds.families import CASES
+from worlds.families import CASES, SIZES
 
 pytestmark = pytest.mark.oracle
 
@@ -87,14 +87,8 @@ def test_every_family(tmp_path: Path, name: str) -> None:
 
 def llama(**changes: Any) -> Any:
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            **{
-                "vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
-                "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, **changes,
-            }
-        )
-    )  # fmt: skip
+    sizes = SIZES | {"vocab_size": 61, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes | changes))
 
 
 @pytest.mark.parametrize(
@@ -200,8 +194,6 @@ def test_greedy_texts(tmp_path: Path) -> None:
         for _ in range(12):
             ids.append(int(logits_of(adapted, ids)[-1].argmax()))
         texts.append(ids[len(prompt) :])
-    found = specdec.generate(
-        target, specdec.load(base, "int8", tokenizer=False), prompts, adapter=models, max_new_tokens=12,
-        ignore_eos=True,
-    )  # fmt: skip
+    draft, options = specdec.load(base, "int8", tokenizer=False), {"max_new_tokens": 12, "ignore_eos": True}
+    found = specdec.generate(target, draft, prompts, adapter=models, **options)
     assert [one.tokens for one in found] == texts and first.is_dir()

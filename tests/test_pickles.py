@@ -12,24 +12,26 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import spawned
+import processes
 import specdec
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, REMEMBERING, World, named
-from laws import embedded_llama2c, first_layers
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module
 from specdec.models.checkpoints import hub
 from specdec.models.origin import HubPlace, ReadFiles
 from toy_pair import N_VOCAB, ToyTokenizer, load_pair
+from worlds.adapters import llama_adapter
 from worlds.eagles import eagle_folder, mimo_target
-from worlds.folders import write_llama2c, write_llama2c_tokenizer
+from worlds.folders import llama_config, write_llama2c, write_llama2c_tokenizer
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 Factory = Callable[..., Path]
@@ -53,17 +55,12 @@ def forgotten(*models: specdec.Model) -> bytes:
 def elsewhere(value: Any, expression: str) -> Any:
     """What another process says of a pickled value, by an expression in `value`."""
     program = (
-        "import pickle, sys\n"
+        "import os, pickle, sys\n"
         "value = pickle.load(sys.stdin.buffer)\n"
         f"sys.stdout.buffer.write(pickle.dumps({expression}))\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        input=pickle.dumps(value),
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    options: dict[str, Any] = {"check": True, "capture_output": True, "timeout": 120}
+    run = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(value), **options)
     return pickle.loads(run.stdout)
 
 
@@ -83,25 +80,22 @@ def test_two_loads_of_a_file_stay_two(make_llama: Factory) -> None:
     assert again(one) is one and again(two) is two
 
 
-def test_another_process_loads_the_same_files_in_the_same_formats(make_llama: Factory) -> None:
-    path = make_llama()
+def test_another_process_loads_the_same_files_in_the_same_formats(
+    make_llama: Factory, tmp_path: Path
+) -> None:
+    path, adapter = make_llama(), llama_adapter(tmp_path / "adapter", llama_config(), 1)
     models = [
         specdec.load(path, "int4", cache_dtype="f32", tokenizer=False, n_ctx=40),
         specdec.load(os.path.relpath(path), prefill="blas"),
+        specdec.load(path, adapter=adapter),
+        specdec.load(path).with_adapter(adapter),
         *specdec.embedded_pair("int8"),
     ]
     said = (
-        "[(m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None, str(m.path), "
+        "[(m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None, os.path.abspath(m.path), "
         "m.logits([1, 2, 3]).tobytes()) for m in value]"
     )
-    expected = [
-        (
-            m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None,
-            str(Path(os.path.abspath(m.path))), m.logits([1, 2, 3]).tobytes(),
-        )
-        for m in models
-    ]  # fmt: skip
-    assert elsewhere(models, said) == expected
+    assert elsewhere(models, said) == eval(said, {"os": os, "value": models})
 
 
 def test_a_process_loads_a_model_once_and_keeps_the_last_two(make_llama: Factory) -> None:
@@ -179,16 +173,16 @@ def test_a_file_of_another_time_and_the_same_bytes_is_taken(make_llama: Factory)
 def test_the_time_of_a_file_counts_unless_it_was_just_written(tmp_path: Path) -> None:
     """File systems count time in steps: a file may be written twice in one."""
     file, now = tmp_path / "file", time.time_ns()
-    for written_at, is_refused in ((now + 60 * 10**9, True), (now - 60 * 10**9, False)):
+    for written_at, expects in (
+        (now + 60 * 10**9, pytest.raises(CheckpointError, match="file: has the digest")),
+        (now - 60 * 10**9, nullcontext()),
+    ):
         file.write_bytes(b"abc")
         os.utime(file, ns=(written_at, written_at))
         reference = ReadFiles(file, [file]).reference()
         file.write_bytes(b"abd")
         os.utime(file, ns=(written_at, written_at))
-        if is_refused:
-            with pytest.raises(CheckpointError, match="file: has the digest"):
-                reference.found()
-        else:
+        with expects:
             assert reference.found() == file
 
 
@@ -279,9 +273,9 @@ def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> N
             pickle.dumps(draft)
         return
     prompts = [world.ids[:9], world.ids[20:60]]
-    expected = spawned.tokens_of(world.target, draft, prompts, OPTIONS)
+    expected = processes.tokens_of(world.target, draft, prompts, OPTIONS)
     copied = again(draft)
-    assert spawned.tokens_of(world.target, copied, prompts, OPTIONS) == expected
+    assert processes.tokens_of(world.target, copied, prompts, OPTIONS) == expected
     assert repr(copied) == repr(draft) or " at 0x" in repr(draft)
 
 
@@ -379,16 +373,10 @@ def test_spawned_workers_decode_alike(tmp_path: Path) -> None:
     target, draft = load_pair(tmp_path / "pair")
     prompts = [[1, 2, 3], [4, 5], [6]]
     table = drafts.Ngram([*range(20)] * 5, target.config.n_vocab, 3)
-    tried: list[Any] = [
-        None,
-        draft,
-        drafts.Ensemble(table, draft, adaptive=False),
-        drafts.ContextCopy(min_match=1),
-    ]
-    expected = [spawned.tokens_of(target, one, prompts, OPTIONS) for one in tried]
+    ensemble, copying = drafts.Ensemble(table, draft, adaptive=False), drafts.ContextCopy(min_match=1)
+    tried = [(target, one, prompts, OPTIONS) for one in (None, draft, ensemble, copying)]
+    expected = [processes.tokens_of(*one) for one in tried]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.starmap(
-            spawned.tokens_of, [(target, one, prompts, OPTIONS) for one in tried], chunksize=1
-        )
-        assert pool.apply(spawned.is_shared, (target, target))
+        found = pool.starmap(processes.tokens_of, tried, chunksize=1)
+        assert pool.apply(processes.is_shared, (target, target))
     assert found == expected

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +11,14 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from specdec import _core
+from compiled import Model, in_instruction_sets, prompt_logits, score, token_logits
+from refusals import refuses
 from specdec.errors import InputError, NotFiniteError
-from worlds.canonical import (
-    ENCODER_DECODERS,
-    LLAMA,
-    MIXTURES,
-    VARIANTS,
-    build,
-    perturbed,
-    random_source,
-    random_tensors,
-)
+from worlds.canonical import ENCODER_DECODERS, LLAMA, MIXTURES, VARIANTS, build, random_source, random_tensors
 from worlds.folders import llama_config, write_hf
 
-Ids = list[int]
 
-
-def ids_of(n: int, seed: int = 0) -> Ids:
+def ids_of(n: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 101, n).tolist()
 
 
@@ -45,17 +32,10 @@ DENSE = {name: config | LONG for name, config in VARIANTS.items() if name not in
 DENSE_ENCODERS = {name: config for name, config in ENCODER_DECODERS.items() if "mixture" not in name}
 
 
-def pair(config: dict[str, Any], scale: float = 0.02) -> tuple[_core.Model, _core.Model]:
-    """A target and a draft whose prompts go through OpenBLAS."""
+def both(config: dict[str, Any]) -> tuple[Model, Model]:
+    """A model whose prompts the row kernels multiply, and one whose prompts OpenBLAS does."""
     tensors = random_tensors(config)
-    return build(config, tensors, prefill="blas"), build(config, perturbed(tensors, scale), prefill="blas")
-
-
-def logits_of(model: _core.Model, ids: Ids, n_threads: int = 1) -> NDArray[np.float32]:
-    decoder = _core.Decoder(model, capacity=len(ids), n_threads=n_threads)
-    logits = decoder.prefill(ids, logits=True)
-    assert logits is not None
-    return logits
+    return build(config, tensors), build(config, tensors, prefill="blas")
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 2e-5) -> None:
@@ -67,37 +47,29 @@ def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 
 
 @pytest.mark.parametrize("name", DENSE)
 def test_prompts_are_near_those_of_the_row_kernels(name: str) -> None:
-    config = DENSE[name]
-    tensors = random_tensors(config)
-    rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
+    rows, blas = both(DENSE[name])
     assert (rows.prefill, blas.prefill) == ("rows", "blas")
     for n in (1, 33, 2 * SLICE + 40):
         ids = ids_of(n)
-        found = logits_of(blas, ids)
-        assert_near(found, logits_of(rows, ids))
-        assert np.array_equal(found, logits_of(blas, ids, n_threads=3))
+        found = prompt_logits(blas, ids)
+        assert_near(found, prompt_logits(rows, ids))
+        assert np.array_equal(found, prompt_logits(blas, ids, n_threads=3))
 
 
 def test_it_is_openblas_that_multiplies() -> None:
-    tensors = random_tensors(WIDE)
-    rows, blas = build(WIDE, tensors), build(WIDE, tensors, prefill="blas")
+    rows, blas = both(WIDE)
     ids = ids_of(300)
-    assert not np.array_equal(logits_of(rows, ids), logits_of(blas, ids))
+    assert not np.array_equal(prompt_logits(rows, ids), prompt_logits(blas, ids))
     # a token at a time, as texts go on, is computed by the row kernels of both
-    steps = []
-    for model in (rows, blas):
-        decoder = _core.Decoder(model, capacity=1)
-        steps.append(decoder.forward([5], [-1]))
-    assert np.array_equal(*steps)
+    assert np.array_equal(token_logits(rows, 5), token_logits(blas, 5))
 
 
 def test_scores_are_near_and_do_not_depend_on_threads() -> None:
-    tensors = random_tensors(WIDE)
-    rows, blas = build(WIDE, tensors), build(WIDE, tensors, prefill="blas")
+    rows, blas = both(WIDE)
     ids = ids_of(600)
-    found = _core.score(blas, ids)
-    np.testing.assert_allclose(found, _core.score(rows, ids), atol=1e-4)
-    assert np.array_equal(found, _core.score(blas, ids, n_threads=3))
+    found = score(blas, ids)
+    np.testing.assert_allclose(found, score(rows, ids), atol=1e-4)
+    assert np.array_equal(found, score(blas, ids, n_threads=3))
 
 
 # -------------------------------------------------------------------------------------- sources
@@ -108,25 +80,21 @@ def test_scores_are_near_and_do_not_depend_on_threads() -> None:
 def test_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> None:
     config = DENSE_ENCODERS[name]
     tensors, source = random_tensors(config), random_source(config, n)
-    assert source is not None
     rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
     found = blas.encode(source)
     assert_near(found, rows.encode(source))
     assert np.array_equal(found, blas.encode(source, n_threads=3))
     for tensor in ("encoder.layers.0.mlp_up.weight", "layers.0.cross_k.weight"):
         assert np.array_equal(blas.matrix(tensor), tensors[tensor])
-    decoders = [_core.Decoder(model, capacity=9, source=source) for model in (rows, blas)]
-    expected, logits = (decoder.prefill([1, 2, 3, 4], logits=True) for decoder in decoders)
-    assert expected is not None and logits is not None
+    expected, logits = (prompt_logits(model, [1, 2, 3, 4], source=source) for model in (rows, blas))
     assert_near(logits, expected)
 
 
 def test_a_source_of_several_slices() -> None:
     config = ENCODER_DECODERS["norms-before-rotary-wide-head"]
     config |= {"encoder": config["encoder"] | {"n_ctx": 700, "d_ff": 1300}}
-    tensors, source = random_tensors(config), random_source(config, 600)
-    assert source is not None
-    rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
+    source = random_source(config, 600)
+    rows, blas = both(config)
     found, expected = blas.encode(source), rows.encode(source)
     assert_near(found, expected)
     assert not np.array_equal(found, expected)
@@ -151,39 +119,27 @@ def test_what_it_takes_of_memory() -> None:
 
 
 INSTRUCTION_SETS = """
-import hashlib, sys
-from test_prefill import WIDE, ids_of, logits_of, pair
-print(hashlib.sha256(logits_of(pair(WIDE)[0], ids_of(300)).tobytes()).hexdigest())
+import hashlib
+from test_prefill import WIDE, both, ids_of, prompt_logits
+print(hashlib.sha256(prompt_logits(both(WIDE)[1], ids_of(300)).tobytes()).hexdigest())
 """
 
 
 @pytest.mark.slow
 def test_the_row_kernels_instruction_set_changes_no_bit() -> None:
     """With the same kernels of OpenBLAS."""
-    digests = set()
-    for kernels in {_core.available_kernels()[0], "ref"}:
-        done = subprocess.run(
-            [sys.executable, "-c", INSTRUCTION_SETS],
-            capture_output=True, text=True, timeout=120, env=os.environ | {"SPECDEC_KERNELS": kernels},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        digests.add(done.stdout)
-    assert len(digests) == 1
+    kernels = {specdec.available_kernels()[0], "ref"}
+    assert len(set(in_instruction_sets(INSTRUCTION_SETS, kernels=kernels).values())) == 1
 
 
 def test_a_number_that_overflows_is_named() -> None:
     tensors = random_tensors(WIDE)
     tensors["layers.1.mlp_down.weight"] = tensors["layers.1.mlp_down.weight"] * np.float32(3e38)
     tensors["layers.1.mlp_up.weight"] = tensors["layers.1.mlp_up.weight"] * np.float32(1e10)
-    model = build(WIDE, np_finite(tensors), prefill="blas")
+    finite = {name: np.clip(tensor, -np.float32(3e38), np.float32(3e38)) for name, tensor in tensors.items()}
+    model = build(WIDE, finite, prefill="blas")
     with pytest.raises(NotFiniteError, match="the output of layer 1 "):
-        _core.score(model, ids_of(300))
-
-
-def np_finite(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """With the largest numbers in the place of infinite ones."""
-    largest = np.float32(3e38)
-    return {name: np.clip(tensor, -largest, largest) for name, tensor in tensors.items()}
+        score(model, ids_of(300))
 
 
 def test_weights_that_are_not_finite_are_named() -> None:
@@ -197,9 +153,7 @@ def test_weights_that_are_not_finite_are_named() -> None:
 def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
     tensors = random_tensors(LLAMA)
     for dtype in ("bf16", "int8", "int4"):
-        with pytest.raises(
-            InputError, match=f"prefill is 'blas', which is for models in f32, not in {dtype}"
-        ):
+        with pytest.raises(InputError, match=f"is for models in f32, not in {dtype}"):
             build(LLAMA, tensors, dtype=dtype, prefill="blas")
     mixture = MIXTURES["mixture-softmax"]
     with pytest.raises(InputError, match="not for mixtures of experts"):
@@ -207,7 +161,7 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='prefill is "mkl", expected "rows", "tiles" or "blas"'):
         build(LLAMA, tensors, prefill="mkl")
     folder = write_hf(tmp_path, llama_config(), seed=0)
-    with pytest.raises(InputError, match="prefill"):
+    with refuses("prefill", "mkl"):
         specdec.load(folder, prefill="mkl")  # type: ignore[arg-type]
     model = specdec.load(folder, "f32", prefill="blas")
     assert model.prefill == "blas"
@@ -218,12 +172,11 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_hooks
 def test_an_allocation_that_fails() -> None:
-    _core.openblas()
+    both(WIDE)  # the library is loaded once
     config = DENSE_ENCODERS["biases-by-layer-other-sizes"]
     tensors, source = random_tensors(config), random_source(config, 20)
-    assert source is not None
     assert fail_each_allocation(lambda: build(config, tensors, prefill="blas").encode(source)) > 3
     model = build(LLAMA, random_tensors(LLAMA), prefill="blas")
     with nothing_leaks():
-        logits_of(model, ids_of(40))
-    assert fail_each_allocation(lambda: logits_of(model, ids_of(40))) > 1
+        prompt_logits(model, ids_of(40))
+    assert fail_each_allocation(lambda: prompt_logits(model, ids_of(40))) > 1

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, read_prompts
 from specdec import _core, drafts
 from worlds.canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, with_drafts
 
@@ -73,7 +73,7 @@ def works() -> dict[str, Callable[[], Work]]:
     table = _core.Ngram(ones, ())
     decoder = _core.Decoder(target, capacity=9, max_nodes=3)
     search = _core.BeamSearch(target, None, [1, 2], width=2, draft_width=2, gamma=0, max_new_tokens=4)
-    search.prefill()
+    read_prompts(search)
     search.round()
     learnt = _core.AdaptiveGamma()
     bias = {1: 0.5, 2: -1.0}

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,6 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec.analysis.measure import Timing
 from specdec.ray.blocks import write_block
 from specdec.ray.generating import open_generation
 from specdec.ray.jobs import Places, described, places_on
@@ -32,15 +32,9 @@ EMBEDDED = Path(specdec.__file__).parent / "embedded"
 TARGET, DRAFT = str(EMBEDDED / "target"), str(EMBEDDED / "draft")
 
 PROMPTS: list[Any] = [
-    "Once upon a time",
-    "It was a dark and stormy night",
-    [5, 77, 300],
-    "The old house",
-    "He said that",
-    "In the morning",
-    "A",
-    "She had never seen",
-]
+    "Once upon a time", "It was a dark and stormy night", [5, 77, 300], "The old house", "He said that",
+    "In the morning", "A", "She had never seen",
+]  # fmt: skip
 
 # --------------------------------------------------------------------------- without a cluster
 
@@ -78,19 +72,16 @@ def test_records_are_json() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("Once upon a time", "data is a str; expected a list of prompts"),
-        ({"prompt": ["a"]}, "data is a dict; expected a list"),
-        ([], "data has no records"),
-        (7, "data is 7; expected a list"),
-        (["a", {"prompt": b"x"}], "record 1['prompt'] is b'x'; expected text"),
-        ([{"weight": float("nan")}], "record 0['weight'] is nan; expected text, finite numbers"),
+        ("Once upon a time", "data is a str"), ({"prompt": ["a"]}, "data is a dict"),
+        ([], "data has no records"), (7, "data is 7"),
+        (["a", {"prompt": b"x"}], "record 1['prompt'] is b'x'"),
+        ([{"weight": float("nan")}], "record 0['weight'] is nan"),
     ],
     ids=lambda value: type(value).__name__,
-)
+)  # fmt: skip
 def test_other_data_is_refused(data: Any, message: str) -> None:
-    with pytest.raises(specdec.InputError) as caught:
+    with pytest.raises(specdec.InputError, match=re.escape(message)):
         records_of(NO_RAY, data)
-    assert message in str(caught.value)
 
 
 def doubled(first: int, records: list[Any]) -> list[dict[str, Any]]:
@@ -123,19 +114,12 @@ def test_a_folder_keeps_to_its_run(tmp_path: Path) -> None:
     zero = OutputFolder.begin(tmp_path / "zero", "generate", asked | {"seed": 0}, {"seed": 6})
     assert zero.run["seed"] == 0  # which was asked for
     for changes, message in (
-        (
-            {"seed": 4},
-            "holds a run with seed 5, and this one has 4; expected the same run, or another folder",
-        ),
+        ({"seed": 4}, "holds a run with seed 5, and this one has 4; expected the same run"),
         ({"target": "b"}, "holds a run with target 'a', and this one has 'b'"),
-        (
-            {"options": {"temperature": 0.5}},
-            "options {'temperature': 1}, and this one has {'temperature': 0.5}",
-        ),
+        ({"options": {"temperature": 0.5}}, "options {'temperature': 1}, and this one has"),
     ):
-        with pytest.raises(specdec.InputError) as caught:
+        with pytest.raises(specdec.InputError, match=message):
             OutputFolder.begin(out, "generate", asked | changes, {"seed": 6})
-        assert message in str(caught.value)
     with pytest.raises(specdec.InputError, match="holds a run of 'generate'; expected one of sweep"):
         OutputFolder.open(out, "sweep")
     with pytest.raises(specdec.InputError, match="holds no run"):
@@ -169,28 +153,18 @@ def test_descriptions_are_the_same_in_every_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"on_error": "skip"}, "on_error is 'skip'; expected one of 'raise', 'keep'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"gamma": "auto", "temperature": 1.0}, "the text of a seed would depend on measured times"),
-        ({"gamma": "auto", "lenience": 0.5}, "the text of a seed would depend on measured times"),
-        ({"gamma": specdec.AdaptiveGamma()}, "gamma is an AdaptiveGamma, which learns in one process"),
+        {"temperature": -1.0}, {"on_error": "skip"}, {"seed": -1}, {"gamma": "auto", "temperature": 1.0},
+        {"gamma": "auto", "lenience": 0.5}, {"gamma": specdec.AdaptiveGamma()}, {"prompt_cache": 8},
+        {"node_budget": 8}, {"logits": 8}, {"max_length": 8},
     ],
     ids=str,
-)
-def test_arguments_are_checked_before_ray_starts(tmp_path: Path, options: Any, message: str) -> None:
-    with pytest.raises(specdec.InputError) as caught:
+)  # fmt: skip
+def test_arguments_are_checked_before_ray_starts(tmp_path: Path, options: Any) -> None:
+    with pytest.raises(specdec.InputError, match=next(iter(options))):
         specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **options)
-    assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_keyword_of_generate_that_has_no_place_here(tmp_path: Path) -> None:
-    for name in ("prompt_cache", "node_budget", "logits", "max_length"):
-        with pytest.raises(specdec.InputError, match=name):
-            specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **{name: 8})
 
 
 def generation(target: Any, draft: Any, *, by_seed: bool = False, start: Any = None, **options: Any) -> Any:
@@ -255,21 +229,13 @@ def assert_equal(records: Any, prompts: list[Any], results: list[specdec.Result]
     """Every record once, in order, with the result that one process has."""
     assert len(records) == len(prompts) == len(results)
     for index, (record, prompt, result) in enumerate(zip(records, prompts, results, strict=True)):
+        trace, tops = result.trace, [[list(pair) for pair in row] for row in result.top_logprobs]
         assert record == {
-            "index": index,
-            "record": prompt,
-            "text": result.text,
-            "tokens": result.tokens,
-            "finish_reason": result.finish_reason,
-            "stop": result.stop,
-            "seed": list(result.seed),
-            "n_prompt_tokens": len(result.prompt_ids),
-            "n_calls": result.trace.n_calls,
-            "n_drafted": result.trace.n_drafted,
-            "n_accepted": result.trace.n_accepted,
-            "logprobs": result.logprobs.tolist(),
-            "top_logprobs": [[list(pair) for pair in row] for row in result.top_logprobs],
-        }
+            "index": index, "record": prompt, "text": result.text, "tokens": result.tokens,
+            "finish_reason": result.finish_reason, "stop": result.stop, "seed": list(result.seed),
+            "n_prompt_tokens": len(result.prompt_ids), "n_calls": trace.n_calls, "n_drafted": trace.n_drafted,
+            "n_accepted": trace.n_accepted, "logprobs": result.logprobs.tolist(), "top_logprobs": tops,
+        }  # fmt: skip
 
 
 @pytest.mark.oracle
@@ -389,21 +355,11 @@ def test_a_block_that_ends_its_process_is_given_up(cluster: Any, tmp_path: Path)
 
     data = [[8, 9], [7, 9], [6, 9]]
     message = r"1 block of 3 could not be done; block-000001.jsonl: its process ended 2 times"
+    how: Any = {"max_new_tokens": 2, "transform": transform, "block_size": 1, "retries": 1}
     with pytest.raises(specdec.WorkerError, match=message):
-        specdec.ray.generate(
-            TARGET,
-            None,
-            data,
-            tmp_path / "out",
-            max_new_tokens=2,
-            transform=transform,
-            block_size=1,
-            retries=1,
-        )
-    assert sorted(path.name for path in (tmp_path / "out").glob("block-*")) == [
-        "block-000000.jsonl",
-        "block-000002.jsonl",
-    ]
+        specdec.ray.generate(TARGET, None, data, tmp_path / "out", **how)
+    files = sorted(path.name for path in (tmp_path / "out").glob("block-*"))
+    assert files == ["block-000000.jsonl", "block-000002.jsonl"]
 
 
 @pytest.mark.oracle
@@ -418,24 +374,12 @@ def test_models_that_no_actor_can_use(cluster: Any, tmp_path: Path) -> None:
 @pytest.mark.oracle
 def test_a_sweep_goes_on(cluster: Any, tmp_path: Path) -> None:
     """One table of all combinations; what is there is not measured again; alpha is that of `measure`."""
-    asked = {
-        "gammas": (1, 3),
-        "temperatures": (0.0, 1.0),
-        "formats": ("bf16", "int8"),
-        "n_tokens": 8,
-        "timing": Timing(1, 4),
-        "seed": 2,
-    }
+    asked: Any = {"gammas": (1, 3), "n_tokens": 8, "seed": 2}
+    timing: Any = {"temperatures": (0.0, 1.0), "formats": ("bf16", "int8"), "timing": specdec.Timing(1, 4)}
     drafts = {"embedded": DRAFT, "unigram": unigram}
     out = tmp_path / "sweep"
-    found = specdec.ray.sweep(TARGET, drafts, PROMPTS[:2], out, **asked)
-    expected = [
-        (dtype, draft, temperature, gamma)
-        for dtype in ("bf16", "int8")
-        for draft in ("embedded", "unigram")
-        for temperature in (0.0, 1.0)
-        for gamma in (1, 3)
-    ]
+    found = specdec.ray.sweep(TARGET, drafts, PROMPTS[:2], out, **asked, **timing)
+    expected = [*product(("bf16", "int8"), ("embedded", "unigram"), (0.0, 1.0), (1, 3))]
     assert [(row.format, row.draft, row.temperature, row.gamma) for row in found.rows] == expected
     assert all(row.measured > 0 and row.c > 0 and row.n_threads == 1 and row.machine for row in found.rows)
 
@@ -444,7 +388,7 @@ def test_a_sweep_goes_on(cluster: Any, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in cells}
     cells[3].unlink()
     assert len(specdec.ray.Sweep.load(out).rows) == 14
-    again = specdec.ray.sweep(TARGET, drafts, PROMPTS[:2], out, **asked)
+    again = specdec.ray.sweep(TARGET, drafts, PROMPTS[:2], out, **asked, **timing)
     changed = [path for path in cells if path.stat().st_mtime_ns != before[path]]
     assert changed == [cells[3]]
     assert [(row.format, row.draft, row.alpha) for row in again.rows] == [
@@ -452,17 +396,15 @@ def test_a_sweep_goes_on(cluster: Any, tmp_path: Path) -> None:
     ]
     target = specdec.load(TARGET, "int8")
     measured = specdec.measure(
-        target, specdec.load(DRAFT), PROMPTS[:2], gammas=(1, 3), temperatures=(1.0,), leniences=(1.0,),
-        n_tokens=8, seed=2, timing=False,
-    )  # fmt: skip
-    row = next(
-        row for row in found.rows if (row.format, row.draft, row.temperature) == ("int8", "embedded", 1.0)
+        target, specdec.load(DRAFT), PROMPTS[:2], temperatures=(1.0,), leniences=(1.0,), timing=False, **asked
     )
+    wanted = ("int8", "embedded", 1.0)
+    row = next(row for row in found.rows if (row.format, row.draft, row.temperature) == wanted)
     assert row.alpha == measured.rows[0].alpha
     assert "16 combinations" in str(found) and "unigram" in str(found)
     assert found.best in found.rows or all(row.invalid for row in found.rows)
     with pytest.raises(specdec.InputError, match="holds a run with formats"):
-        specdec.ray.sweep(TARGET, drafts, PROMPTS[:2], out, **(asked | {"formats": ("f32",)}))
+        specdec.ray.sweep(TARGET, drafts, PROMPTS[:2], out, **(asked | timing | {"formats": ("f32",)}))
 
 
 def unigram(target: specdec.Model) -> Any:

@@ -15,6 +15,7 @@ import specdec
 from sessions import Session
 from specdec import drafts, time_limit
 from specdec.analysis import recommend as recommend_module
+from specdec.analysis.arguments import short_names
 from specdec.analysis.known_models import known_models, known_vocabularies, vocabulary_of
 from specdec.analysis.recommend import memory_of
 from specdec.drafts.translation import translation_of
@@ -56,6 +57,7 @@ def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any
         (None, 16), (n_shared, 14), (None, None), (None, None),
     ]  # fmt: skip
     assert found.fits[1].overlap == n_shared / 14
+    assert found.stopped == "" and "ended early" not in str(found)
     assert "expected 1 to" in found.fits[3].refusal
     assert found.drafts["other, text"].vocabulary == "text"
     text = str(found)
@@ -78,7 +80,7 @@ def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> N
     assert found.drafts["tree"].tree is tree
     for model in (ours, given["disjoint"]):
         model.tokenizer.special_tokens = dict
-        model.tokenizer._eos_ids = ()
+        model.tokenizer.eos_ids = ()
     found = specdec.recommend_draft(ours, [given["disjoint"]], [[3, 4]], **QUICK)
     assert list(found.fits[0].ways) == ["text"] and found.fits[0].n_shared == 0
 
@@ -107,6 +109,15 @@ def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     embedded, _ = specdec.embedded_pair()
     assert {"heads", "exit:3"} < recommend_module.without_model(embedded).keys()
     assert "mtp" not in recommend_module.without_model(embedded)
+
+
+def test_names_of_drafts_are_short() -> None:
+    for given, wanted in {
+        "/a/b/c/": "c", "heads:a/b": "heads:b", "ensemble:copy+path/to/small": "ensemble:copy+small",
+        "org/name:Q4_K_M": "name:Q4_K_M", "copy": "copy", "/": "/",
+    }.items():  # fmt: skip
+        assert short_names([given]) == [wanted]
+    assert short_names(["a/x", "b/x", "b/y"]) == ["a/x", "b/x", "y"]
 
 
 def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) -> None:
@@ -240,16 +251,13 @@ def test_the_choice_is_the_fastest_that_is_possible() -> None:
     assert (
         unsure.choice == "A" and not unsure.is_certain and "measure again with more repeats" in unsure.reason
     )
+    single = recommendation(a=(1.3,))
+    assert single.choice == "A" and not single.is_certain and "single turn" in single.reason
     plain = recommendation(a=(0.9, 0.8))
     assert (plain.choice, plain.gamma, plain.best) == (None, 0, None)
     assert plain.reason.startswith("no draft beats plain decoding; the fastest, a with gamma 4: 0.85 times")
     assert "plain decoding" in str(plain.tables()[-1].rows)
     assert "too busy" in recommendation(a=(3.0, 3.0)).reason
-
-
-def test_a_single_turn_is_not_certain() -> None:
-    found = recommendation(a=(1.3,))
-    assert found.choice == "A" and not found.is_certain and "single turn" in found.reason
 
 
 def test_drafts_that_draft_nothing_are_not_chosen() -> None:
@@ -292,11 +300,6 @@ def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPa
     assert all(row.speedup is not None and row.speedup.ratios for row in found.comparison.rows)
     with pytest.raises(InputError, match="seconds is 0"):
         specdec.recommend_draft(target, None, "ab", seconds=0)
-
-
-def test_without_a_limit_all_is_measured(target: Any) -> None:
-    found = specdec.recommend_draft(target, ["copy", "lookahead"], "ab abc", **QUICK)
-    assert found.stopped == "" and "ended early" not in str(found)
 
 
 def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:

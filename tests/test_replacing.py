@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -84,13 +85,10 @@ def test_a_new_file_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "file"):
+def test_folders_that_are_not_there_or_in_the_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as absent, replacing(tmp_path / "no" / "file"):
         raise AssertionError
-    assert caught.value.filename == str(tmp_path / "no" / "file")
-
-
-def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    assert absent.value.filename == str(tmp_path / "no" / "file")
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError) as caught, replacing(tmp_path / "folder") as file:
         file.write(b"x")
@@ -99,16 +97,11 @@ def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_table, write_search])
-@pytest.mark.parametrize("path", ["", ".", "..", "/", "x/.."])
-def test_a_path_without_a_name(write: Callable[[Path], None], path: str) -> None:
-    with pytest.raises(InputError, match=r"path '.*' has no file name"):
-        write(path)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("write", [write_table, write_search])
-def test_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
-) -> None:
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Any], None]) -> None:
+    """One without a name is refused; ``~`` is the home folder."""
+    for path in ("", ".", "..", "/", "x/.."):
+        with pytest.raises(InputError, match=r"path '.*' has no file name"):
+            write(path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    write("~/kept")  # type: ignore[arg-type]
+    write("~/kept")
     assert (tmp_path / "kept").is_file()

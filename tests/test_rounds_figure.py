@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+import hand_made_rounds
 from colours import contrast, least_distance, over
-from specdec import Result, Round, Trace
-from specdec.display import rounds as figure_1
+from hand_made_rounds import tree
+from specdec import Result, Round
 from toy_pair import ToyTokenizer
 
 TOKENIZER = ToyTokenizer()
@@ -27,37 +28,14 @@ def ids(*pieces: bytes) -> tuple[int, ...]:
 def chain(
     index: int, accepted: Sequence[int], rejected: Sequence[int], token: int, kept: int | None = None
 ) -> Round:
-    drafted = (*accepted, *rejected)
-    n = len(accepted)
-    return Round(
-        index=index,
-        drafted=drafted,
-        parents=tuple(range(len(drafted))),
-        path=tuple(range(1, n + 1)),
-        tokens=(*accepted, token),
-        kept=n + 1 if kept is None else kept,
-        betas=tuple(0.75 for _ in drafted[: n + 1]),
-        draft_s=0.0,
-        verify_s=0.0,
-        other_s=0.0,
-    )
+    drafted, n = (*accepted, *rejected), len(accepted)
+    return hand_made_rounds.chain(index, drafted, n, [0.75] * len(drafted[: n + 1]), token=token, kept=kept)
 
 
 def result(
-    rounds: Sequence[Round], *, tokenizer: Any = TOKENIZER, prompt: bytes = b"ab", **changes: Any
+    rounds: Sequence[Round], tokenizer: Any = TOKENIZER, prompt: bytes = b"ab", **changes: Any
 ) -> Result:
-    tokens = [token for round_ in rounds for token in round_.tokens[: round_.kept]]
-    fields: dict[str, Any] = {
-        "text": None if tokenizer is None else tokenizer.decode(tokens, continuing=True),
-        "tokens": tokens,
-        "finish_reason": "length",
-        "stop": None,
-        "trace": Trace(rounds),
-        "prompt_ids": list(ids(prompt)),
-        "seed": (0, 0),
-        "tokenizer": tokenizer,
-    }
-    return Result(**{**fields, **changes})
+    return hand_made_rounds.result_of(rounds, tokenizer, prompt_ids=list(ids(prompt)), **changes)
 
 
 A, B, AB, SPACE_A = ids(b"a", b"b", b"ab", b" a")
@@ -93,26 +71,22 @@ class Page(HTMLParser):
 
 
 def test_marks() -> None:
-    lines = figure_1.terminal(result(ROUNDS), colour=False).splitlines()
-    assert lines[0] == "accepted draft · ~~rejected draft~~ · [the target's own token]"
-    assert lines[1].strip() == "ab"
-    assert lines[2] == "   1   2/4 ab~~ab a~~[b]"
-    assert lines[3] == "   2   4/4 aaab[ a]"
-    assert (
-        lines[4]
-        == "8 tokens in 2 runs of the target, 6 of 8 drafts accepted; ended by: max_new_tokens reached"
-    )
-    assert len(lines) == 5
+    closing = "8 tokens in 2 runs of the target, 6 of 8 drafts accepted; ended by: max_new_tokens reached"
+    lines = result(ROUNDS).figure(False).splitlines()
+    lines[1] = lines[1].strip()
+    assert lines == [
+        "accepted draft · ~~rejected draft~~ · [the target's own token]", "ab", "   1   2/4 ab~~ab a~~[b]",
+        "   2   4/4 aaab[ a]", closing,
+    ]  # fmt: skip
 
 
 def test_colours() -> None:
-    lines = figure_1.terminal(result(ROUNDS), colour=True).splitlines()
+    lines = result(ROUNDS).figure(True).splitlines()
     unseen = "\x1b[2;31;9m"
     assert lines[2] == f"   1   2/4 {GREEN}ab{END}{RED}ab{END}{unseen} a{END}{BLUE}b{END}"
     assert lines[3] == f"   2   4/4 {GREEN}aaab{END}{BLUE} a{END}"
     plain_text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(lines))
-    marks = figure_1.terminal(result(ROUNDS), colour=False)
-    assert plain_text == re.sub(r"~~|\[|\]", "", marks)
+    assert plain_text == re.sub(r"~~|\[|\]", "", result(ROUNDS).figure(False))
 
 
 class Terminal(io.StringIO):
@@ -128,6 +102,7 @@ class Terminal(io.StringIO):
         (Terminal(), {"NO_COLOR": "1"}, False),
         (Terminal(), {"NO_COLOR": ""}, True),  # https://no-color.org: not when empty
         (Terminal(), {"TERM": "dumb"}, False),
+        (None, {}, False),  # no output at all
     ],
 )
 def test_colour_is_for_terminals_that_want_it(
@@ -137,59 +112,45 @@ def test_colour_is_for_terminals_that_want_it(
     monkeypatch.setenv("TERM", "xterm-256color")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert figure_1.use_colour(stream) is wanted
     monkeypatch.setattr("sys.stdout", stream)
     assert (GREEN in result(ROUNDS).figure()) is wanted
 
 
-def test_no_output_at_all_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", None)
-    assert not figure_1.use_colour()
-
-
 def test_plain_decoding_is_a_paragraph() -> None:
     rounds = [chain(i, (), (), token) for i, token in enumerate(ids(b"a", b"\n", b"b", b"\x1b[31m"))]
-    out = figure_1.terminal(result(rounds), colour=False)
+    out = result(rounds).figure(False)
     assert out == "aba\nb\\x1b[31m\n4 tokens in 4 runs of the target; ended by: max_new_tokens reached"
 
 
 def test_what_a_stop_cut_off_is_shown_as_such() -> None:
     out = result([chain(0, (A, B, A), (), AB, kept=2)], finish_reason="stop", stop="b", text="a")
-    line = figure_1.terminal(out, colour=False).splitlines()[2]
-    assert line == "   1   2/3 ab{aab}"
-    assert figure_1.terminal(out, colour=False).endswith("2 of 3 drafts accepted; ended by: stop 'b'")
-    assert ">2/3</td>" in figure_1.html(out)
+    assert out.figure(False).splitlines()[2] == "   1   2/3 ab{aab}"
+    assert out.figure(False).endswith("2 of 3 drafts accepted; ended by: stop 'b'")
+    assert ">2/3</td>" in out._repr_html_()
 
 
 def test_ids_where_there_is_no_tokenizer() -> None:
-    lines = figure_1.terminal(
-        result([chain(0, (7,), (8,), 9)], tokenizer=None, prompt=b"ab"), colour=False
-    ).splitlines()
-    assert lines[1].strip() == f"{AB}"
-    assert lines[2] == "   1   1/2  7~~ 8~~[ 9]"
+    lines = result([chain(0, (7,), (8,), 9)], None).figure(False).splitlines()
+    assert lines[1].strip() == f"{AB}" and lines[2] == "   1   1/2  7~~ 8~~[ 9]"
 
 
 # ------------------------------------------------------------------------------------------------ pieces
 
 
-def pieces(rounds: Sequence[Round], prompt: bytes = b"ab") -> list[tuple[str, str]]:
-    figure = figure_1.Figure(TOKENIZER, ids(prompt))
-    return [(piece.text, piece.kind) for round_ in rounds for piece in figure.pieces(round_)]
+def pieces(rounds: Sequence[Round]) -> list[tuple[str, str]]:
+    """Text and kind of the tokens that have a text."""
+    spans = Page(result(rounds)._repr_html_()).spans
+    return [(text, kind.removeprefix("specdec-")) for kind, text, title in spans if title]
 
 
 def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
+    """Over accepted drafts, over the end of a round, and in what was rejected."""
     e2, x82, xac, c3, a9 = ids(b"\xe2", b"\x82", b"\xac", b"\xc3", b"\xa9")
-    # Over accepted drafts, over the end of a round, and in what was rejected.
-    assert pieces([chain(0, (e2, x82, xac), (), B)])[:3] == [
-        ("", "accepted"),
-        ("", "accepted"),
-        ("€", "accepted"),
-    ]
+    assert pieces([chain(0, (e2, x82, xac), (), B)]) == [("€", "accepted"), ("b", "target")]
     split = [chain(0, (e2,), (A,), x82), chain(1, (xac,), (), B)]
-    assert [text for text, kind in pieces(split) if kind in ("accepted", "target")] == ["", "", "€", "b"]
-    assert pieces([chain(0, (), (c3, a9), B)]) == [("", "rejected"), ("é", "unseen"), ("b", "target")]
+    assert [text for text, kind in pieces(split) if kind in ("accepted", "target")] == ["€", "b"]
+    assert pieces([chain(0, (), (c3, a9), B)]) == [("é", "unseen"), ("b", "target")]
     assert pieces([chain(0, (c3,), (a9, c3), A)]) == [
-        ("", "accepted"),
         ("é", "rejected"),  # it goes on with the accepted byte
         ("\ufffd", "unseen"),  # never complete
         ("\ufffda", "target"),
@@ -199,7 +160,7 @@ def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
 def test_tokens_without_text_show_their_names() -> None:
     (end,) = ids(b"</s>")
     assert pieces([chain(0, (), (end,), A)])[0] == ("</s>", "rejected")
-    assert pieces([chain(0, (), (), 1000)])[0] == ("<1000>", "target")
+    assert result([chain(0, (A,), (), 1000)], text="").figure(False).splitlines()[2].endswith("a[<1000>]")
 
 
 def test_whitespace_and_controls_are_made_visible() -> None:
@@ -207,22 +168,19 @@ def test_whitespace_and_controls_are_made_visible() -> None:
     assert [text for text, _ in pieces([chain(0, (newline, space, two, red, SPACE_A), (), B)])] == [
         "⏎", "␣", "␣␣", "\\x1b[31m", " a", "b",
     ]  # fmt: skip
-    assert figure_1.visible("a\tb\r\x00\u2028é…") == "a⇥b␍\\x00⏎é…"
-    assert figure_1.visible("a\nb", keep_lines=True) == "a\nb"
+    plain = result([chain(0, (), (), A)], text="a\tb\r\x00\u2028é…\n").figure(False)
+    assert "a⇥b␍\\x00⏎é…\n" in plain
 
 
 def test_tree() -> None:
     """Two children of the root; the second was accepted, the first had a child of its own."""
-    tree = Round(
-        index=0, drafted=(A, B, AB), parents=(0, 0, 1), path=(2,), tokens=(B, A), kept=2, betas=(0.5,),
-        draft_s=0.0, verify_s=0.0, other_s=0.0,
-    )  # fmt: skip
-    assert pieces([tree]) == [("b", "accepted"), ("a", "rejected"), ("ab", "unseen"), ("a", "target")]
+    shown = pieces([tree((A, B, AB), (0, 0, 1), (2,), A, (0.5,))])
+    assert shown == [("b", "accepted"), ("a", "rejected"), ("ab", "unseen"), ("a", "target")]
 
 
 def test_a_long_prompt_shows_its_end() -> None:
-    figure = figure_1.Figure(TOKENIZER, ids(*[b"a"] * 999, b"b"))
-    assert figure.prompt == "…" + "a" * 299 + "b"
+    out = hand_made_rounds.result_of(ROUNDS, TOKENIZER, prompt_ids=list(ids(*[b"a"] * 999, b"b")))
+    assert out.figure(False).splitlines()[1].strip() == "…" + "a" * 299 + "b"
 
 
 # -------------------------------------------------------------------------------------------------- HTML
@@ -248,9 +206,8 @@ def test_html_has_a_span_for_each_token_with_what_is_known_of_it() -> None:
 
 def test_html_is_escaped() -> None:
     tag, ampersand = ids(b"<b>", b"&")
-    text = result(
-        [chain(0, (tag,), (ampersand,), tag)], prompt=b"<b>", finish_reason="stop", stop="<i>"
-    )._repr_html_()
+    out = result([chain(0, (tag,), (ampersand,), tag)], prompt=b"<b>", finish_reason="stop", stop="<i>")
+    text = out._repr_html_()
     assert "<b>" not in text
     assert "<i>" not in text
     assert [span[1] for span in Page(text).spans if span[2]] == ["<b>", "&", "<b>"]
@@ -291,7 +248,7 @@ def test_tints_are_told_apart_with_every_kind_of_colour_vision(page: tuple[float
 
 def test_no_two_kinds_differ_by_colour_alone() -> None:
     """Struck out, underlined, or neither: in a terminal and on a page."""
-    (_, _, first, *_) = figure_1.terminal(result(ROUNDS), colour=True).splitlines()
+    (_, _, first, *_) = result(ROUNDS).figure(True).splitlines()
     assert [re.findall(r"\x1b\[[\d;]*?;?([49])?m", code)[0] for code in (GREEN, RED, BLUE)] == ["", "9", "4"]
     assert first.index(GREEN) < first.index(RED) < first.index(BLUE)
     style = result(ROUNDS)._repr_html_()

@@ -21,12 +21,12 @@ from exact import (
     Probs,
     Rule,
     Tokens,
-    chain_law,
+    chain_distribution,
     drafts,
     first_tokens,
     independent,
-    outcome_law,
-    round_law,
+    outcome_distribution,
+    round_distribution,
     rows_after,
     without_replacement,
 )
@@ -189,7 +189,7 @@ def test_lenience_for_any_distributions(verify: Rule) -> None:
 def test_the_law_with_lenience_in_closed_form(verify: Rule, lenience: float) -> None:
     """One draft: min(T / l, D) by acceptance, and the rest from norm(max(0, T / l - D))."""
     target, draft = models("temperatures", 5, with_core=False)
-    law = round_law(partial(verify, lenience=lenience), shapes()["chain1"], target, draft)
+    law = round_distribution(partial(verify, lenience=lenience), shapes()["chain1"], target, draft)
     both = np.minimum(target(()) / lenience, draft(()))
     rest = np.maximum(0.0, target(()) / lenience - draft(()))
     expected = both + (1 - both.sum()) * rest / rest.sum()
@@ -208,7 +208,7 @@ def test_the_bound_is_reached(verify: Rule) -> None:
     rows = np.array([[0.25, 0.5, 0.25]] * 4)
     insist = np.array([[0.0, 0.0, 0.0], *[[1.0, 0.0, 0.0]] * 3])
     for n_siblings in (1, 2, 3):
-        law = outcome_law(
+        law = outcome_distribution(
             partial(verify, lenience=0.5),
             [0] * (n_siblings + 1),
             [-1] + [0] * n_siblings,
@@ -271,10 +271,10 @@ def test_block_verification_keeps_at_least_as_many_drafts(pair: str) -> None:
     """Sun et al. 2024: for every prefix of the drafts, so in expectation too; and the first draft alike."""
     for shape, n_vocab in (("chain2", 4), ("chain3", 3)):
         pair_of_models = models(pair, n_vocab, with_core=True)
-        block = round_law(
+        block = round_distribution(
             partial(_core.verify, rule="block"), shapes()[shape], *pair_of_models, decided=backwards(shape)
         )
-        standard = round_law(_core.verify, shapes()[shape], *pair_of_models)
+        standard = round_distribution(_core.verify, shapes()[shape], *pair_of_models)
         assert np.all(block.accepted >= standard.accepted - 1e-12)
         if pair in ("plain", "temperatures"):
             assert block.accepted.sum() > standard.accepted.sum() + 1e-3
@@ -390,7 +390,7 @@ def test_a_greedy_tree_finds_the_longest_of_its_sequences(verify: Rule, pair: st
     target, draft = models(pair, 2, with_core=False)
     parents = shapes()["three long"]
     sequences = [[node, node + 3] for node in (1, 2, 3)]
-    plain = max(chain_law(most_probable(target), 3), key=len)
+    plain = max(chain_distribution(most_probable(target), 3), key=len)
     for tree in drafts(parents, independent(parents, draft)):
         rows = rows_after(tree, target)
         outputs = []

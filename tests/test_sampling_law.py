@@ -18,7 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
-from laws import (
+from distributions import (
     FALSE_ALARM,
     TRAINED,
     Conditional,
@@ -28,10 +28,10 @@ from laws import (
     beta,
     conditional,
     count,
-    law_of,
     p_value,
     trained,
 )
+from exact import chain_distribution
 from sessions import Session
 from specdec import Sampling, _core, reference
 from worlds.canonical import GPT, LLAMA, build, random_tensors
@@ -81,7 +81,7 @@ def test_two_tokens_of_a_trained_pair(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
     tokens = np.array([result.tokens[:2] for result in results])
-    assert p_value(count(tokens), law_of(tables[0], 2)) > FALSE_ALARM
+    assert p_value(count(tokens), chain_distribution(tables[0], 2)) > FALSE_ALARM
 
 
 @pytest.mark.law
@@ -153,11 +153,13 @@ def test_the_other_rules(models: Trained, rule: str) -> None:
             tokens.append(result.tokens[:2])
             n_accepted += result.trace.rounds[0].n_accepted > 0
     counts = count(np.array(tokens))
-    law = law_of(lenient(target, draft) if rule == "lenient" else target, 2)
+    law = chain_distribution(lenient(target, draft) if rule == "lenient" else target, 2)
     assert p_value(counts, law) > FALSE_ALARM
     assert scipy.stats.binomtest(n_accepted, n_samples, chance(target(()), draft(()))).pvalue > FALSE_ALARM
     if rule == "lenient":
-        assert p_value(counts, law_of(target, 2)) < 1e-9, "lenience that changes nothing shows nothing"
+        assert p_value(counts, chain_distribution(target, 2)) < 1e-9, (
+            "lenience that changes nothing shows nothing"
+        )
         first = count(np.array(tokens)[:, :1])
         for token in np.flatnonzero(target(())):
             bound = min(1.0, target(())[token] / LENIENCE)
@@ -219,7 +221,7 @@ def test_three_tokens_of_a_tiny_vocabulary(
         conditional(partial(logits_of, model), prompt, **options)
         for model, options in zip(models, (of_target, of_draft), strict=True)
     )
-    assert p_value(count(np.array(samples)), law_of(target, 3)) > FALSE_ALARM
+    assert p_value(count(np.array(samples)), chain_distribution(target, 3)) > FALSE_ALARM
     assert scipy.stats.binomtest(n_accepted, n_samples, beta(target, draft)).pvalue > FALSE_ALARM
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from specdec import _core
+from compiled import Model, prompt_logits, rows_computed, score, score_texts, scores_of
 from specdec.errors import InputError, NotFiniteError
-from specdec.models.score import rolling_windows
 from toy_pair import ToyTokenizer, load_pair, write_pair
 from worlds.canonical import (
     ENCODER_DECODERS,
@@ -55,13 +55,11 @@ def texts_of() -> list[tuple[Ids, int]]:
 TEXTS = texts_of()
 
 
-def run(model: _core.Model, texts: list[tuple[Ids, int]], **options: Any) -> list[tuple[Any, ...]]:
+def run(model: Model, texts: list[tuple[Ids, int]], **options: Any) -> list[tuple[Any, ...]]:
     """(ln p, whether greedy, the top tokens, their ln p) of each text."""
-    flat = np.array([token for ids, _ in texts for token in ids], np.int32)
-    lengths = np.array([len(ids) for ids, _ in texts], np.int32)
-    given = np.array([n_given for _, n_given in texts], np.int32)
-    found = _core.score_texts(model, (flat, lengths), given, n_top=N_TOP, **options)
-    cuts = np.cumsum(lengths - given)[:-1]
+    alone, given = [ids for ids, _ in texts], [n_given for _, n_given in texts]
+    found = scores_of(model, alone, given, n_top=N_TOP, **options)
+    cuts = np.cumsum([len(ids) - n_given for ids, n_given in texts])[:-1]
     return list(zip(*(np.split(part, cuts) for part in found[:4]), strict=True))
 
 
@@ -110,7 +108,7 @@ def test_texts_have_the_bits_of_their_tokens_one_by_one(case: tuple[str, str, st
     assert_equal(run(model, texts, **given), expected)
     assert_equal(run(model, texts, n_texts=1, **given), expected)
     assert_equal(run(model, texts[::-1], n_texts=3, n_threads=2, **given), expected[::-1])
-    alone = [_core.score(model, ids, source=source)[n_given - 1 :] for ids, n_given in texts]
+    alone = [score(model, ids, source=source)[n_given - 1 :] for ids, n_given in texts]
     assert all(np.array_equal(one[0], row) for one, row in zip(expected, alone, strict=True))
 
 
@@ -126,16 +124,12 @@ def test_what_texts_begin_with_is_read_once() -> None:
     choices = [([*context, *ids_of(6, 10 + i)], 200) for i in range(8)]
     others = [([*context[:190], *ids_of(12, 30 + i), *ids_of(5, 50 + i)], 202) for i in range(3)]
     for n_texts in (0, 1, 4):
-        before = _core._forward_work()
-        run(model, choices + others, n_texts=n_texts)
-        rows = (_core._forward_work() - before) / (2 * LLAMA["n_layer"])
+        rows = rows_computed(partial(run, model, choices + others, n_texts=n_texts), LLAMA["n_layer"])
         assert rows == n_beginnings(choices + others) > 280
     # more than a tree holds: other groups copy the stem that the first one reads
     many = [([*context, *ids_of(30, 100 + i)], 200) for i in range(40)]
     for n_texts in (1, 3):
-        before = _core._forward_work()
-        run(model, many, n_texts=n_texts)
-        rows = (_core._forward_work() - before) / (2 * LLAMA["n_layer"])
+        rows = rows_computed(partial(run, model, many, n_texts=n_texts), LLAMA["n_layer"])
         # twice: what chance has made alike, and up to 15 tokens that a group does not wait for
         assert n_beginnings(many) <= rows <= n_beginnings(many) + 40
 
@@ -146,10 +140,7 @@ def test_a_text_that_ends_gives_its_beginning_to_one_that_waits() -> None:
     model = build(config, random_tensors(config))
     shared, other = [1, *ids_of(59, 1)], [100, *ids_of(40, 2)]  # read in this order
     texts = [([*shared, 3, 4, 5], 62), ([*shared, 90, *ids_of(300, 3)], 61), (other, 20)]
-    before = _core._forward_work()
-    run(model, texts, n_texts=2)
-    rows = (_core._forward_work() - before) / (2 * config["n_layer"])
-    assert rows == 62 + 300 + 40
+    assert rows_computed(lambda: run(model, texts, n_texts=2), config["n_layer"]) == 62 + 300 + 40
 
 
 def test_texts_of_openblas_are_those_of_one_alone() -> None:
@@ -158,7 +149,7 @@ def test_texts_of_openblas_are_those_of_one_alone() -> None:
     context = ids_of(600, 1)
     texts = [([*context, *ids_of(n, n)], 600) for n in (1, 5, 60)] + [(context, 1), (context[:300], 256)]
     texts += [([*context[:256], *ids_of(40, 2)], 256), (ids_of(300, 9), 299)]
-    alone = [_core.score(model, ids)[n_given - 1 :] for ids, n_given in texts]
+    alone = [score(model, ids)[n_given - 1 :] for ids, n_given in texts]
     for n_texts in (0, 1, 2, 5):
         found = run(model, texts, n_texts=n_texts, n_threads=2)
         assert all(np.array_equal(one[0], row) for one, row in zip(found, alone, strict=True))
@@ -169,15 +160,14 @@ def test_texts_with_sources() -> None:
     model = build(config, random_tensors(config))
     n_source = config["encoder"]["n_vocab"]
     sources = [ids_of(n, n, n_source) for n in (5, 40, 5, 9)]
-    texts = [
-        (ids_of(30, 1 + i // 4, config["n_vocab"]) + ids_of(3, i, config["n_vocab"]), 30) for i in range(8)
-    ]
+    n_vocab = config["n_vocab"]
+    texts = [(ids_of(30, 1 + i // 4, n_vocab) + ids_of(3, i, n_vocab), 30) for i in range(8)]
     of_texts = [sources[i % 4] for i in range(8)]
     given = np.concatenate(of_texts).astype(np.int32), np.array([len(s) for s in of_texts], np.int32)
     for n_texts in (0, 1, 3):
         found = run(model, texts, sources=given, n_texts=n_texts)
         for (ids, n_given), source, one in zip(texts, of_texts, found, strict=True):
-            assert np.array_equal(one[0], _core.score(model, ids, source=source)[n_given - 1 :])
+            assert np.array_equal(one[0], score(model, ids, source=source)[n_given - 1 :])
 
 
 @pytest.mark.parametrize("n_top", [1, 2, 13, 60, 101])
@@ -186,8 +176,7 @@ def test_top_tokens_of_equal_logits_are_in_the_order_of_ids(n_top: int) -> None:
     tensors["head"][:] = tensors["head"][np.arange(101) * 5 % 7]
     model, ids = build(LLAMA, tensors), ids_of(9)
     logits = step_by_step(model, ids)[:-1]
-    texts = np.array(ids, np.int32), np.array([len(ids)], np.int32)
-    _, _, tokens, log_probs, _ = _core.score_texts(model, texts, np.ones(1, np.int32), n_top=n_top)
+    _, _, tokens, log_probs, _ = scores_of(model, [ids], n_top=n_top)
     for row, found in zip(logits, tokens.tolist(), strict=True):
         assert found == sorted(range(101), key=lambda token: -row[token])[:n_top]
     assert (np.diff(log_probs, axis=1) <= 0).all()
@@ -198,8 +187,7 @@ def test_the_last_token_need_not_be_read() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
     ids = ids_of(LLAMA["n_ctx"] + 1, 3)
     (found,) = run(model, [(ids, 250)])
-    logits = _core.Decoder(model, capacity=LLAMA["n_ctx"]).prefill(ids[:-1], logits=True)
-    assert_equal([found], [expected_of(np.asarray(logits), ids, 250)])
+    assert_equal([found], [expected_of(prompt_logits(model, ids[:-1]), ids, 250)])
     with pytest.raises(ValueError, match="ids: 258 tokens, expected at most 257: the context of 256"):
         run(model, [([*ids, 1], 250)])
 
@@ -213,9 +201,7 @@ def test_rows_that_are_not_finite_are_named() -> None:
         run(model, [([1, 2, 3, 7, 4], 1), ([1, 2, 3, 5], 1)])
     tensors = random_tensors(LLAMA)
     tensors["head"][:] *= 1e38
-    with pytest.raises(
-        NotFiniteError, match="the model: the logits are not finite after position 1; .* head"
-    ):
+    with pytest.raises(NotFiniteError, match="the logits are not finite after position 1; .* head"):
         run(build(LLAMA, tensors), [([1, 2, 3, 7, 4], 2)])
 
 
@@ -244,7 +230,7 @@ def test_bad_texts_are_named() -> None:
     ]
     for texts, given, options, message in bad:
         with pytest.raises((ValueError, TypeError), match=message):
-            _core.score_texts(model, texts, given, **options)
+            score_texts(model, texts, given, **options)
 
 
 @needs_hooks
@@ -254,7 +240,7 @@ def test_each_allocation_may_fail() -> None:
     texts = [TEXTS[0], TEXTS[5], TEXTS[12]]
     assert fail_each_allocation(lambda: run(model, texts, n_texts=2)) >= 5
     ids = np.arange(5, dtype=np.int32), np.array([5], np.int32)
-    assert fail_each_allocation(lambda: _core.score_texts(model, ids, ids[1] - 4, keep=True)) >= 5
+    assert fail_each_allocation(lambda: score_texts(model, ids, ids[1] - 4, keep=True)) >= 5
 
 
 def test_who_is_told_may_end_it() -> None:
@@ -306,9 +292,8 @@ def test_requests_of_every_kind(model: specdec.Model) -> None:
             assert one.total == pytest.approx(one.log_probs.sum())
             assert one.perplexity == pytest.approx(np.exp(-one.log_probs.mean()))
     assert model.score(requests[1:2])[0].top_logprobs is None
-    assert isinstance(model.score(tuple(requests[:2])), list) and isinstance(
-        model.score(np.eye(2, 3, dtype=int)), list
-    )
+    for several in (tuple(requests[:2]), np.eye(2, 3, dtype=int)):
+        assert isinstance(model.score(several), list)
     assert model.score(np.zeros((0, 3), int)) == []
     assert model.score(requests) == model.score(requests) != model.score(requests[::-1])
     assert pickle.loads(pickle.dumps(found)) == found
@@ -347,16 +332,15 @@ def test_rolling_windows(model: specdec.Model, n: int) -> None:
 
 
 @pytest.mark.oracle
-def test_rolling_windows_are_those_of_the_harness() -> None:
+@pytest.mark.parametrize("n", [1, 2, 95, 96, 97, 192, 193, 300])
+def test_rolling_windows_are_those_of_the_harness(model: specdec.Model, n: int) -> None:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-    for n in (0, 1, 2, 7, 8, 9, 16, 17, 33, 100):
-        for n_ctx in (1, 2, 8, 31):
-            ids = ids_of(n, n, 500)
-            windows = get_rolling_token_windows(ids, prefix_token=777, max_seq_len=n_ctx, context_len=1)
-            expected = [make_disjoint_window(window) for window in windows]
-            found = [(text[:given], text[given:]) for text, given in rolling_windows(ids, 777, n_ctx)]
-            assert found == expected
+    ids = ids_of(n, n, 61)
+    sizes = {"prefix_token": 1, "max_seq_len": model.config.n_ctx, "context_len": 1}
+    pairs: list[Any] = [make_disjoint_window(window) for window in get_rolling_token_windows(ids, **sizes)]
+    (found,) = model.score([ids], rolling=True)
+    assert np.array_equal(found.log_probs, np.concatenate([one.log_probs for one in model.score(pairs)]))
 
 
 def test_translators(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 import specdec
 from http_talk import ask, connected, send
+from processes import wait_for
 from scripted_engine import serving
 from scripted_models import write_scripted_model
 from specdec import Engine
@@ -42,14 +43,11 @@ def request_of(number: int) -> dict[str, Any]:
     """A request whose text depends on nothing else: greedy, or with a seed under the rule coupled."""
     chosen = random.Random(number)
     body: dict[str, Any] = {
-        "model": "mine",
-        "prompt": chosen.choice(PROMPTS) + " " * (number % 3),
-        "max_tokens": chosen.randint(1, 24),
-        "stream": chosen.random() < 0.5,
+        "model": "mine", "prompt": chosen.choice(PROMPTS) + " " * (number % 3), "seed": number,
+        "max_tokens": chosen.randint(1, 24), "stream": chosen.random() < 0.5,
         "temperature": chosen.choice([0, 0.8]),
-        "seed": number,
         "speculative": {"verify": "coupled", "gamma": chosen.randint(0, 4)},
-    }
+    }  # fmt: skip
     if chosen.random() < 0.3:
         body["stop"] = [chosen.choice([".", "the", "I"])]
     if chosen.random() < 0.3:
@@ -96,10 +94,7 @@ def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, chatti
     assert len(found) == 48
     for number, text in found.items():
         assert text == alone(chatting_pair[0], request_of(number)), number
-    until = time.monotonic() + 10
-    while (metrics := engine.metrics()).n_running + metrics.n_waiting:
-        assert time.monotonic() < until, "texts of clients that have left go on"
-        time.sleep(0.005)
+    wait_for(lambda: not (metrics := engine.metrics()).n_running + metrics.n_waiting)
 
 
 def test_scores_of_prompts(url: str, chatting_pair: Pair) -> None:
@@ -119,14 +114,12 @@ def test_scores_of_prompts(url: str, chatting_pair: Pair) -> None:
         assert answer["usage"]["completion_tokens"] == n_new
 
 
-def spec_decode(url: str) -> dict[str, float]:
+def spec_decode(url: str) -> Counter[str]:
     """The counters of speculation as vLLM's benchmark client reads them: lines, not families."""
-    found: dict[str, float] = {}
-    for line in ask(url, "/metrics")[1].splitlines():
-        if line.startswith("vllm:spec_decode"):
-            name, value = line.split()
-            position = re.search(r'position="(\d+)"', name)
-            found[name.partition("{")[0] + (position[1] if position else "")] = float(value)
+    lines = [line.split() for line in ask(url, "/metrics")[1].splitlines() if line.startswith("vllm:spec")]
+    found: Counter[str] = Counter()
+    for name, value in lines:
+        found[name.partition("{")[0]] += float(value)  # type: ignore[assignment]
     return found
 
 
@@ -158,30 +151,14 @@ def test_requests_of_vllm_bench_serve(url: str) -> None:
         texts = [choice.get("text", choice.get("delta", {}).get("content"))
                  for event in events[:-2] for choice in event["choices"]]  # fmt: skip
         assert "".join(text or "" for text in texts)
-        more = {name: value - before.get(name, 0.0) for name, value in spec_decode(url).items()}
-        n_drafts = more["vllm:spec_decode_num_drafts_total"]
-        assert 0 < n_drafts <= 20
-        n_accepted = more["vllm:spec_decode_num_accepted_tokens_total"]
-        assert n_drafts + n_accepted >= 17  # rounds without a draft give a token each
-        per_position = "vllm:spec_decode_num_accepted_tokens_per_"
-        assert (
-            sum(n for name, n in more.items() if name.startswith(per_position))
-            == n_accepted
-            <= more["vllm:spec_decode_num_draft_tokens_total"]
+        after = spec_decode(url)
+        n_drafts, n_drafted, n_accepted, n_by_position = (
+            after[name] - before[name]
+            for kind in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
+            for name in [f"vllm:spec_decode_num_{kind}_total"]
         )
-
-
-def test_responses_of_vllm_bench_serve(url: str) -> None:
-    """Its backend `openai-responses`: pieces of text, then the end with its usage."""
-    body = {
-        "model": "mine", "input": PROMPTS[0], "max_output_tokens": 9, "stream": True, "store": False,
-        "ignore_eos": True, "temperature": 0.0,
-    }  # fmt: skip
-    status, events = ask(url, "/v1/responses", body, headers={"x-request-id": "bench-0"})
-    assert status == 200 and events[-1]["type"] in ("response.completed", "response.incomplete")
-    assert any(event["type"] == "response.output_text.delta" and event["delta"] for event in events)
-    usage = events[-1]["response"]["usage"]
-    assert usage["output_tokens"] == 9 and usage["input_tokens"] > 3
+        assert 0 < n_drafts <= 20 and n_by_position == n_accepted <= n_drafted
+        assert n_drafts + n_accepted >= 17  # rounds without a draft give a token each
 
 
 def test_figures_of_an_answer(url: str, engine: Engine) -> None:
@@ -210,12 +187,9 @@ def test_a_request_that_does_not_fit(url: str) -> None:
     assert status == 400 and answer["error"]["param"] == "logit_bias"
 
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [3, 17]}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+PERSON = {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [3, 17]}}
+CLOSED = {"type": "object", "additionalProperties": False}
+SCHEMA = CLOSED | {"properties": PERSON, "required": [*PERSON]}
 
 
 def test_structured_outputs(url: str, engine: Engine, chatting_pair: Pair) -> None:
@@ -243,8 +217,7 @@ def test_structured_outputs(url: str, engine: Engine, chatting_pair: Pair) -> No
 def test_calls_that_are_asked_for(chatting_pair: Pair) -> None:
     """The reply has the form of a call, whatever the model would have said."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>"
-    parameters = {"type": "object", "properties": {"place": {"enum": ["Köln", "Bonn"]}},
-                  "required": ["place"], "additionalProperties": False}  # fmt: skip
+    parameters = CLOSED | {"properties": {"place": {"enum": ["Köln", "Bonn"]}}, "required": ["place"]}
     functions = ({"name": name, "parameters": parameters} for name in ("w", "v"))
     tools = [{"type": "function", "function": function} for function in functions]
     body = {"messages": [{"role": "user", "content": "Weather?"}], "tools": tools, "temperature": 0}

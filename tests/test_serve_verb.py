@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,13 @@ ROOT = Path(__file__).parents[1]
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and where it listens."""
-    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--threads", "1", *arguments]
+def serving(port: int = 0, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and the line that says where it listens."""
+    command = [sys.executable, "-m", "specdec", "serve", "--port", str(port), *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            line = process.stderr.readline()
-            found = re.search(r"at (http://[\d.:]+)/v1$", line)
-            assert found, line + process.stderr.read()
-            yield process, found[1]
+            yield process, process.stderr.readline().strip()
         finally:
             process.kill()
 
@@ -48,7 +46,10 @@ def test_a_process_that_serves_and_stops_gently() -> None:
     target, _ = specdec.embedded_pair()
     wanted = specdec.generate(target, None, "Once", max_new_tokens=300, ignore_eos=True).text
     answers: list[Any] = []
-    with serving() as (process, url):
+    with serving(0, "--threads", "1") as (process, line):
+        found = re.search(r"at (http://[\d.:]+)/v1$", line)
+        assert found, line
+        url = found[1]
         thread = threading.Thread(target=lambda: answers.append(ask(url, "/v1/completions", body)))
         thread.start()
         while 'vllm:num_requests_running{model_name="embedded"} 1.0' not in ask(url, "/metrics")[1]:
@@ -62,25 +63,25 @@ def test_a_process_that_serves_and_stops_gently() -> None:
     assert status == 200 and answer["choices"][0]["text"] == wanted
 
 
+@dataclass
 class Started:
     """What a server would have been started with."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.service: Service | None = None
-        self.options: dict[str, Any] = {}
-        started = self
-
-        def init(server: Server, service: Service, **options: Any) -> None:
-            started.service, started.options = service, options
-
-        monkeypatch.setattr(Server, "__init__", init)
-        monkeypatch.setattr(Server, "run", lambda server, begun: begun("http://127.0.0.1:1"))
-        monkeypatch.delenv("SPECDEC_API_KEY", raising=False)
+    service: Any = None
+    options: Any = None
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    return Started(monkeypatch)
+    found = Started()
+
+    def init(server: Server, service: Service, **options: Any) -> None:
+        found.service, found.options = service, options
+
+    monkeypatch.setattr(Server, "__init__", init)
+    monkeypatch.setattr(Server, "run", lambda server, begun: begun("http://127.0.0.1:1"))
+    monkeypatch.delenv("SPECDEC_API_KEY", raising=False)
+    return found
 
 
 def run(*arguments: str) -> Any:
@@ -101,7 +102,7 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     service = started.service
-    assert service is not None and service.names == ["a", "b"] and service.draft_name == "embedded"
+    assert service.names == ["a", "b"] and service.draft_name == "embedded"
     assert service.tool_format == "mistral"
     read = service.target.chat_template
     assert read is not None and template.name not in read.source  # which errors tell clients
@@ -120,7 +121,7 @@ def test_a_key_from_the_environment(started: Started, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SPECDEC_API_KEY", "secret")
     assert run("--target", "embedded").exit_code == 0
     assert started.options["api_key"] == "secret"
-    assert started.service is not None and started.service.draft_name is None
+    assert started.service.draft_name is None
     monkeypatch.setenv("SPECDEC_API_KEY", " ")
     done = run()
     assert done.exit_code == 2 and "the API key in SPECDEC_API_KEY is empty" in done.stderr
@@ -143,7 +144,7 @@ def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None
     assert done.exit_code == 2 and started.service is None
     done = run("--draft", str(broken), "--plain-without-draft")
     assert done.exit_code == 0 and "warning: no draft, so texts are decoded plainly" in done.stderr
-    assert started.service is not None and started.service.draft_name is None
+    assert started.service.draft_name is None
     assert "plainly, without a draft at" in done.stderr
 
 
@@ -151,13 +152,13 @@ def test_the_name_of_a_folder_that_one_is_in(started: Started, monkeypatch: pyte
     target, _ = specdec.embedded_pair()
     monkeypatch.chdir(target.path)
     assert run("--target", ".").exit_code == 0
-    assert started.service is not None and started.service.names == ["target"]
+    assert started.service.names == ["target"]
 
 
 def test_several_drafts(started: Started, tmp_path: Path) -> None:
     done = run("--draft", "small=embedded", "--draft", "copy=copy")
     assert done.exit_code == 0, done.output
-    assert started.service is not None and started.service.draft_names == ["small", "copy"]
+    assert started.service.draft_names == ["small", "copy"]
     assert list(started.service.engine.drafts) == ["small", "copy"]
     assert "with small or copy at" in done.stderr
     for drafts, message in (
@@ -189,23 +190,17 @@ def test_the_page_with_two_commands() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "specdec", "serve", "--port", str(port)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            line = process.stderr.readline().strip()
-            shown = re.search(r"`(specdec serve: .*?)`", text)
-            assert shown and line == shown[1].replace("8000", str(port))
-            script = re.search(r"<<'END'\n(.*)^END$", client, re.MULTILINE | re.DOTALL)
-            assert script
-            source = script[1].replace("8000", str(port))
-            done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
-            if shutil.which("curl"):
-                asked = ["bash", "-c", curl.replace("8000", str(port))]
-                answer = json.loads(subprocess.run(asked, capture_output=True, timeout=60, check=True).stdout)
-                assert answer["choices"][0]["text"]
-        finally:
-            process.terminate()
+    with serving(port) as (_, line):
+        shown = re.search(r"`(specdec serve: .*?)`", text)
+        assert shown and line == shown[1].replace("8000", str(port))
+        script = re.search(r"<<'END'\n(.*)^END$", client, re.MULTILINE | re.DOTALL)
+        assert script
+        source = script[1].replace("8000", str(port))
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+        if shutil.which("curl"):
+            asked = ["bash", "-c", curl.replace("8000", str(port))]
+            answer = json.loads(subprocess.run(asked, capture_output=True, timeout=60, check=True).stdout)
+            assert answer["choices"][0]["text"]
     assert done.returncode == 0, done.stderr
     text, _, figures = done.stdout.rpartition("\n {")
     assert len(text) > 50

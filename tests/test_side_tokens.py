@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import specdec
+from refusals import refuses_field
 from specdec.errors import InputError, TokenizerError, UnusedFieldWarning
 from specdec.tokenizer import ByteTokenizer, load_tokenizer
 
@@ -88,17 +89,11 @@ def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]]) -> in
 
 @st.composite
 def tokens_with_flags(draw: st.DrawFn, contents: list[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "content": content,
-            "special": draw(st.booleans()),
-            "normalized": draw(st.booleans()),
-            "lstrip": draw(st.integers(0, 4)) == 0,
-            "rstrip": draw(st.integers(0, 4)) == 0,
-            "single_word": draw(st.integers(0, 4)) == 0,
-        }
-        for content in contents
-    ]
+    def flags() -> dict[str, bool]:
+        usual = {name: draw(st.booleans()) for name in ("special", "normalized")}
+        return usual | {name: draw(st.integers(0, 4)) == 0 for name in ("lstrip", "rstrip", "single_word")}
+
+    return [{"content": content} | flags() for content in contents]
 
 
 def named(draw: st.DrawFn, contents: list[str]) -> dict[str, Any]:
@@ -183,10 +178,8 @@ def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any
         ours = load_tokenizer(folder)
     ids = ours.encode(text, add_bos=False)
     assert ids == theirs.encode(text, add_special_tokens=False)
-    assert (ours.bos_id, ours.eos_ids) == (
-        theirs.bos_token_id,
-        () if theirs.eos_token_id is None else (theirs.eos_token_id,),
-    )
+    ends = () if theirs.eos_token_id is None else (theirs.eos_token_id,)
+    assert (ours.bos_id, ours.eos_ids) == (theirs.bos_token_id, ends)
     assert ours.n_vocab == len(theirs)
     unknown = {"t5": 2}.get(family, 0) if family.startswith(("t5", "sentencepiece")) else -1
     if unknown not in ids:  # SentencePiece writes a mark for it
@@ -201,13 +194,7 @@ def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_folders_are_read_as_by_transformers(family: str) -> None:
-    @settings(
-        max_examples=300,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
     @given(drawn=folders(family))
     def check(drawn: tuple[dict[str, Any], list[dict[str, Any]], list[str]]) -> None:
         check_agreement(family, drawn)
@@ -268,7 +255,7 @@ def test_a_setting_of_encoding_that_is_not_applied(tmp_path: Path, name: str) ->
 def test_a_setting_that_is_neither_true_nor_false(tmp_path: Path, name: str) -> None:
     write_vocabulary(tmp_path, "sentencepiece bpe", [])
     write_json(tmp_path, tokenizer_config={"tokenizer_class": "LlamaTokenizer", name: "yes"})
-    with pytest.raises(TokenizerError, match=f"'{name}' is \"yes\"; expected true or false"):
+    with refuses_field(tmp_path / "tokenizer_config.json", name, TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -283,10 +270,8 @@ def test_a_named_token_that_no_file_defines(make_llama: Factory) -> None:
             model = specdec.load(folder)
             assert model.eos_ids == (256,) and model.check_ids("a<|im_end|>").tolist()[1:] == [256]
             continue
-        with pytest.raises(TokenizerError) as caught:
+        with refuses_field(folder / "tokenizer_config.json", "eos_token", TokenizerError):
             specdec.load(folder)
-        for word in ("tokenizer_config.json", "eos_token", "<|im_end|>", "0 to 255"):
-            assert word in str(caught.value)
         assert specdec.load(folder, tokenizer=False).eos_ids == ()
         write_json(folder, generation_config={"eos_token_id": 7})
         with pytest.warns(UserWarning, match="257 ids; expected at most 256"):
@@ -320,24 +305,31 @@ def test_ids_that_contradict_the_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "field"),
     [
-        ("added_tokens", {"<x>": "256"}, ["added_tokens.json", "<x>", "whole number"]),
-        ("added_tokens", {"<x>": 256, "<y>": 256}, ["added_tokens.json", "no other has"]),
-        ("added_tokens", [], ["added_tokens.json", "expected an object"]),
-        ("special_tokens_map", 3, ["special_tokens_map.json", "expected an object"]),
-        ("special_tokens_map", {"additional_special_tokens": "<x>"}, ["special_tokens_map.json", "a list"]),
-        ("tokenizer_config", {"extra_special_tokens": [3]}, ["extra_special_tokens", "expected a text"]),
-        ("tokenizer_config", {"eos_token": {"content": "x", "lstrip": 1}}, ["lstrip'", "true or false"]),
-        ("tokenizer_config", {"added_tokens_decoder": {"256": "<x>"}}, ["added_tokens_decoder", "'content'"]),
+        ("added_tokens", {"<x>": "256"}, "<x>"),
+        ("added_tokens", {"<x>": 256, "<y>": 256}, "<y>"),
+        ("special_tokens_map", {"additional_special_tokens": "<x>"}, "extra_special_tokens"),
+        ("tokenizer_config", {"extra_special_tokens": [3]}, "extra_special_tokens"),
+        ("tokenizer_config", {"eos_token": {"content": "x", "lstrip": 1}}, "x.lstrip"),
+        ("tokenizer_config", {"added_tokens_decoder": {"256": "<x>"}}, "added_tokens_decoder"),
+        ("tokenizer_config", {"added_tokens_decoder": {"a": {}}}, "added_tokens_decoder"),
+        ("tokenizer_config", {"added_tokens_decoder": [1]}, "added_tokens_decoder"),
     ],
 )
-def test_side_files_that_are_wrong(tmp_path: Path, name: str, content: Any, words: list[str]) -> None:
+def test_side_files_that_are_wrong(tmp_path: Path, name: str, content: Any, field: str) -> None:
     write_vocabulary(tmp_path, "tokenizer.json", [])
     write_json(tmp_path, **{name: content})
-    with pytest.raises(TokenizerError) as caught:
+    with refuses_field(tmp_path / f"{name}.json", field, TokenizerError):
         load_tokenizer(tmp_path)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["added_tokens", "special_tokens_map"])
+def test_side_files_that_are_no_objects(tmp_path: Path, name: str) -> None:
+    write_vocabulary(tmp_path, "tokenizer.json", [])
+    write_json(tmp_path, **{name: []})
+    with pytest.raises(TokenizerError, match=f"{name}.json: .* expected an object"):
+        load_tokenizer(tmp_path)
 
 
 def test_t5_has_its_sentinels_without_a_tokenizer_json(tmp_path: Path) -> None:
@@ -348,7 +340,7 @@ def test_t5_has_its_sentinels_without_a_tokenizer_json(tmp_path: Path) -> None:
     write_json(tmp_path, tokenizer_config={"extra_ids": 0})
     assert load_tokenizer(tmp_path).n_vocab == n - 100
     write_json(tmp_path, tokenizer_config={"extra_ids": -1})
-    with pytest.raises(TokenizerError, match="'extra_ids' is -1"):
+    with refuses_field(tmp_path / "tokenizer_config.json", "extra_ids", TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -369,10 +361,8 @@ def test_added_tokens_survive_conversion(make_llama: Factory, tmp_path: Path, le
     folder = make_llama(vocab_size=400, bos_token_id=1, eos_token_id=None)
     n = write_vocabulary(folder, "sentencepiece bpe", [])
     settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy, "eos_token": "<|im_end|>"}
-    added = {
-        "added_tokens_decoder": {str(n): entry("<|im_end|>"), str(n + 1): entry("<tool>", special=False)}
-    }
-    write_json(folder, tokenizer_config=settings | added)
+    added = {str(n): entry("<|im_end|>"), str(n + 1): entry("<tool>", special=False)}
+    write_json(folder, tokenizer_config=settings | {"added_tokens_decoder": added})
     text = "user says<|im_end|>hello<tool>hi"
     ours = load_tokenizer(folder)
     with warnings.catch_warnings(record=True) as caught:

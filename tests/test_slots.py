@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import specdec
 from descriptions import by_method
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
-from laws import embedded_llama2c, first_layers
 from sessions import Session
 from specdec import _core
 from specdec.drafts.model_draft import open_draft
@@ -409,14 +409,14 @@ def test_slots_are_taken_and_left_in_order(models: Any) -> None:
         joined(session, 1, [1, 2])
     with pytest.raises(ValueError, match="sequence is 2, expected 0 to 1"):
         joined(session, 2, [1, 2])
-    with pytest.raises(TypeError, match="settings: expected Settings"):
+    with pytest.raises(TypeError, match="settings: expected specdec._core.Settings"):
         session.replace(0, [1, 2], (1, 0))
 
 
 def test_which_drafts_of_an_ensemble_guess_is_the_sequences_own(models: Any) -> None:
     """Origins of guesses, and predictions that are copied by the sequence that has one alone."""
     target = models[0]
-    copies = ("input_copy", {"source": None, "predictions": 1, "start": 0, "min_match": 1, "n_candidates": 1})
+    copies = by_method("prediction_copy", 0, 1, 1)
     pair = by_method("ensemble", False, [3, 3], (copies, models[1]))
     plain = slots_of(target, None, 1, 0)
     joined(plain, 0, [1, 2, 3])
@@ -456,15 +456,3 @@ def test_a_draft_that_is_chosen_alone_draws_as_it_does_outside(models: Any, rule
         found = all_rounds(session)[0]
         texts.append([(record["drafted"], record["tokens"]) for record in found])
     assert texts[0] == texts[1]
-
-
-def test_settings_are_made_once(models: Any) -> None:
-    settings = _core.Settings(max_new_tokens=3, sampling=GREEDY)
-    with pytest.raises(RuntimeError, match="cannot be initialised twice"):
-        settings.__init__(max_new_tokens=3, sampling=GREEDY)  # type: ignore[misc]
-    with pytest.raises(TypeError, match="Settings has no argument 'n'"):
-        _core.Settings(max_new_tokens=3, sampling=GREEDY, n=1)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="have not been initialised"):
-        slots_of(models[0], None, 1, 0).replace(
-            0, [1], (1, 0), settings=_core.Settings.__new__(_core.Settings)
-        )

@@ -28,6 +28,7 @@ TEXTS = [
     "naïve café, 日本語",
     "tabs\tand  two spaces",
 ]
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 GERMAN = ["Es war einmal ein kleiner Frosch.", "der rote Ball", "einen"]
 WORDS = [
     "Once upon a time there was a little girl who had a red ball.",
@@ -61,9 +62,11 @@ def pieces(path: Path) -> list[tuple[str, float]]:
     return [(model.id_to_piece(i), model.get_score(i)) for i in range(model.vocab_size())]
 
 
-def plain(text: str) -> str:
-    """As the tokenizers of words leave it: single spaces."""
-    return " ".join(text.split())
+def write_numbers(file: Path, model: Path, first: list[str], last: list[str] = [], start: int = 0) -> int:  # noqa: B006
+    """Write the ids of the pieces of a model, between those of other tokens; return how many there are."""
+    known = dict.fromkeys([*first, *(piece for piece, _ in pieces(model)), *last])
+    file.write_text(json.dumps({piece: start + i for i, piece in enumerate(known)}))
+    return len(known)
 
 
 def check(folder: Path, given: Any, *, texts: list[str] = TEXTS) -> None:
@@ -86,7 +89,7 @@ def test_t5_by_its_tokenizer_json_and_its_sentencepiece_file(tmp_path: Path) -> 
     check(tmp_path / "saved", given)
     assert source_side(load_tokenizer(tmp_path / "saved")).encode("a<extra_id_0>b")[-1] == 1
     files = load_tokenizer(model)
-    for text in map(plain, TEXTS):
+    for text in (" ".join(text.split()) for text in TEXTS):  # single spaces, as of tokenizers of words
         assert source_side(files).encode(text) == given(text).input_ids
         known = [token for token in files.encode(text) if token != 2]  # each has its own text of <unk>
         assert files.decode(known) == load_tokenizer(tmp_path / "saved").decode(known)
@@ -114,17 +117,13 @@ def test_byt5(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separate", [False, True])
 def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
     source, target = trained(tmp_path / "source.spm"), trained(tmp_path / "target.spm", seed=2)
-    sides = [[piece for piece, _ in pieces(model)] for model in (source, target)]
-    joint = ["</s>", "<unk>", ">>de<<", ">>nl<<", *sides[0], *sides[1]]
+    of_texts = [piece for piece, _ in pieces(target)]
     settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-    ours = {piece: i for i, piece in enumerate(dict.fromkeys([*joint, "<pad>"]))}
     if separate:
-        own = ["</s>", "<unk>", *sides[1], "<pad>"]
-        (tmp_path / "target_vocab.json").write_text(
-            json.dumps({piece: i for i, piece in enumerate(dict.fromkeys(own))})
-        )
         settings["target_vocab_file"] = str(tmp_path / "target_vocab.json")
-    (tmp_path / "vocab.json").write_text(json.dumps(ours))
+        write_numbers(tmp_path / "target_vocab.json", target, ["</s>", "<unk>"], ["<pad>"])
+    first = ["</s>", "<unk>", ">>de<<", ">>nl<<"]
+    write_numbers(tmp_path / "vocab.json", source, first, [*of_texts, "<pad>"])
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     given = transformers.MarianTokenizer.from_pretrained(tmp_path)
     given.save_pretrained(tmp_path / "saved")
@@ -146,8 +145,7 @@ def test_a_vocabulary_of_sources_has_its_own_end_of_text(tmp_path: Path) -> None
     """Marian's sides may number "</s>" differently; the model's files say the id of texts."""
     source, target = trained(tmp_path / "source.spm"), trained(tmp_path / "target.spm", seed=2)
     for name, model, first in (("vocab.json", source, 0), ("target_vocab.json", target, 7)):
-        known = dict.fromkeys(["</s>", "<unk>", *(piece for piece, _ in pieces(model)), "<pad>"])
-        (tmp_path / name).write_text(json.dumps({piece: first + i for i, piece in enumerate(known)}))
+        write_numbers(tmp_path / name, model, ["</s>", "<unk>"], ["<pad>"], first)
     for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(tmp_path, eos_ids=(7,))):
         assert tokenizer.eos_ids == (7,)
         assert source_side(tokenizer).encode("")[-1:] == [0]
@@ -155,8 +153,7 @@ def test_a_vocabulary_of_sources_has_its_own_end_of_text(tmp_path: Path) -> None
 
 def test_m2m_has_language_tokens(tmp_path: Path) -> None:
     model = trained(tmp_path / "sentencepiece.bpe.model")
-    known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+    write_numbers(tmp_path / "vocab.json", model, SPECIAL)
     given = transformers.M2M100Tokenizer.from_pretrained(tmp_path, src_lang="de")
     given.save_pretrained(tmp_path / "saved")
     given.src_lang = "de"
@@ -249,8 +246,7 @@ def with_model(folder: Path, architecture: str, **fields: Any) -> specdec.Model:
 def test_languages_of_a_model(tmp_path: Path) -> None:
     """M2M-100 begins with end of text, then the language; the first mBART with the language alone."""
     model = trained(tmp_path / "sentencepiece.bpe.model")
-    known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+    write_numbers(tmp_path / "vocab.json", model, SPECIAL)
     given = transformers.M2M100Tokenizer.from_pretrained(tmp_path, src_lang="fr")
     m2m = with_model(tmp_path, "M2M100ForConditionalGeneration", forced_bos_token_id=None)
     assert m2m.decoder_start == (2,) and m2m.languages[:3] == ("af", "am", "ar")
@@ -261,9 +257,8 @@ def test_languages_of_a_model(tmp_path: Path) -> None:
     assert m2m.source_ids("the red ball")[0] == given.get_lang_id("en")
     text = french.check_ids("der rote Ball").tolist()
     assert text == [2, given.get_lang_id("de"), *given("der rote Ball", add_special_tokens=False).input_ids]
-    assert np.array_equal(
-        french.logits("der rote Ball", "the red ball"), m2m.logits(text, given("the red ball")["input_ids"])
-    )
+    found, wanted = french.logits("der rote Ball", "the red ball"), m2m.logits(text, given("the red ball"))
+    assert np.array_equal(found, wanted)
     assert pickle.loads(pickle.dumps(french)) is french
     again = pickle.loads(pickle.dumps(french.with_languages(tgt_lang="en")))  # of a model that has gone
     assert again.core is not m2m.core and again.decoder_start == (2, given.get_lang_id("en"))
@@ -284,9 +279,7 @@ def test_languages_of_a_model(tmp_path: Path) -> None:
 
 def test_a_language_that_the_model_has_no_id_for(tmp_path: Path) -> None:
     model = trained(tmp_path / "sentencepiece.bpe.model")
-    known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
-    n_vocab = len(known) + 3
+    n_vocab = write_numbers(tmp_path / "vocab.json", model, SPECIAL) + 3
     with pytest.warns(UserWarning, match=f"expected at most {n_vocab}"):
         m2m = with_model(
             tmp_path, "M2M100ForConditionalGeneration", vocab_size=n_vocab, forced_bos_token_id=None
@@ -313,14 +306,10 @@ def test_pairs_of_models_read_the_same_sources(tmp_path: Path) -> None:
         folder.mkdir()
         source, target = trained(folder / "source.spm", seed=seed), trained(folder / "target.spm", seed=2)
         for name, model in (("vocab.json", source), ("target_vocab.json", target)):
-            known = dict.fromkeys(["</s>", "<unk>", *(piece for piece, _ in pieces(model)), "<pad>"])
-            (folder / name).write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+            write_numbers(folder / name, model, ["</s>", "<unk>"], ["<pad>"])
         tokenizer = load_tokenizer(folder)
-        sizes = {
-            "vocab_size": source_side(tokenizer).tokenizer.n_vocab,
-            "decoder_vocab_size": tokenizer.n_vocab,
-        }
-        found.append(with_model(folder, "MarianMTModel", **sizes))
+        n = source_side(tokenizer).tokenizer.n_vocab
+        found.append(with_model(folder, "MarianMTModel", vocab_size=n, decoder_vocab_size=tokenizer.n_vocab))
     check_same_vocabulary(found[0], found[0])
     with pytest.raises(VocabularyMismatchError, match="have different vocabularies of sources"):
         check_same_vocabulary(*found)

@@ -18,11 +18,10 @@ import scipy
 import specdec
 from refusals import refuses
 from specdec import PromptCache, drafts, reference
-from specdec.commands import given_models
 from specdec.commands.program import main
 from specdec.drafts import ModelDraft
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer.byte_tokenizer import Utf8Tokenizer
+from specdec.tokenizer import load_tokenizer
 from toy_pair import EOS, ToyTokenizer
 from worlds.encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 
@@ -51,10 +50,19 @@ def logits_of(pair: EncoderDecoder, text: list[int], source: list[int]) -> np.nd
     return reference.logits(pair.config, pair.tensors, text, source=source)
 
 
-def assert_equal(one: specdec.Result, other: specdec.Result) -> None:
+def generate(target: specdec.Model, draft: Any, sources: Any, **options: Any) -> Any:
+    return specdec.generate(target, draft, sources, **(OPTIONS | options))
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """Two results, or two lists of them."""
+    if isinstance(one, list):
+        for pair in zip(one, other, strict=True):
+            assert_equal(*pair)
+        return
     assert (one.tokens, one.text, one.finish_reason) == (other.tokens, other.text, other.finish_reason)
     assert (one.prompt_ids, one.source_ids) == (other.prompt_ids, other.source_ids)
-    assert np.array_equal(one.logits, other.logits)  # type: ignore[arg-type]
+    assert np.array_equal(one.logits, other.logits)
 
 
 # -------------------------------------------------------------------------------------------- greedy text
@@ -63,7 +71,7 @@ def assert_equal(one: specdec.Result, other: specdec.Result) -> None:
 def test_greedy_text_is_that_of_the_specification(pair: EncoderDecoder) -> None:
     """Token for token, where the two best logits are not too close for f32."""
     source = pair.sources(23)[0]
-    text, found = list(START), specdec.generate(pair.target, pair.draft, pair.sources(23)[0], **OPTIONS)
+    text, found = list(START), generate(pair.target, pair.draft, pair.sources(23)[0])
     for token, row in zip(found.tokens, found.logits, strict=True):  # type: ignore[arg-type]
         wanted = logits_of(pair, text, source)[-1]
         assert np.allclose(row, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
@@ -75,7 +83,7 @@ def test_greedy_text_is_that_of_the_specification(pair: EncoderDecoder) -> None:
 
 
 def test_a_text_depends_on_its_source(pair: EncoderDecoder) -> None:
-    one, other = (specdec.generate(pair.target, None, s, **OPTIONS) for s in pair.sources(9, 9))
+    one, other = (generate(pair.target, None, s) for s in pair.sources(9, 9))
     assert one.source_ids != other.source_ids
     assert not np.array_equal(one.logits[0], other.logits[0])  # type: ignore[index]
 
@@ -84,73 +92,54 @@ def test_a_text_depends_on_its_source(pair: EncoderDecoder) -> None:
 def test_a_batch_is_its_single_runs(pair: EncoderDecoder, temperature: float) -> None:
     """Sources of unequal lengths, two of them equal; slots are taken by the next source; threads."""
     sources = [*pair.sources(*LENGTHS), pair.sources(*LENGTHS)[1]]
-    options = OPTIONS | {"temperature": temperature, "verify": "coupled"}
-    plain = [
-        specdec.generate(pair.target, None, source, seed=[(3, i)], **options)
-        for i, source in enumerate(sources)
-    ]
-    for batch_size, n_threads, draft in itertools.product((2, 6), (1, 2), (None, pair.draft)):
-        batch = specdec.generate(
-            pair.target, draft, sources, seed=3, batch_size=batch_size, n_threads=n_threads, **options
-        )
-        for one, other in zip(batch, plain, strict=True):
-            assert_equal(one, other)
+    how = {"temperature": temperature, "verify": "coupled"}
+    plain = [generate(pair.target, None, one, seed=[(3, i)], **how) for i, one in enumerate(sources)]
+    for size, n_threads, draft in itertools.product((2, 6), (1, 2), (None, pair.draft)):
+        batch = generate(pair.target, draft, sources, seed=3, batch_size=size, n_threads=n_threads, **how)
+        assert_equal(batch, plain)
     if temperature == 0.0:
         assert plain[1].tokens == plain[-1].tokens
 
 
 @pytest.mark.parametrize(
     "formats",
-    [
-        {"prefill": "blas"},
-        {"cache_dtype": "bf16"},
-        {"dtype": "bf16", "cache_dtype": "bf16"},
-        {"dtype": "int8"},
-        {"dtype": "int4", "cache_dtype": "bf16"},
-    ],
+    [{"prefill": "blas"}, {"cache_dtype": "bf16"}, {"dtype": "bf16", "cache_dtype": "bf16"},
+     {"dtype": "int8"}, {"dtype": "int4", "cache_dtype": "bf16"}],
     ids=lambda formats: "-".join(formats.values()),
-)
+)  # fmt: skip
 def test_number_formats(pair: EncoderDecoder, formats: dict[str, Any]) -> None:
     """A batch, drafted for by a model in f32, is its single plain runs; sources by OpenBLAS too."""
     target, sources = model_of(pair.config, pair.tensors, **formats), pair.sources(*LENGTHS)
     begun = [[], [5], [6, 7], [8, 9, 10] * 8, []]
-    found = specdec.generate(
-        target, pair.draft, sources, decoder_prompt=begun, batch_size=3, n_threads=2, **OPTIONS
-    )
+    found = generate(target, pair.draft, sources, decoder_prompt=begun, batch_size=3, n_threads=2)
     for one, source, start in zip(found, sources, begun, strict=True):
-        plain = specdec.generate(target, None, [source], decoder_prompt=[start], n_threads=1, **OPTIONS)
+        plain = generate(target, None, [source], decoder_prompt=[start], n_threads=1)
         assert_equal(one, plain[0])
 
 
 def test_every_way_to_draft_for_a_text(texts: EncoderDecoder) -> None:
     """gamma="auto", a policy, a stop string and a stop id: the text is the plain one."""
     source = "ab é a"
-    whole = specdec.generate(texts.target, None, source, max_new_tokens=30, ignore_eos=True)
+    whole = generate(texts.target, None, source, max_new_tokens=30)
     assert whole.text == ToyTokenizer().decode(whole.tokens)
     assert whole.source_ids == [*ToyTokenizer().encode(source, add_bos=False), EOS]
     assert whole.source_text == source
     for gamma in ("auto", 0, 1, 7, lambda rounds: len(rounds) % 4):
-        found = specdec.generate(
-            texts.target, texts.draft, source, max_new_tokens=30, ignore_eos=True, gamma=gamma
-        )
+        found = generate(texts.target, texts.draft, source, max_new_tokens=30, gamma=gamma)
         assert (found.text, found.tokens) == (whole.text, whole.tokens)
     stop = whole.text[7:9]
     for draft in (None, texts.draft):
-        found = specdec.generate(texts.target, draft, source, max_new_tokens=30, ignore_eos=True, stop=stop)
+        found = generate(texts.target, draft, source, max_new_tokens=30, stop=stop)
         assert found.stop == stop and found.text == whole.text[: whole.text.index(stop)]
-        found = specdec.generate(
-            texts.target, draft, source, max_new_tokens=30, ignore_eos=True, stop=whole.tokens[5]
-        )
+        found = generate(texts.target, draft, source, max_new_tokens=30, stop=whole.tokens[5])
         assert found.tokens == whole.tokens[: whole.tokens.index(whole.tokens[5]) + 1]
 
 
 def test_a_stream_is_the_text(texts: EncoderDecoder) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 25, "ignore_eos": True}
-    for decoder_prompt in (None, "ab"):
-        whole = specdec.generate(texts.target, None, "a b", decoder_prompt=decoder_prompt, **options)
-        with specdec.stream(
-            texts.target, texts.draft, "a b", decoder_prompt=decoder_prompt, **options
-        ) as stream:
+    for begun in (None, "ab"):
+        options: dict[str, Any] = {"max_new_tokens": 25, "ignore_eos": True, "decoder_prompt": begun}
+        whole = specdec.generate(texts.target, None, "a b", **options)
+        with specdec.stream(texts.target, texts.draft, "a b", **options) as stream:
             assert "".join(stream) == whole.text
         assert stream.result.source_ids == whole.source_ids
 
@@ -161,20 +150,16 @@ def test_a_stream_is_the_text(texts: EncoderDecoder) -> None:
 def test_decoder_prompt_continues_a_text(pair: EncoderDecoder) -> None:
     """By the tokens that the target wrote: one for all sources, or one for each."""
     sources = pair.sources(*LENGTHS)
-    whole = specdec.generate(pair.target, None, sources, **OPTIONS)
+    whole = generate(pair.target, None, sources)
     for draft in (None, pair.draft, drafts.ContextCopy(min_match=1)):
         begun = [one.tokens[:i] for i, one in enumerate(whole)]  # the first is empty
-        for got, one, n in zip(
-            specdec.generate(pair.target, draft, sources, decoder_prompt=begun, **OPTIONS),
-            whole,
-            range(len(whole)),
-            strict=True,
-        ):
+        found = generate(pair.target, draft, sources, decoder_prompt=begun)
+        for n, (got, one) in enumerate(zip(found, whole, strict=True)):
             assert got.prompt_ids == [*START, *one.tokens[:n]]
             assert got.tokens[: 20 - n] == one.tokens[n:]
             assert np.array_equal(got.logits[: 20 - n], one.logits[n:])
-        same = specdec.generate(pair.target, draft, sources[:2], decoder_prompt=[7, 8], **OPTIONS)
-        alone = specdec.generate(pair.target, None, sources[1], decoder_prompt=np.array([7, 8]), **OPTIONS)
+        same = generate(pair.target, draft, sources[:2], decoder_prompt=[7, 8])
+        alone = generate(pair.target, None, sources[1], decoder_prompt=np.array([7, 8]))
         assert same[0].prompt_ids == [*START, 7, 8]
         assert_equal(same[1], alone)
 
@@ -182,9 +167,7 @@ def test_decoder_prompt_continues_a_text(pair: EncoderDecoder) -> None:
 def test_decoder_prompt_is_a_text(texts: EncoderDecoder) -> None:
     tokenizer = ToyTokenizer()
     source = tokenizer.encode("ab", add_bos=False)
-    several = specdec.generate(
-        texts.target, texts.draft, ["ab", source], decoder_prompt=["xa", "b"], **OPTIONS
-    )
+    several = generate(texts.target, texts.draft, ["ab", source], decoder_prompt=["xa", "b"])
     assert [one.prompt_ids for one in several] == [
         [*START, *tokenizer.encode(text, add_bos=False)] for text in ("xa", "b")
     ]
@@ -196,13 +179,10 @@ def test_containers_of_other_libraries(t5: EncoderDecoder) -> None:
     """A batch with its padding, an array of two dimensions, and one source in a row of its own."""
     rows = np.array([[5, 6, 7, 8], [9, 10, 0, 0]])
     batch = {"input_ids": rows, "attention_mask": np.array([[1, 1, 1, 1], [1, 1, 0, 0]])}
-    found = specdec.generate(t5.target, t5.draft, batch, decoder_prompt=np.array([[3, 4], [4, 3]]), **OPTIONS)
-    wanted = specdec.generate(
-        t5.target, None, [[5, 6, 7, 8], [9, 10]], decoder_prompt=[[3, 4], [4, 3]], **OPTIONS
-    )
-    for one, other in zip(found, wanted, strict=True):
-        assert_equal(one, other)
-    (alone,) = specdec.generate(t5.target, None, rows[:1], decoder_prompt=[3, 4], **OPTIONS)
+    found = generate(t5.target, t5.draft, batch, decoder_prompt=np.array([[3, 4], [4, 3]]))
+    wanted = generate(t5.target, None, [[5, 6, 7, 8], [9, 10]], decoder_prompt=[[3, 4], [4, 3]])
+    assert_equal(found, wanted)
+    (alone,) = generate(t5.target, None, rows[:1], decoder_prompt=[3, 4])
     assert_equal(alone, wanted[0])
     stream = specdec.beam_search(t5.target, None, rows[0], decoder_prompt=np.array([3, 4]), max_new_tokens=2)
     assert stream.source_ids == [5, 6, 7, 8] and stream.prompt_ids == [*START, 3, 4]
@@ -211,13 +191,8 @@ def test_containers_of_other_libraries(t5: EncoderDecoder) -> None:
 def test_a_space_begins_a_text_only_behind_text(texts: EncoderDecoder) -> None:
     """As for other targets: the first space is the tokenizer's where nothing stands before it."""
     space = ToyTokenizer().encode(" ", add_bos=False)[0]
-    start = specdec.generate(
-        texts.target, None, "ab", logit_bias={space: 1000.0}, max_new_tokens=3, ignore_eos=True
-    )
-    after = specdec.generate(
-        texts.target, None, "ab", decoder_prompt="a", logit_bias={space: 1000.0}, max_new_tokens=3,
-        ignore_eos=True,
-    )  # fmt: skip
+    how: dict[str, Any] = {"logit_bias": {space: 1000.0}, "max_new_tokens": 3}
+    start, after = (generate(texts.target, None, "ab", decoder_prompt=begun, **how) for begun in (None, "a"))
     assert start.tokens == after.tokens == [space] * 3
     assert after.text == "   " and start.text == ToyTokenizer().decode([space] * 3)
 
@@ -241,7 +216,7 @@ def test_the_context_is_the_decoders(t5: EncoderDecoder) -> None:
 
 def test_logits_and_scores(pair: EncoderDecoder) -> None:
     source = pair.sources(12)[0]
-    found = specdec.generate(pair.target, None, source, **OPTIONS)
+    found = generate(pair.target, None, source)
     text = [*found.prompt_ids, *found.tokens]
     logits = pair.target.logits(text[:-1], source)
     assert np.array_equal(logits, found.logits)
@@ -265,11 +240,11 @@ def test_a_text_is_scored_behind_the_start_ids(texts: EncoderDecoder) -> None:
 def test_input_copy_takes_the_source(t5: EncoderDecoder) -> None:
     """The guesses of the first round are the source; the text is the plain one."""
     sources = t5.sources(12, 30)
-    plain = specdec.generate(t5.target, None, sources, **OPTIONS)
+    plain = generate(t5.target, None, sources)
     for start in (0, 4):
-        found = specdec.generate(t5.target, drafts.InputCopy(start=start), sources, gamma=6, **OPTIONS)
-        for one, other, source in zip(found, plain, sources, strict=True):
-            assert_equal(one, other)
+        found = generate(t5.target, drafts.InputCopy(start=start), sources, gamma=6)
+        assert_equal(found, plain)
+        for one, source in zip(found, sources, strict=True):
             assert list(one.trace.rounds[0].drafted) == source[start : start + 6]
 
 
@@ -278,20 +253,19 @@ def test_a_source_in_another_vocabulary_is_not_copied() -> None:
     source = pair.sources(12)[0]
     with refuses("source"):
         specdec.generate(pair.target, drafts.InputCopy(), source)
-    plain = specdec.generate(pair.target, None, source, **OPTIONS)
-    assert_equal(specdec.generate(pair.target, drafts.InputCopy([5, 6, 7]), source, **OPTIONS), plain)
+    plain = generate(pair.target, None, source)
+    assert_equal(generate(pair.target, drafts.InputCopy([5, 6, 7]), source), plain)
 
 
 def test_a_draft_without_an_encoder(pair: EncoderDecoder) -> None:
     """It guesses from the decoder's text alone: by itself, for a draft with an encoder, drafted by one."""
     sources = pair.sources(*LENGTHS)
     small = decoder_only()
-    plain = specdec.generate(pair.target, None, sources, **OPTIONS)
+    plain = generate(pair.target, None, sources)
     for draft in (small, ModelDraft(pair.draft, draft=small), ModelDraft(small, draft=pair.draft)):
-        found = specdec.generate(pair.target, draft, sources, batch_size=2, **OPTIONS)
+        found = generate(pair.target, draft, sources, batch_size=2)
         assert sum(one.trace.n_drafted for one in found) > 0
-        for one, other in zip(found, plain, strict=True):
-            assert_equal(one, other)
+        assert_equal(found, plain)
 
 
 def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) -> None:
@@ -302,10 +276,9 @@ def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) ->
         specdec.measure(t5.target, draft, sources, gammas=[1], n_tokens=4, timing=False)
     beams = specdec.beam_search(t5.target, draft, sources[1], width=2, max_new_tokens=5)
     assert beams.beams == specdec.beam_search(t5.target, None, sources[1], width=2, max_new_tokens=5).beams
-    found = specdec.generate(t5.target, draft, sources, **OPTIONS)
+    found = generate(t5.target, draft, sources)
     assert found[0].trace.n_drafted > 0 and found[1].trace.n_drafted == 0
-    for one, other in zip(found, specdec.generate(t5.target, None, sources, **OPTIONS), strict=True):
-        assert_equal(one, other)
+    assert_equal(found, generate(t5.target, None, sources))
 
 
 class FromSource:
@@ -327,13 +300,10 @@ class FromSource:
 def test_an_object_is_told_the_source(t5: EncoderDecoder) -> None:
     sources = t5.sources(*LENGTHS)
     draft = FromSource()
-    found = specdec.generate(t5.target, draft, sources, batch_size=2, **OPTIONS)
+    found = generate(t5.target, draft, sources, batch_size=2)
     assert sorted(map(len, draft.told)) == sorted(LENGTHS)
-    for one, other, source in zip(
-        found, specdec.generate(t5.target, None, sources, **OPTIONS), sources, strict=True
-    ):
-        assert_equal(one, other)
-        assert list(one.trace.rounds[0].drafted) == source[:4]
+    assert_equal(found, generate(t5.target, None, sources))
+    assert [list(one.trace.rounds[0].drafted) for one in found] == [source[:4] for source in sources]
     specdec.generate(decoder_only(), draft, [5, 6], max_new_tokens=2)
     assert draft.told[-1] is None
 
@@ -347,12 +317,11 @@ def test_an_object_is_told_the_source(t5: EncoderDecoder) -> None:
 
 def test_tables_count_what_a_target_has_written(t5: EncoderDecoder) -> None:
     sources = t5.sources(*LENGTHS)
-    plain = specdec.generate(t5.target, None, sources, **OPTIONS)
+    plain = generate(t5.target, None, sources)
     table = drafts.Ngram.from_results(plain, t5.target, n=3)
-    found = specdec.generate(t5.target, table, sources, **OPTIONS)
+    found = generate(t5.target, table, sources)
     assert sum(one.trace.n_accepted for one in found) > 20
-    for one, other in zip(found, plain, strict=True):
-        assert_equal(one, other)
+    assert_equal(found, plain)
 
 
 # ------------------------------------------------------------------------------------------ prompt cache
@@ -366,19 +335,13 @@ def test_a_prompt_cache_knows_the_source(config: str) -> None:
     cache = PromptCache()
     for draft in (None, pair.draft, decoder_only()):
         for source, decoder_prompt in itertools.product((one, other, one), ([5, 6, 7, 8], [5, 6, 7, 9, 9])):
-            wanted = specdec.generate(pair.target, None, source, decoder_prompt=decoder_prompt, **OPTIONS)
-            found = specdec.generate(
-                pair.target, draft, source, decoder_prompt=decoder_prompt, prompt_cache=cache, **OPTIONS
-            )
+            wanted = generate(pair.target, None, source, decoder_prompt=decoder_prompt)
+            found = generate(pair.target, draft, source, decoder_prompt=decoder_prompt, prompt_cache=cache)
             assert_equal(found, wanted)
-    again = specdec.generate(
-        pair.target, None, other, decoder_prompt=[5, 6, 7, 8, 1], prompt_cache=cache, **OPTIONS
-    )
+    again = generate(pair.target, None, other, decoder_prompt=[5, 6, 7, 8, 1], prompt_cache=cache)
     assert again.n_cached_tokens == 5
     third = pair.sources(9, seed=8)[0]
-    fresh = specdec.generate(
-        pair.target, None, third, decoder_prompt=[5, 6, 7, 8], prompt_cache=cache, **OPTIONS
-    )
+    fresh = generate(pair.target, None, third, decoder_prompt=[5, 6, 7, 8], prompt_cache=cache)
     assert fresh.n_cached_tokens == 0
 
 
@@ -508,9 +471,10 @@ def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) ->
     assert "2 layers of an encoder, 2 of a decoder" in repr(t5.target)
 
 
-def test_the_snippet_of_the_readme_runs() -> None:
+def test_the_snippet_of_the_readme_runs(tmp_path: Path) -> None:
     """With random models of bytes, as ByT5 is one of."""
-    config, tokenizer = EncoderDecoder("t5", n_vocab=384).config, Utf8Tokenizer("bytes", {})
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    config, tokenizer = EncoderDecoder("t5", n_vocab=384).config, load_tokenizer(tmp_path)
     target, draft = (model_of(config, lively_tensors(config, seed), tokenizer) for seed in (1, 2))
     page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     (snippet,) = [part for part in page.split("```") if "decoder_prompt" in part and part.startswith("py\n")]
@@ -524,12 +488,17 @@ def test_the_snippet_of_the_readme_runs() -> None:
 # ------------------------------------------------------------------------------------------- command line
 
 
-def test_the_command_line(
-    texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def named_models(texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the command loads by the names "target", "draft" and "plain"."""
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
-    monkeypatch.setattr(given_models, "load", lambda name, dtype: models[name])
-    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: ModelDraft(models[name]))
+    commands = "specdec.commands.given_models"
+    monkeypatch.setattr(f"{commands}.load", lambda name, dtype: models[name])
+    monkeypatch.setattr(f"{commands}.named", lambda name, target, dtype: ModelDraft(models[name]))
+
+
+@pytest.mark.usefixtures("named_models")
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     pair = ["--target", "target", "--draft", "draft", "--max-new-tokens", "6", "--threads", "1"]
     for prompt in ([], ["ba"]):
         assert main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
@@ -546,12 +515,10 @@ def test_the_command_line(
     assert "--source is given, but random has no encoder" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("named_models")
 def test_the_command_lines_languages(
     texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    models = {"target": texts.target, "draft": texts.draft}
-    monkeypatch.setattr(given_models, "load", lambda name, dtype: models[name])
-    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: ModelDraft(models[name]))
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
     assert main([*call, "--tgt-lang", "de"]) == 2
     assert "tgt_lang is 'de'; expected None, as the tokenizer has no languages" in capsys.readouterr().err
@@ -574,19 +541,18 @@ def test_what_is_refused(t5: EncoderDecoder, texts: EncoderDecoder) -> None:
     plain, source = decoder_only(tokenizer=ToyTokenizer()), [5, 6]
     asked: list[dict[str, Any]] = [{"role": "user", "content": "a"}]
     for call in (specdec.generate, specdec.stream, specdec.beam_search):
-        with pytest.raises(InputError, match="decoder_prompt is given, but random has no encoder"):
+        with refuses("decoder_prompt"):
             call(plain, None, source, decoder_prompt=[1])
     for call in (specdec.generate, specdec.stream):
-        with pytest.raises(InputError, match="messages are given, but random is an encoder-decoder"):
+        with refuses("messages"):
             call(texts.target, None, messages=asked)
     nested = drafts.ModelDraft(plain, draft=t5.draft)
     for draft in (t5.draft, drafts.ModelDraft(t5.draft), drafts.Ensemble(t5.draft), nested):
         with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
             specdec.generate(plain, draft, source)
-    with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
-        specdec.beam_search(plain, t5.draft, source)
-    with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
-        specdec.measure(plain, t5.draft, source)
+    for call in (specdec.beam_search, specdec.measure):
+        with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
+            call(plain, t5.draft, source)
     small = EncoderDecoder("t5", n_vocab=50)
     with pytest.raises(VocabularyMismatchError):
         specdec.generate(t5.target, small.draft, source)
@@ -620,14 +586,13 @@ def test_a_model_that_names_no_start_needs_a_decoder_prompt(t5: EncoderDecoder) 
     model = specdec.Model(core, config, None, t5.target.path, "random")
     with pytest.raises(InputError, match="prompt: random names no ids that its texts begin with"):
         specdec.generate(model, None, [5])
-    wanted = specdec.generate(t5.target, None, [5], **OPTIONS)
-    assert specdec.generate(model, None, [5], decoder_prompt=START, **OPTIONS).tokens == wanted.tokens
+    wanted = generate(t5.target, None, [5])
+    assert generate(model, None, [5], decoder_prompt=START).tokens == wanted.tokens
 
 
 def test_a_source_for_logits(t5: EncoderDecoder) -> None:
-    for method in (t5.target.logits, t5.target.score):
+    for name in ("logits", "score"):
         with pytest.raises(InputError, match="source is None, but random has an encoder"):
-            method([0, 5])
-    for method in (decoder_only().logits, decoder_only().score):
+            getattr(t5.target, name)([0, 5])
         with pytest.raises(InputError, match="a source was given, but random has no encoder"):
-            method([0, 5], [5])
+            getattr(decoder_only(), name)([0, 5], [5])

@@ -55,7 +55,7 @@ LINES = {
 
 LONG_FUNCTIONS = {
     # Python
-    "beam_search.beam_search", "layouts._open_eagle3", "loading.load", "template_worker._environment",
+    "beam_search.beam_search", "layouts._open_eagle3",
     # C
     "blocks_template.read_lanes", "config_dict.fields_from", "decoder_object.init", "model_object.init",
     "tensors.shape_of", "weights.place_of",
@@ -66,7 +66,7 @@ MAX_FUNCTION_LINES = 60
 WIDE_FUNCTIONS = {
     "api.__init__", "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search",
     "engine.submit", "generate.generate", "generate.stream", "generating.generate",
-    "harness_model.__init__", "loading.load", "model.__init__", "scheduler.__init__", "scoring.score",
+    "harness_model.__init__", "loading.load", "scheduler.__init__", "scoring.score",
     "sweeping.sweep",
 }  # fmt: skip
 """Functions of more than `MAX_PARAMETERS`."""
@@ -144,7 +144,9 @@ def test_there_are_few_public_names() -> None:
 # --------------------------------------------------------------------- tests through public interfaces
 
 
-PUBLIC = {"specdec", *(f"specdec.{entry}" for entry in specdec._MODULES)}
+EXTRAS = {"specdec.serve", "specdec.integrations.inspect", "specdec.integrations.lm_eval"}
+"""Public packages of extras, which docs/SERVER.md and docs/EVALUATION.md describe."""
+PUBLIC = {"specdec", *(f"specdec.{entry}" for entry in specdec._MODULES), *EXTRAS}
 INTERNAL = {f"specdec.{module}" for module in modules()} - PUBLIC | {"specdec._core"}
 
 

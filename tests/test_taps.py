@@ -1,4 +1,4 @@
-"""Hidden states that a cache keeps with its tokens, for drafts that live on them."""
+"""Hidden states that a cache keeps with its tokens, for drafts that read them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core, reference
-from worlds.canonical import LLAMA, VARIANTS, build, random_tensors
+from specdec import reference
+from worlds.canonical import LLAMA, VARIANTS, build, decoder_of, random_tensors
 
 N_LAYER = LLAMA["n_layer"]
 TAPS = [0, 1, N_LAYER, N_LAYER + 1]
@@ -37,7 +37,7 @@ def expected(config: dict[str, Any], text: list[int], layer: int) -> np.ndarray:
 @pytest.mark.parametrize("name", ["llama", "gpt-tanh", "qk-norm-head-softcaps-both-norms"])
 def test_hidden_states_are_those_of_the_reference(name: str) -> None:
     config, text = VARIANTS[name], ids(70)
-    decoder = _core.Decoder(build(config, random_tensors(config)), capacity=70, taps=TAPS)
+    decoder = decoder_of(build(config, random_tensors(config)), taps=TAPS)
     decoder.prefill(text)
     for layer in TAPS:
         np.testing.assert_allclose(decoder.tapped(layer), expected(config, text, layer), atol=2e-4)
@@ -47,9 +47,9 @@ def test_hidden_states_are_those_of_the_reference(name: str) -> None:
 def test_bits_of_a_hidden_state_depend_on_its_text_alone(dtype: str) -> None:
     """Nodes of trees that are kept, dropped and moved, against one prompt."""
     model, text, rng = build(LLAMA, random_tensors(LLAMA), dtype=dtype), ids(60), np.random.default_rng(0)
-    whole = _core.Decoder(model, capacity=60, taps=TAPS)
+    whole = decoder_of(model, taps=TAPS)
     whole.prefill(text)
-    decoder = _core.Decoder(model, capacity=60, max_nodes=12, taps=TAPS, n_threads=2)
+    decoder = decoder_of(model, max_nodes=12, taps=TAPS, n_threads=2)
     decoder.prefill(text[:20])
     while decoder.n_committed < 56:
         first, tokens, parents, path = decoder.n_committed, [], [], []
@@ -64,9 +64,8 @@ def test_bits_of_a_hidden_state_depend_on_its_text_alone(dtype: str) -> None:
             tokens, parents, path = text[first : first + 4], [-1, 0, 1, 2], [0, 1, 2, 3]
         decoder.forward(tokens, parents)
         for layer in TAPS:
-            assert np.array_equal(
-                decoder.tapped(layer)[first + np.array(path)], whole.tapped(layer)[first : first + 4]
-            )
+            found = decoder.tapped(layer)[first + np.array(path)]
+            assert np.array_equal(found, whole.tapped(layer)[first : first + 4])
         decoder.keep(path[:3])
     for layer in TAPS:
         n = decoder.n_committed
@@ -91,10 +90,10 @@ def test_hidden_states_that_a_model_lacks_are_refused(layers: list[Any]) -> None
 
 def test_a_decoder_refuses_hidden_states_that_it_does_not_keep() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
-    decoder = _core.Decoder(model, capacity=8, taps=[1])
+    decoder = decoder_of(model, taps=[1])
     decoder.prefill([1, 2])
     with pytest.raises(ValueError, match="hidden state 2 is not kept"):
         decoder.tapped(2)
     for taps in ([N_LAYER + 2], [-1]):
         with pytest.raises(ValueError, match="expected 0 to"):
-            _core.Decoder(model, capacity=8, taps=taps)
+            decoder_of(model, taps=taps)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from forks import fork_script
+from processes import fork_script
 from specdec import _core
 from specdec.threads import cpu_quota, default_threads
 from worlds.canonical import VARIANTS, build, random_tensors

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import specdec
 from blocks import random_blocks
+from compiled import product, prompt_logits
 from specdec import _core, reference
 from specdec.errors import InputError
 from specdec.models import thresholds
@@ -74,9 +77,9 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
     else:
         rng = np.random.default_rng(n_rows)
         x, weights = rng.standard_normal((n_rows, 512), np.float32), random_blocks(rng, dtype, 40, 512)
-        expected = _core.product(x, weights, dtype)
+        expected = product(x, weights, dtype)
     for setting in each((1, 5, NEVER), *NAMES):
-        assert np.array_equal(_core.product(x, weights, dtype), expected), setting
+        assert np.array_equal(product(x, weights, dtype), expected), setting
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
@@ -86,7 +89,7 @@ def test_tiles_of_codes_take_any_number_of_blocks(dtype, n_blocks) -> None:
     _core.set_thresholds(forced(1, "tiles_from"))
     for n_rows in (2, 12, 13, 17, 25):
         x, weights = rows_and_weights(n_rows, 32 * n_blocks - n_rows % 3)
-        found = _core.product(x, weights, dtype)
+        found = product(x, weights, dtype)
         assert np.array_equal(found, reference.product(x, weights, dtype)), n_rows
 
 
@@ -97,7 +100,7 @@ def test_no_threshold_changes_a_bit_in_tiles(n_rows) -> None:
     for dtype in ("bf16", "int8", "int4"):
         expected = reference.product(x, weights, dtype, "tiles")
         for setting in each((1, 5, NEVER)):
-            assert np.array_equal(_core.product(x, weights, dtype, engine="tiles"), expected), setting
+            assert np.array_equal(product(x, weights, dtype, engine="tiles"), expected), setting
 
 
 @pytest.mark.parametrize("n_rows", [1, 13, 30])
@@ -110,7 +113,7 @@ def test_no_threshold_changes_which_numbers_of_bf16_are_flushed(n_rows) -> None:
     expected = reference.product(x, weights, "bf16")
     assert 0.2 < np.mean(expected == 0) < 0.8
     for setting in each((1, NEVER), "floats_from"):
-        assert np.array_equal(_core.product(x, weights, "bf16"), expected), setting
+        assert np.array_equal(product(x, weights, "bf16"), expected), setting
 
 
 @pytest.mark.slow
@@ -119,9 +122,9 @@ def test_no_value_of_a_threshold_changes_a_bit(dtype) -> None:
     """Parts of a panel too, which many inputs have."""
     for n_rows in (1, 2, 3, 5, 6, 7, 9, 10, 12, 13, 17, 25, 33, 64, 96):
         x, weights = rows_and_weights(n_rows, 1099 + n_rows % 2)
-        expected = _core.product(x, weights, dtype)
+        expected = product(x, weights, dtype)
         for setting in each((*range(1, 15), 16, 32, 64, NEVER), *NAMES):
-            assert np.array_equal(_core.product(x, weights, dtype), expected), f"{n_rows} rows, {setting}"
+            assert np.array_equal(product(x, weights, dtype), expected), f"{n_rows} rows, {setting}"
 
 
 @pytest.mark.parametrize(("dtype", "prefill"), [("bf16", "rows"), ("bf16", "tiles"), ("int4", "rows")])
@@ -131,10 +134,9 @@ def test_no_threshold_changes_a_bit_of_a_text(dtype, prefill) -> None:
     assert config["d_head"] % 2 == 1
     model = build(config, random_tensors(config), dtype=dtype, cache_dtype="bf16", prefill=prefill)
     _core.set_thresholds(_core.own_thresholds())
-    expected = _core.Decoder(model, capacity=40).prefill(list(range(40)), logits=True)
+    expected = prompt_logits(model, range(40))
     for setting in each((1, 5, NEVER)):
-        found = _core.Decoder(model, capacity=40).prefill(list(range(40)), logits=True)
-        assert np.array_equal(found, expected), setting
+        assert np.array_equal(prompt_logits(model, range(40)), expected), setting
 
 
 # -------------------------------------------------------------------------------------- the core's own
@@ -151,11 +153,7 @@ def test_thresholds_are_those_that_were_set() -> None:
     ("change", "error", "message"),
     [
         ({"block_rows": [0] * len(FORMATS)}, ValueError, "block_rows of f32 is 0, expected 1 to 1048576"),
-        (
-            {"fetch_from": [1, NEVER + 1, *[1] * 13]},
-            ValueError,
-            "fetch_from of bf16 is 1048577, expected 1 to",
-        ),
+        ({"fetch_from": [1, NEVER + 1, *[1] * 13]}, ValueError, "fetch_from of bf16 is 1048577, expected"),
         ({"fetch_from": [1, 1, 1]}, InputError, "fetch_from has 3 numbers, expected 15"),
         ({"fetch_from": 3}, TypeError, "expected a sequence of integers"),
         ({"fetch_form": [1, 1, 1, 1]}, TypeError, "fetch_form"),
@@ -171,16 +169,15 @@ def test_wrong_thresholds_are_refused_and_change_nothing(change, error, message)
 
 
 def test_wrong_panels_are_refused() -> None:
-    panels = np.ones(1 << 12, np.float32)
-    with pytest.raises(ValueError, match="dtype"):
-        _core.panel_seconds(panels, dtype="f8", n_rows=1, n_in=32, near=False)
-    with pytest.raises(ValueError, match="n_rows is 0"):
-        _core.panel_seconds(panels, dtype="f32", n_rows=0, n_in=32, near=False)
-    with pytest.raises(ValueError, match="n_in 65537"):
-        _core.panel_seconds(panels, dtype="f32", n_rows=1, n_in=65537, near=False)
+    panels, sound = np.ones(1 << 12, np.float32), {"dtype": "f32", "n_rows": 1, "n_in": 32, "near": False}
+    for change, message in (
+        ({"dtype": "f8"}, "dtype"), ({"n_rows": 0}, "n_rows is 0"), ({"n_in": 65537}, "n_in 65537"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            _core.panel_seconds(panels, **(sound | change))
     with pytest.raises(ValueError, match="panels"):
-        _core.panel_seconds(np.ones(8, np.int32), dtype="f32", n_rows=1, n_in=32, near=False)
-    assert _core.panel_seconds(panels, dtype="f32", n_rows=1, n_in=32, near=False) > 0.0
+        _core.panel_seconds(np.ones(8, np.int32), **sound)
+    assert _core.panel_seconds(panels, **sound) > 0.0
 
 
 # ------------------------------------------------------------------------------------- which are chosen
@@ -228,13 +225,8 @@ def test_the_best_thresholds_are_found() -> None:
 @pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.06, 0.0)])
 def test_what_makes_no_difference_stays(saved, noise) -> None:
     """Noise decides nothing, nor does a gain that is no more than noise would be."""
-    best = {
-        "fetch_from": [1] * len(FORMATS),
-        "fetch_from_near": [NEVER] * len(FORMATS),
-        "block_rows": [6] * len(FORMATS),
-        "tiles_from": [5] * len(FORMATS),
-        "floats_from": [1] * len(FORMATS),
-    }
+    of_all = {"fetch_from": 1, "fetch_from_near": NEVER, "block_rows": 6, "tiles_from": 5, "floats_from": 1}
+    best = {name: [value] * len(FORMATS) for name, value in of_all.items()}
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 
 
@@ -303,17 +295,14 @@ def test_thresholds_are_measured_once_on_a_machine(process, tmp_path) -> None:
 
 def damages() -> dict[str, bytes]:
     sound = {"key": None, "thresholds": forced(9)}
-    return {
-        "empty": b"",
-        "no JSON": b"\xff{",
-        "deep": b"[" * 50000,
-        "no object": b"[1, 2]",
-        "no thresholds": json.dumps({**sound, "thresholds": 3}).encode(),
-        "one missing": json.dumps({**sound, "thresholds": {"block_rows": [1] * 15}}).encode(),
-        "one wrong": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": [0] * 15}}).encode(),
-        "no number": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": ["a"] * 15}}).encode(),
-        "of another processor": json.dumps({**sound, "key": {"processor": "another"}}).encode(),
-    }
+    changes: dict[str, dict[str, Any]] = {
+        "no thresholds": {"thresholds": 3}, "one missing": {"thresholds": {"block_rows": [1] * 15}},
+        "one wrong": {"thresholds": forced(9) | {"fetch_from": [0] * 15}},
+        "no number": {"thresholds": forced(9) | {"fetch_from": ["a"] * 15}},
+        "of another processor": {"key": {"processor": "another"}},
+    }  # fmt: skip
+    damaged = {"empty": b"", "no JSON": b"\xff{", "deep": b"[" * 50000, "no object": b"[1, 2]"}
+    return damaged | {name: json.dumps(sound | change).encode() for name, change in changes.items()}
 
 
 @pytest.mark.parametrize("damage", damages())
@@ -401,15 +390,12 @@ def test_threads_that_load_at_once_measure_once(process, monkeypatch) -> None:
     monkeypatch.setattr(thresholds, "measured", slow)
     monkeypatch.setattr(thresholds, "_settled", False)
 
-    def load() -> None:
+    def load(_: int) -> None:
         started.wait()
         thresholds.settle()
 
-    threads = [threading.Thread(target=load) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(load, range(4)))
     assert len(n_before) == 1
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from specdec import _core, reference
+from compiled import Model, in_instruction_sets, product, prompt_logits, score, scores_of, token_logits
+from specdec import reference
 from specdec.errors import InputError
-from worlds.canonical import (
-    ENCODER_DECODERS,
-    LLAMA,
-    MIXTURES,
-    VARIANTS,
-    build,
-    perturbed,
-    random_source,
-    random_tensors,
-)
+from worlds.canonical import ENCODER_DECODERS, LLAMA, MIXTURES, VARIANTS, build, random_source, random_tensors
 from worlds.folders import llama_config, write_hf
 
-Ids = list[int]
 
-
-def ids_of(n: int, seed: int = 0) -> Ids:
+def ids_of(n: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 101, n).tolist()
 
 
@@ -40,18 +26,13 @@ IN_EACH_FORMAT = pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
 
 
 def model_of(
-    config: dict[str, Any], tensors: dict[str, Any], dtype: str = "bf16", prefill: str = "tiles"
-) -> _core.Model:
+    config: dict[str, Any], tensors: dict[str, Any] | None = None, dtype: str = "bf16", prefill: str = "tiles"
+) -> Model:
+    tensors = random_tensors(config) if tensors is None else tensors
     return build(config, tensors, dtype=dtype, cache_dtype="bf16", prefill=prefill)
 
 
-def pair(config: dict[str, Any], dtype: str = "bf16", scale: float = 0.02) -> tuple[_core.Model, _core.Model]:
-    """A target and a draft whose prompts are multiplied in tiles."""
-    tensors = random_tensors(config)
-    return model_of(config, tensors, dtype), model_of(config, perturbed(tensors, scale), dtype)
-
-
-def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> _core.Model:
+def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> Model:
     """A model in bf16 whose matrices are those that a model in int8 or int4 holds, rounded."""
     held = dict(tensors)
     if config["tied"]:
@@ -61,13 +42,6 @@ def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> _cor
         if is_matrix and not name.endswith(("router.weight", "shared_gate.weight")):  # which are in f32
             held[name] = reference.stored(tensor, dtype)
     return model_of(config, held)
-
-
-def logits_of(model: _core.Model, ids: Ids, n_threads: int = 1, pieces: Sequence[int] = ()) -> NDArray[Any]:
-    """Of a prompt, in one call or several."""
-    decoder = _core.Decoder(model, capacity=len(ids), n_threads=n_threads)
-    parts = [decoder.prefill(part.tolist(), logits=True) for part in np.split(np.array(ids), pieces)]
-    return np.concatenate([part for part in parts if part is not None])
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 0.03) -> None:
@@ -92,13 +66,10 @@ def test_a_prompt_has_the_bits_of_the_order(dtype: str) -> None:
     model = model_of(LLAMA | {"norm_eps": 1e-30}, tensors, dtype)
     ids = ids_of(70)
     rows = tensors["token_embedding"][ids]
-    expected = {
-        engine: reference.product(rows, tensors["head"], dtype, engine) for engine in ("rows", "tiles")
-    }
-    assert not np.array_equal(expected["rows"], expected["tiles"])
-    assert np.array_equal(logits_of(model, ids), expected["tiles"])
-    decoder = _core.Decoder(model, capacity=1)
-    assert np.array_equal(decoder.forward([ids[0]], [-1]), expected["rows"][:1])
+    of_rows, of_tiles = (reference.product(rows, tensors["head"], dtype, by) for by in ("rows", "tiles"))
+    assert not np.array_equal(of_rows, of_tiles)
+    assert np.array_equal(prompt_logits(model, ids), of_tiles)
+    assert np.array_equal(token_logits(model, ids[0]), of_rows[0])
 
 
 ATTENTION: dict[str, Any] = LLAMA | {
@@ -136,35 +107,30 @@ def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: in
     scale = config.get("score_scales", [24**-0.5])[0]
     attended = np.empty((n_ids, 4, 24), np.float32)
     for head in range(4):
-        biases = None
-        if "alibi" in config:
-            biases = -(np.float32(config["alibi"][head]) * distance.astype(np.float32))
-        attended[:, head] = reference.attention_in_tiles(
-            q[:, head], k[:, head // 2], v[:, head // 2], seen, scale, biases
-        )
+        slope = np.float32(config["alibi"][head]) if "alibi" in config else None
+        biases = None if slope is None else -(slope * distance.astype(np.float32))
+        qkv = q[:, head], k[:, head // 2], v[:, head // 2]
+        attended[:, head] = reference.attention_in_tiles(*qkv, seen, scale, biases)
     x = x + times(attended.reshape(n_ids, -1), "layers.0.attn_out")
     expected = reference.product(x, tensors["head"], "bf16", "tiles")
-    assert np.array_equal(logits_of(model_of(config, tensors), ids), expected)
+    assert np.array_equal(prompt_logits(model_of(config, tensors), ids), expected)
 
 
 def test_attention_of_a_cache_in_f32_rounds_what_it_reads() -> None:
     """So it has the bits of one in bf16; texts that begin alike are branches of a tree."""
     tensors, texts = random_tensors(LONG), [ids_of(90) + ids_of(n, seed=n) for n in (40, 70)]
-    models = [
-        build(LONG, tensors, dtype="bf16", cache_dtype=cache, prefill="tiles") for cache in ("bf16", "f32")
-    ]
-    flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
-    scores = [_core.score_texts(model, (flat, lengths), np.ones(2, np.int32))[0] for model in models]
-    assert np.array_equal(*scores)
-    assert np.array_equal(*(logits_of(model, texts[1]) for model in models))
+    own: dict[str, Any] = {"dtype": "bf16", "prefill": "tiles"}
+    models = [build(LONG, tensors, cache_dtype=cache, **own) for cache in ("bf16", "f32")]
+    assert np.array_equal(*(scores_of(model, texts)[0] for model in models))
+    assert np.array_equal(*(prompt_logits(model, texts[1]) for model in models))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_codes_in_tiles_are_multiplied_as_their_values_in_bf16(name: str, dtype: str) -> None:
     tensors, ids = random_tensors(VARIANTS[name]), ids_of(150)
-    found = logits_of(model_of(VARIANTS[name], tensors, dtype), ids)
-    assert np.array_equal(found, logits_of(in_bf16(VARIANTS[name], tensors, dtype), ids))
+    found = prompt_logits(model_of(VARIANTS[name], tensors, dtype), ids)
+    assert np.array_equal(found, prompt_logits(in_bf16(VARIANTS[name], tensors, dtype), ids))
 
 
 @IN_EACH_FORMAT
@@ -174,29 +140,27 @@ def test_a_row_of_a_prompt_depends_on_the_tokens_before_it_alone(name: str, dtyp
     tensors, ids = random_tensors(VARIANTS[name]), ids_of(150)
     rows, tiles = (model_of(VARIANTS[name], tensors, dtype, prefill) for prefill in ("rows", "tiles"))
     assert (rows.prefill, tiles.prefill) == ("rows", "tiles")
-    found = logits_of(tiles, ids)
-    expected = logits_of(rows, ids)
+    found = prompt_logits(tiles, ids)
+    expected = prompt_logits(rows, ids)
     if name not in MIXTURES and dtype == "bf16":  # a router may choose another expert
         assert_near(found, expected)
     assert not np.array_equal(found, expected)
-    assert np.array_equal(found, logits_of(tiles, ids, n_threads=3))
-    assert np.array_equal(found, logits_of(tiles, ids, pieces=(1, 18, 33, 34, 99)))
-    assert np.array_equal(found[:40], logits_of(tiles, ids[:40]))
+    assert np.array_equal(found, prompt_logits(tiles, ids, n_threads=3))
+    assert np.array_equal(found, prompt_logits(tiles, ids, pieces=(1, 18, 33, 34, 99)))
+    assert np.array_equal(found[:40], prompt_logits(tiles, ids[:40]))
 
 
 @IN_EACH_FORMAT
 def test_scores_do_not_depend_on_the_texts_beside(dtype: str) -> None:
     """Texts that begin alike, and share their beginning's rows, have the scores that each has alone."""
-    model, _ = pair(LONG, dtype)
+    model = model_of(LONG, dtype=dtype)
     beginning = ids_of(90)
     texts = [beginning + ids_of(n, seed=n) for n in (1, 30, 70)] + [ids_of(5, seed=5), ids_of(200, seed=6)]
-    flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
-    together, *_ = _core.score_texts(model, (flat, lengths), np.ones(len(texts), np.int32))
-    alone = [_core.score(model, text) for text in texts]
-    assert np.array_equal(together, np.concatenate(alone))
+    alone = [score(model, text) for text in texts]
+    assert np.array_equal(scores_of(model, texts)[0], np.concatenate(alone))
     for text, scores in zip(texts, alone, strict=True):
-        assert np.array_equal(scores, _core.score(model, text, n_threads=3))
-        logits = logits_of(model, text)[:-1].astype(np.float64)
+        assert np.array_equal(scores, score(model, text, n_threads=3))
+        logits = prompt_logits(model, text)[:-1].astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         laws = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         np.testing.assert_allclose(scores, laws[np.arange(len(laws)), text[1:]], atol=1e-9)
@@ -210,7 +174,6 @@ def test_scores_do_not_depend_on_the_texts_beside(dtype: str) -> None:
 def test_sources_are_near_those_of_the_row_kernels(name: str, dtype: str) -> None:
     config = ENCODER_DECODERS[name]
     tensors, source = random_tensors(config), random_source(config, 75)
-    assert source is not None
     rows, tiles = (model_of(config, tensors, dtype, prefill) for prefill in ("rows", "tiles"))
     found, expected = tiles.encode(source), rows.encode(source)
     assert not np.array_equal(found, expected)
@@ -229,7 +192,6 @@ def test_long_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> No
     config = ENCODER_DECODERS[name]
     config = config | {"encoder": config["encoder"] | {"n_ctx": n}}
     tensors, source = random_tensors(config), random_source(config, n)
-    assert source is not None
     for part in ("relative_bias", "encoder.relative_bias", "encoder.layers.0.relative_bias"):
         if part in tensors:
             tensors[part] = 3 * tensors[part] / np.abs(tensors[part]).max()
@@ -244,41 +206,28 @@ def test_long_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> No
 
 INSTRUCTION_SETS = """
 import hashlib
-from worlds.canonical import ENCODER_DECODERS, random_source, random_tensors
-from test_tiles import LONG, ids_of, logits_of, model_of, pair
+from worlds.canonical import ENCODER_DECODERS, random_source
+from test_tiles import LONG, ids_of, model_of, prompt_logits
 config = ENCODER_DECODERS["norms-of-the-stream"]
 digest = hashlib.sha256()
 for dtype in ("bf16", "int8", "int4"):
-    digest.update(model_of(config, random_tensors(config), dtype).encode(random_source(config, 75)).tobytes())
-    digest.update(logits_of(pair(LONG, dtype)[0], ids_of(150)).tobytes())
+    digest.update(model_of(config, dtype=dtype).encode(random_source(config, 75)).tobytes())
+    digest.update(prompt_logits(model_of(LONG, dtype=dtype), ids_of(150)).tobytes())
 print(digest.hexdigest())
 """
 
 
 @pytest.mark.slow
 def test_every_instruction_set_has_the_same_bits() -> None:
-    digests = set()
-    for kernels in _core.available_kernels():
-        done = subprocess.run(
-            [sys.executable, "-c", INSTRUCTION_SETS],
-            capture_output=True, text=True, timeout=120, env=os.environ | {"SPECDEC_KERNELS": kernels},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        digests.add(done.stdout)
-    assert len(digests) == 1
+    assert len(set(in_instruction_sets(INSTRUCTION_SETS).values())) == 1
 
 
 def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
     tensors = random_tensors(LLAMA)
-    with pytest.raises(
-        InputError,
-        match="prefill is 'tiles', which is for models in bf16, int8 and int4, not in f32; "
-        "expected dtype='bf16', 'int8' or 'int4', or prefill='rows'",
-    ):
+    with pytest.raises(InputError, match="is for models in bf16, int8 and int4, not in f32"):
         build(LLAMA, tensors, dtype="f32", prefill="tiles")
-    expected = "dtype is 'f32', expected 'bf16', 'int8' or 'int4' for the engine 'tiles'"
-    with pytest.raises(ValueError, match=expected):
-        _core.product(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32), "f32", engine="tiles")
+    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the engine 'tiles'"):
+        product(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32), "f32", engine="tiles")
     with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the order of tiles"):
         reference.product([[1.0]], [[1.0]], "f32", "tiles")
     folder = write_hf(tmp_path, llama_config(), seed=0)

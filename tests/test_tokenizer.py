@@ -12,6 +12,7 @@ import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,15 +33,9 @@ from specdec.tokenizer import (
 from worlds.folders import write_llama2c_tokenizer
 
 TEXTS = [
-    "",
-    " ",
-    "  two  spaces ",
-    "Once upon a time",
-    "naïve café, 日本語, Ελληνικά",
-    "👩‍👩‍👧 and 🏳️‍🌈\n\ttabs\r\n",
-    "<s> </s> <|endoftext|> <0x0A>",
-    "\x00\x7f\u200b\ufeff\ufffd",
-]
+    "", " ", "  two  spaces ", "Once upon a time", "naïve café, 日本語, Ελληνικά",
+    "👩‍👩‍👧 and 🏳️‍🌈\n\ttabs\r\n", "<s> </s> <|endoftext|> <0x0A>", "\x00\x7f\u200b\ufeff\ufffd",
+]  # fmt: skip
 
 
 def published_cases(shared: Path, name: str) -> list[tuple[str, list[int]]]:
@@ -84,12 +79,10 @@ def test_formats_of_one_vocabulary_agree(shared):
     """SentencePiece's own encoder and llama2.c's, on stories, and token by token."""
     tokenizers, models = shared / "data" / "tokenizers", shared / "models"
     text = (shared / "data" / "tinystories" / "tiny.txt").read_text()[:60_000]
-    one = load_tokenizer(tokenizers / "llama2_tokenizer.model")
-    two = load_tokenizer(tokenizers / "llama2_tokenizer.bin")
+    one, two = (load_tokenizer(tokenizers / file) for file in LLAMA_FILES)
     assert one.vocabulary() == two.vocabulary() and one.fingerprint() == two.fingerprint()
     assert one.encode(text) == two.encode(text)
-    one = load_tokenizer(models / "chars105" / "tok105.model")
-    two = load_tokenizer(models / "chars105" / "tok105.bin")
+    one, two = (load_tokenizer(models / "chars105" / f"tok105.{end}") for end in ("model", "bin"))
     assert one.fingerprint() == two.fingerprint()
     single_spaced = re.sub(" +", " ", text)  # this file's own normaliser drops repeats
     for story in single_spaced.split("<|endoftext|>"):
@@ -115,21 +108,25 @@ def test_decode_equals_the_libraries(shared):
 def random_ids(tokenizer: Tokenizer, rng: random.Random) -> list[int]:
     """Ids with many single bytes among them, so that characters come in pieces and broken."""
     byte_ids = [i for i, token in enumerate(tokenizer.vocabulary()) if token is not None and len(token) == 1]
-    return [
-        rng.choice(byte_ids) if rng.random() < 0.5 else rng.randrange(tokenizer.n_vocab)
-        for _ in range(rng.randrange(0, 14))
-    ]
+    kinds = byte_ids, range(tokenizer.n_vocab)
+    return [rng.choice(kinds[rng.random() < 0.5]) for _ in range(rng.randrange(0, 14))]
+
+
+def streamed(stream: StreamDecoder, ids: list[int], steps: Iterator[int]) -> list[str]:
+    """The pieces of a text whose ids come in steps, and what is left at its end."""
+    pieces, at = [], 0
+    while at < len(ids):
+        n = next(steps)
+        pieces.append(stream.feed(ids[at : at + n]))
+        at += n
+    return [*pieces, stream.finish()]
 
 
 def check_streaming(
     tokenizer: Tokenizer, ids: list[int], rng: random.Random, *, continuing: bool = False
 ) -> None:
-    stream, pieces, at = StreamDecoder(tokenizer, continuing=continuing), [], 0
-    while at < len(ids):
-        step = rng.randrange(1, 4)
-        pieces.append(stream.feed(ids[at : at + step]))
-        at += step
-    pieces.append(stream.finish())
+    stream = StreamDecoder(tokenizer, continuing=continuing)
+    pieces = streamed(stream, ids, iter(lambda: rng.randrange(1, 4), 0))
     whole = tokenizer.decode(ids, continuing=True) if continuing else tokenizer.decode(ids)
     assert "".join(pieces) == whole, ids
 
@@ -279,33 +276,15 @@ def test_streaming_never_splits_a_character(families, text, cuts):
     """Of texts of any characters: no piece ends within one, and the pieces add up, however they are cut."""
     for tokenizer in families.values():
         ids = tokenizer.encode(text, add_bos=False)
-        stream, pieces, at, step = StreamDecoder(tokenizer), [], 0, itertools.cycle(cuts)
-        while at < len(ids):
-            n = next(step)
-            pieces.append(stream.feed(ids[at : at + n]))
-            at += n
-        assert stream.finish() == ""
-        assert "".join(pieces) == tokenizer.decode(ids)
+        pieces = streamed(StreamDecoder(tokenizer), ids, itertools.cycle(cuts))
+        assert pieces[-1] == "" and "".join(pieces) == tokenizer.decode(ids)
         assert sum(piece.count("\ufffd") for piece in pieces) <= text.count("\ufffd")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("tokenizer_class", 3), ("added_tokens_decoder", [1]), ("added_tokens_decoder", {"a": {}})],
-)
-def test_bad_settings_of_bpe_files(tmp_path, field, value):
-    write_bpe_files(tmp_path, **{field: value})
-    with refuses_field(tmp_path / "tokenizer_config.json", field, TokenizerError):
-        load_tokenizer(tmp_path)
-
-
-def test_bpe_files_that_contradict_their_settings(tmp_path):
-    with refuses_field(
-        write_bpe_files(tmp_path, tokenizer_class="Camembert"), "tokenizer_class", TokenizerError
-    ):
-        load_tokenizer(tmp_path)
-    write_bpe_files(tmp_path, added_tokens_decoder={"300": {"content": "<x>"}})
-    with pytest.raises(TokenizerError, match="'<x>' has id 300; expected 256"):
+@pytest.mark.parametrize(("name", "place"), [(3, "tokenizer_config.json"), ("CamembertTokenizer", ".")])
+def test_bad_classes_of_bpe_files(tmp_path, name, place):
+    write_bpe_files(tmp_path, tokenizer_class=name)
+    with refuses_field(tmp_path / place, "tokenizer_class", TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -603,10 +582,7 @@ def test_ids_far_beyond_the_number_of_tokens(tmp_path):
                 load_tokenizer(file)
 
 
-def doubling(n: int) -> list[dict[str, object]]:
-    return [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * n
-
-
+DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 TEMPLATE = {
     "type": "TemplateProcessing",
     "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2,
@@ -619,9 +595,9 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "u
 @pytest.mark.parametrize(
     ("part", "steps"),
     [
-        ("decoder", {"type": "Sequence", "decoders": [*doubling(27), {"type": "Fuse"}]}),
-        ("decoder", {"type": "Sequence", "decoders": doubling(1) * 65}),
-        ("normalizer", {"type": "Sequence", "normalizers": doubling(12)}),
+        ("decoder", {"type": "Sequence", "decoders": [*[DOUBLING] * 27, {"type": "Fuse"}]}),
+        ("decoder", {"type": "Sequence", "decoders": [DOUBLING] * 65}),
+        ("normalizer", {"type": "Sequence", "normalizers": [DOUBLING] * 12}),
         ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "a" * 2000}]}),
         ("normalizer", {"type": "Replace", "pattern": {"Regex": "a"}, "content": "b" * 2000}),
         ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [BYTES] * 6}),
@@ -637,11 +613,9 @@ def test_steps_that_blow_a_text_up(tmp_path, part, steps):
 
 
 def test_steps_that_do_not(tmp_path):
-    steps = {
-        "type": "Sequence",
-        "normalizers": [{"type": "NFKC"}, {"type": "Prepend", "prepend": "▁"}, *doubling(3)],
-    }
-    (tmp_path / "tokenizer.json").write_text(word_level(normalizer=steps))
+    steps = [{"type": "NFKC"}, {"type": "Prepend", "prepend": "▁"}, *[DOUBLING] * 3]
+    normalizer = {"type": "Sequence", "normalizers": steps}
+    (tmp_path / "tokenizer.json").write_text(word_level(normalizer=normalizer))
     load_tokenizer(tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -13,16 +14,11 @@ from hypothesis import strategies as st
 
 from chat_templates import TEMPLATES
 from specdec.models.tokenizer import MarkSpelling
+from specdec.serve.reply_readers import TOOL_FORMATS, reply_reader, tool_format_of
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
-from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader, tool_format_of
 
-WEATHER: dict[str, Any] = {
-    "name": "weather",
-    "parameters": {
-        "type": "object",
-        "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
-    },
-}
+PROPERTIES = {"place": {"type": "string"}, "days": {"type": "integer"}}
+WEATHER: dict[str, Any] = {"name": "weather", "parameters": {"type": "object", "properties": PROPERTIES}}
 TOOLS = Tools({"weather": WEATHER, "stop": {"name": "stop"}})
 KOELN = ToolCall("weather", '{"place": "Köln", "days": 2}')
 STOP = ToolCall("stop", "{}")
@@ -114,22 +110,27 @@ CASES: list[tuple[str, str, list[Said]]] = [
 def joined(said: list[Said]) -> list[Said]:
     """Texts in a row as one, and reasoning."""
     found: list[Said] = []
-    for one in said:
-        last = found[-1] if found else None
-        if isinstance(one, str) and isinstance(last, str):
-            found[-1] = last + one
-        elif isinstance(one, Reasoning) and isinstance(last, Reasoning):
-            found[-1] = Reasoning(last.text + one.text)
+    for kind, parts in groupby(said, type):
+        if kind is ToolCall:
+            found += parts
         else:
-            found.append(one)
+            text = "".join(part if isinstance(part, str) else part.text for part in parts)  # type: ignore[union-attr]
+            found.append(Reasoning(text) if kind is Reasoning else text)
     return found
 
 
-def read(name: str, pieces: list[str], tools: Tools = TOOLS) -> list[Said]:
-    reader = reply_reader(tools, name)
+def read(
+    name: str, pieces: list[str], tools: Tools | None = TOOLS, spelling: MarkSpelling | None = None,
+    begun: str | None = None,
+) -> list[Said]:  # fmt: skip
+    reader = reply_reader(tools, name, spelling, begun)
     assert reader is not None
-    said = [one for piece in pieces for one in reader.feed(piece)]
-    return joined([*said, *reader.finish()])
+    return joined([*(one for piece in pieces for one in reader.feed(piece)), *reader.finish()])
+
+
+def cut_up(text: str, cuts: list[int]) -> list[str]:
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), CASES)
@@ -139,9 +140,8 @@ def test_texts_are_taken_apart_however_they_come(name: str, text: str, wanted: l
     assert read(name, list(text)) == wanted
     generator = random.Random(1)
     for _ in range(20):
-        cuts = sorted(generator.randrange(len(text) + 1) for _ in range(generator.randrange(6)))
-        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        assert read(name, pieces) == wanted
+        cuts = [generator.randrange(len(text) + 1) for _ in range(generator.randrange(6))]
+        assert read(name, cut_up(text, cuts)) == wanted
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
@@ -196,14 +196,8 @@ def test_calls_that_have_to_be() -> None:
 
 
 def test_a_template_says_how_calls_are_written() -> None:
-    for family, name in {
-        "qwen2.5": "hermes",
-        "mistral": "mistral",
-        "llama 3": "llama",
-        "gemma": "json",
-    }.items():
-        template = TEMPLATES[family][0]
-        assert isinstance(template, str) and tool_format_of(template) == name
+    names = {"qwen2.5": "hermes", "mistral": "mistral", "llama 3": "llama", "gemma": "json"}
+    assert {family: tool_format_of(TEMPLATES[family][0]) for family in names} == names
 
 
 def test_the_first_end_mark_is_one_where_no_later_one_ends_a_call() -> None:
@@ -246,13 +240,7 @@ def test_channels_are_read_however_they_come(
         gap = "\n" if group in given else ""
         given.add(group)
         wanted.append(Reasoning(gap + shown) if group == "analysis" else gap + shown)
-    reader = reply_reader(TOOLS, "harmony", begun=begun)
-    assert reader is not None
-    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
-    said: list[Said] = []
-    for begin, end in zip([0, *ends], ends, strict=False):
-        said += reader.feed(text[begin:end])
-    assert joined([*said, *reader.finish()]) == joined(wanted)
+    assert read("harmony", cut_up(text, cuts), begun=begun) == joined(wanted)
 
 
 FRAGMENTS = [mark for one in TOOL_FORMATS.values() for mark in one.marks]
@@ -277,8 +265,7 @@ def test_any_text_is_read_alike_however_it_comes(
     """Calls have names that were offered and objects as arguments; a text without calls stays as it is."""
     tools = Tools(TOOLS.functions, parallel=parallel)
     whole = read(name, [text], tools)
-    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
-    assert read(name, [text[a:b] for a, b in zip([0, *ends], ends, strict=False)], tools) == whole
+    assert read(name, cut_up(text, cuts), tools) == whole
     calls = [one for one in whole if isinstance(one, ToolCall)]
     assert all(one.name in TOOLS.functions for one in calls)
     assert all(isinstance(json.loads(one.arguments), dict) for one in calls)
@@ -292,9 +279,7 @@ def test_a_header_that_the_prompt_has_begun() -> None:
         ("assistant<|channel|>", "analysis<|message|>a"),
         ("assistant<|channel|>ana", "lysis<|message|>a"),
     ):
-        reader = reply_reader(None, "harmony", begun=begun)
-        assert reader is not None
-        assert joined([*reader.feed(text + "<|end|>b"), *reader.finish()]) == [Reasoning("a"), "b"]
+        assert read("harmony", [text + "<|end|>b"], None, begun=begun) == [Reasoning("a"), "b"]
 
 
 def test_marks_without_a_name_reach_no_text() -> None:
@@ -309,17 +294,9 @@ def test_marks_that_are_special_tokens_are_no_text() -> None:
     names = {"<tool_call>": 300, "</tool_call>": 301, "<|message|>": 302, "<|channel|>": 303, "<|end|>": 304}
     spelling = MarkSpelling.of(names, names, others=False)
     mark = {name: spelling.mark(token) for name, token in names.items()}
-    reader = reply_reader(TOOLS, "hermes", spelling)
-    assert reader is not None
-    text = (
-        f"<tool_call>a</tool_call>{mark['<tool_call>']}{OBJECT}{mark['</tool_call>']}{mark['</tool_call>']}b"
-    )
-    said = joined([*reader.feed(text), *reader.finish()])
-    assert said == ["<tool_call>a</tool_call>", KOELN, "</tool_call>b"]
-    reader = reply_reader(None, "harmony", spelling)
-    assert reader is not None
-    said = reader.feed(
-        f"{mark['<|channel|>']}final{mark['<|message|>']}It ends with <|end|>.{mark['<|end|>']}"
-    )
-    assert joined([*said, *reader.finish()]) == ["It ends with <|end|>."]
+    begin, end = mark["<tool_call>"], mark["</tool_call>"]
+    text = f"<tool_call>a</tool_call>{begin}{OBJECT}{end}{end}b"
+    assert read("hermes", [text], spelling=spelling) == ["<tool_call>a</tool_call>", KOELN, "</tool_call>b"]
+    text = f"{mark['<|channel|>']}final{mark['<|message|>']}It ends with <|end|>.{mark['<|end|>']}"
+    assert read("harmony", [text], None, spelling) == ["It ends with <|end|>."]
     assert reply_reader(None, "hermes") is None

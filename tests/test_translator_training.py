@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -136,10 +137,8 @@ def test_batches(training: Any) -> None:
 def test_divergences_of_known_distributions(training: Any) -> None:
     import torch
 
-    target, draft = (
-        torch.tensor([[0.5, 0.25, 0.25]] * 2),
-        torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]),
-    )
+    target = torch.tensor([[0.5, 0.25, 0.25]] * 2)
+    draft = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]])
     kl, variation = training.loop.divergences(target.log(), draft.log())
     assert kl.item() == pytest.approx((0.5 * np.log(2) - 0.25 * np.log(2)) / 2, rel=1e-6)
     assert variation.item() == pytest.approx(0.125, rel=1e-6)
@@ -151,8 +150,6 @@ def run(main: Any, work: Path, *words: str) -> None:
 
 def copy_of(work: Path, to: Path) -> Path:
     """A folder with the pairs and the tokenizer, and the target if there is one."""
-    import shutil
-
     ignored = shutil.ignore_patterns("*.pt", "*_loss.tsv", "translations", "small")
     shutil.copytree(work, to, ignore=ignored)
     return to
@@ -183,10 +180,14 @@ def losses(file: Path) -> list[list[str]]:
     return [line.split("\t")[:-1] for line in file.read_text().splitlines()]
 
 
-def weights(folder: Path) -> dict[str, Any]:
+def check_same(one: Path, two: Path, name: str) -> None:
+    """Two trainings have the same losses and weights."""
+    import torch
     from safetensors.torch import load_file
 
-    return load_file(folder / "model.safetensors")
+    assert losses(one / f"{name}_loss.tsv") == losses(two / f"{name}_loss.tsv")
+    found, expected = (load_file(folder / name / "model.safetensors") for folder in (two, one))
+    assert found.keys() == expected.keys() and all(torch.equal(found[k], expected[k]) for k in found)
 
 
 @pytest.mark.usefixtures("small_shapes")
@@ -194,23 +195,16 @@ def test_resumed_trainings_end_with_the_same_weights(
     training: Any, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the target, with dropout, and of a draft that is distilled from it."""
-    import torch
-
     one = copy_of(work, tmp_path / "one")
     run(training.target.main, one, "--pairs-per-step", "64")
     two = copy_of(work, tmp_path / "two")
     interrupted_and_resumed(training, training.target.main, two, monkeypatch, "--pairs-per-step", "64")
-    assert losses(one / "target_loss.tsv") == losses(two / "target_loss.tsv")
     assert [line[0] for line in losses(one / "target_loss.tsv")] == ["step", "1", "3", "5"]
-    found, expected = weights(two / "target"), weights(one / "target")
-    assert found.keys() == expected.keys() and all(torch.equal(found[k], expected[k]) for k in found)
-
+    check_same(one, two, "target")
     draft = ("small", "--pairs-per-step", "64", "--sources", "200")
     run(training.draft.main, one, *draft)
     interrupted_and_resumed(training, training.draft.main, two, monkeypatch, *draft)
-    assert losses(one / "small_loss.tsv") == losses(two / "small_loss.tsv")
-    found, expected = weights(two / "small"), weights(one / "small")
-    assert found.keys() == expected.keys() and all(torch.equal(found[k], expected[k]) for k in found)
+    check_same(one, two, "small")
 
 
 @pytest.mark.usefixtures("small_shapes")

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 import specdec
 from descriptions import by_method
-from exact import Conditional, Proposal, Tokens, chain_law, independent, without_replacement
+from distributions import FALSE_ALARM, p_value
+from exact import Conditional, Proposal, Tokens, chain_distribution, independent, without_replacement
 from exact import drafts as listed
-from laws import FALSE_ALARM, p_value
 from sessions import Session, all_rounds
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
@@ -362,7 +362,7 @@ def test_a_draft_of_a_draft_changes_no_guess_in_law(name: str, n: int) -> None:
             continue
         for node in range(1, 5):
             np.testing.assert_allclose(record["draft_probs"][node], probs(tokens[: node - 1]), atol=2e-6)
-    assert p_value(dict(seen), chain_law(probs, 4)) > FALSE_ALARM
+    assert p_value(dict(seen), chain_distribution(probs, 4)) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -406,7 +406,7 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
     ):
         texts[record["sequence"]] += tuple(record["tokens"])
     seen = Counter(text[:5] for text in texts)
-    assert p_value(dict(seen), chain_law(conditional(target, prompt), 5)) > FALSE_ALARM
+    assert p_value(dict(seen), chain_distribution(conditional(target, prompt), 5)) > FALSE_ALARM
 
 
 def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core, drafts, reference
+from blocks import random_blocks
+from specdec import drafts, reference
 from specdec.checkpoints import open_checkpoint
 from test_gguf_types import MIXTURES, write
-from worlds.canonical import LLAMA, build, random_tensors
+from worlds.canonical import LLAMA, random_tensors
 from worlds.canonical import MIXTURES as EXPERTS
+from worlds.encoder_decoders import model_of
 from worlds.folders import write_hf
 from worlds.gguf_files import CASES, Case, write_gguf
 
@@ -72,8 +74,7 @@ def test_logits_have_the_bits_of_the_specification(
 def test_one_format_and_experts(config: dict[str, Any], cache: str) -> None:
     tensors, ids = random_tensors(config), np.random.default_rng(3).integers(0, 101, 23).tolist()
     for dtype in ("f32", "bf16", "int8", "int4"):
-        model = build(config, tensors, dtype=dtype, cache_dtype=cache)
-        found = _core.Decoder(model, capacity=len(ids)).prefill(ids, logits=True)
+        found = model_of(config, tensors, dtype=dtype, cache_dtype=cache).logits(ids)
         expected = reference.exact_logits(config, tensors, ids, formats=dtype, cache_format=cache)
         assert np.array_equal(found, expected)
 
@@ -112,12 +113,12 @@ def test_cross_attention_in_several_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: tuple[str, ...]
 ) -> None:
     """What is not of one kind becomes f32, which has the file's values; a message says so."""
-    quantize = gguf.quants.quantize
+    quantize, rng = gguf.quants.quantize, np.random.default_rng(6)
 
     def quantised(array: np.ndarray, kind: Any) -> np.ndarray:
         if not kind.name.endswith("_K"):
             return quantize(array, kind)
-        return np.frombuffer(_core.quantise(array, kind.name.lower()), np.uint8).reshape(len(array), -1)
+        return random_blocks(rng, kind.name.lower(), *array.shape)
 
     def type_of(name: str) -> Any:
         parts = name.split(".")
@@ -177,10 +178,8 @@ def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: d
         assert texts(found) == texts(plain)
         alone = specdec.generate(target, draft, PROMPTS[0], n_threads=2 - i % 2, **settings)
         assert list(alone.tokens) == list(first.tokens)
-        if draft is small:
-            assert sum(len(result.trace.rounds) for result in found) < sum(map(len, texts(found))), (
-                "none accepted"
-            )
+        n_rounds = sum(len(result.trace.rounds) for result in found)
+        assert draft is not small or n_rounds < sum(map(len, texts(found))), "none accepted"
 
 
 @IN_EACH_KIND

@@ -10,7 +10,7 @@ import doctest
 import numpy as np
 import pytest
 
-from exact import Rule, outcome_law
+from exact import Rule, outcome_distribution
 from grids import in_few_items
 from proofs import prove
 from specdec import InputError, _core, distribution, reference, verify
@@ -54,14 +54,14 @@ def test_outcome_law_by_hand(rule: Rule) -> None:
     """
     target = np.array([[0.25, 0.5, 0.25], [0.125, 0.875, 0.0]])
     draft = np.array([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
-    assert outcome_law(rule, [2, 0], [-1, 0], target, draft) == {
+    assert outcome_distribution(rule, [2, 0], [-1, 0], target, draft) == {
         ((1,), 0): 0.5 * 0.125,
         ((1,), 1): 0.5 * 0.875,
         ((), 2): 0.5,
     }
     # A second child drawn from the same D is held against the residual, in which token 0 has nothing left.
     target, draft = np.vstack([target, target[1:]]), np.vstack([draft, draft[1:]])
-    assert outcome_law(rule, [2, 0, 0], [-1, 0, 0], target, draft) == {
+    assert outcome_distribution(rule, [2, 0, 0], [-1, 0, 0], target, draft) == {
         ((1,), 0): 0.5 * 0.125,
         ((1,), 1): 0.5 * 0.875,
         ((), 2): 0.5,
@@ -81,7 +81,9 @@ def test_long_distributions_are_sampled_exactly(rule: Rule, n_vocab: int) -> Non
     probs[0, :40] = probs[1, 20 : n_vocab - 2] = probs[2, -1] = 0.0
     target, after, draft = probs / probs.sum(axis=1, keepdims=True)
     for drafted in (int(np.argmax(draft)), int(np.argmax(draft - target))):
-        law = outcome_law(rule, [0, drafted], [-1, 0], np.array([target, after]), np.array([target, draft]))
+        law = outcome_distribution(
+            rule, [0, drafted], [-1, 0], np.array([target, after]), np.array([target, draft])
+        )
         accept = min(1.0, target[drafted] / draft[drafted])
         left = np.maximum(0.0, target - draft)
         expected = {((1,), token): accept * after[token] for token in range(n_vocab)}

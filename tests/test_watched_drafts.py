@@ -202,7 +202,7 @@ def test_corrections_refuse_what_they_cannot_be(target: _core.Model, friend: _co
             _core.Corrections(*arguments)
     with pytest.raises(ValueError, match="n_hidden of the corrections is 3, expected 0, or 0"):
         opened(target, by_method("watched", friend, _core.Corrections(1, 1, 1, 3)))
-    with pytest.raises(TypeError, match="expected Corrections"):
+    with pytest.raises(TypeError, match="expected specdec._core.Corrections"):
         opened(target, by_method("watched", friend, 3))
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from allocations import bytes_held, needs_hooks
+from compiled import Decoder, Model, prompt_logits, trees_along
 from sessions import Session
-from specdec import _core, reference
-from worlds.canonical import HAS_HOOKS, LLAMA, NO_HOOKS, build, perturbed, random_tensors, run_session
+from specdec import reference
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
 # Texts go round the slots of these layers several times; one layer has all of them.
 CONFIG: dict[str, Any] = LLAMA | {"n_ctx": 4096, "sliding_window": 9, "windows": [9, 0, 40]}
@@ -22,21 +24,16 @@ def ids(n: int = N_IDS, seed: int = 5) -> list[int]:
 
 
 @pytest.fixture(scope="module", params=["f32", "bf16"])
-def model(request: pytest.FixtureRequest) -> _core.Model:
+def model(request: pytest.FixtureRequest) -> Model:
     return build(CONFIG, random_tensors(CONFIG), dtype=request.param, cache_dtype=request.param)
-
-
-def rows_of(model: _core.Model, text: list[int]) -> np.ndarray:
-    """Logits of a text that a new decoder reads as a prompt."""
-    return np.asarray(_core.Decoder(model, capacity=len(text)).prefill(text, logits=True))
 
 
 def test_rows_are_those_of_the_reference_however_they_are_computed() -> None:
     model, text = build(CONFIG, random_tensors(CONFIG)), ids()
-    found = rows_of(model, text)
+    found = prompt_logits(model, text)
     expected = reference.logits(CONFIG, random_tensors(CONFIG), text)
     np.testing.assert_allclose(found, expected, atol=5e-5)
-    decoder, rows = _core.Decoder(model, capacity=N_IDS, max_nodes=7), []
+    decoder, rows = Decoder(model, capacity=N_IDS, max_nodes=7), []
     for first in range(0, N_IDS, 7):
         chain = text[first : first + 7]
         rows.append(decoder.forward(chain, range(-1, len(chain) - 1)))
@@ -44,34 +41,21 @@ def test_rows_are_those_of_the_reference_however_they_are_computed() -> None:
     assert np.array_equal(np.concatenate(rows), found)
 
 
-def test_nodes_of_a_tree_have_the_bits_of_their_path(model: _core.Model) -> None:
+def test_nodes_of_a_tree_have_the_bits_of_their_path(model: Model) -> None:
     text = ids()
-    expected = rows_of(model, text)
-    decoder, rng = _core.Decoder(model, capacity=N_IDS, max_nodes=24), np.random.default_rng(3)
-    first = 0
-    while first < N_IDS - 8:
-        length = int(rng.integers(1, 7))
-        tokens: list[int] = []
-        parents: list[int] = []
-        path: list[int] = []
-        for token in text[first : first + length]:
-            for _ in range(int(rng.integers(0, 3)) if path else 0):
-                parents.append(int(rng.integers(0, len(tokens))))
-                tokens.append(int(rng.integers(0, CONFIG["n_vocab"])))
-            parents.append(path[-1] if path else -1)
-            path.append(len(tokens))
-            tokens.append(token)
+    expected = prompt_logits(model, text)
+    decoder = Decoder(model, capacity=N_IDS, max_nodes=24)
+    for first, tokens, parents, path in trees_along(text, CONFIG["n_vocab"]):
         logits = decoder.forward(tokens, parents)
-        assert np.array_equal(logits[path], expected[first : first + length])
+        assert np.array_equal(logits[path], expected[first : first + len(path)])
         decoder.keep(path)
-        first += length
 
 
-def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: _core.Model) -> None:
+def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: Model) -> None:
     """Shortly behind its end; further back, where windows have moved on, nothing is left of it."""
     text = ids()
-    expected = rows_of(model, text)
-    decoder = _core.Decoder(model, capacity=N_IDS, max_nodes=7)
+    expected = prompt_logits(model, text)
+    decoder = Decoder(model, capacity=N_IDS, max_nodes=7)
     decoder.prefill(text)
     for n in (N_IDS, N_IDS - 3, N_IDS - 5):
         decoder.cut(n)
@@ -89,7 +73,7 @@ def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: _core.Model) -> No
     assert np.array_equal(decoder.forward(text[20:21], [-1]), expected[20:21])
 
 
-def test_sessions_give_plain_texts_and_bits(model: _core.Model) -> None:
+def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
     """Drafts with caches of their own, one below another; prompts with common beginnings, long and short."""
     common = ids(300)
     prompts = [[*common, 3], common[:150], [*common[:290], 7, 8], ids(20, seed=6)]
@@ -104,9 +88,9 @@ def test_sessions_give_plain_texts_and_bits(model: _core.Model) -> None:
 
 
 @pytest.mark.parametrize("n_common", [0, 5, 100, 520, 600, 640])
-def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: _core.Model, n_common: int) -> None:
+def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: Model, n_common: int) -> None:
     """A text of 640 tokens is left at various places; what is read again gives the same bits."""
-    first = Session(model, None, [ids(640)], **settings())
+    first = Session(model, None, [ids(640)], **SETTINGS)
     first.prefill()
     cached = first.cached_text(0)
     second_text = [*ids(640)[:n_common], *ids(60, seed=9)]
@@ -117,15 +101,14 @@ def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: _core.
     assert n_known > 0 or n_common < 520
 
 
-def settings(**changes: Any) -> dict[str, Any]:
-    return {
-        "gamma": 0, "max_new_tokens": 30, "sampling": {"temperature": 0.0},
-        "draft_sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1, "keep_logits": True,
-    } | changes  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "gamma": 0, "max_new_tokens": 30, "sampling": {"temperature": 0.0},
+    "draft_sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1, "keep_logits": True,
+}  # fmt: skip
 
 
-def run(model: _core.Model, prompt: list[int], cached: Any) -> tuple[list[int], np.ndarray, int]:
-    session = Session(model, None, [prompt], **settings())
+def run(model: Model, prompt: list[int], cached: Any) -> tuple[list[int], np.ndarray, int]:
+    session = Session(model, None, [prompt], **SETTINGS)
     n_known = 0 if cached is None else session.begin_with(0, cached)
     session.prefill()
     tokens, logits = [], []
@@ -136,15 +119,15 @@ def run(model: _core.Model, prompt: list[int], cached: Any) -> tuple[list[int], 
     return tokens, np.concatenate(logits), n_known
 
 
-@pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS)
+@needs_hooks
 def test_layers_with_windows_take_the_memory_of_their_windows() -> None:
     tensors = random_tensors(CONFIG)
     sizes = {}
     for name, windows in {"all": [0, 0, 0], "one": [9, 0, 40], "none": [9, 9, 9]}.items():
         model = build(CONFIG | {"windows": windows}, tensors)
-        before = _core._alloc_bytes()
-        decoders = [_core.Decoder(model, capacity=n) for n in (1000, 3000)]
-        sizes[name] = _core._alloc_bytes() - before
+        before = bytes_held()
+        decoders = [Decoder(model, capacity=n) for n in (1000, 3000)]
+        sizes[name] = bytes_held() - before
         del decoders
     per_layer = 2 * 4 * 4000 * CONFIG["n_kv_head"] * 32  # keys of 8 in f32, values in panels of 32
     assert sizes["all"] - sizes["one"] > 0.9 * per_layer

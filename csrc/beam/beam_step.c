@@ -1,7 +1,7 @@
-#include "beam_step.h"
-
+/* One step of beam search: of hypotheses and all their continuations, the best ones. Pure. */
 #include <math.h>
 
+#include "beam_tree.h"
 #include "kernels.h"
 
 /* Logits looked at together: a block whose largest cannot enter the best is passed as a whole. */

@@ -1,5 +1,4 @@
-#include "config_dict.h"
-
+/* From the canonical configuration, a dict, to what the core takes. */
 #include <math.h>
 #include <string.h>
 
@@ -17,18 +16,11 @@ static PyObject* optional(PyObject* dict, const char* name) {
     return value == Py_None ? NULL : value;
 }
 
-static PyObject* field(PyObject* dict, const char* name) {
-    PyObject* value = optional(dict, name);
-    if (value == NULL && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "config: %s is missing", name);
-    return value;
-}
-
 static int int_of(PyObject* value, const char* name, int* out) {
     long number = PyLong_AsLong(value);
     if (number == -1 && PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError))
-            return -1;
-        PyErr_Format(PyExc_ValueError, "config: %s is %R, expected an integer", name, value);
+        if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_OverflowError))
+            PyErr_Format(PyExc_ValueError, "config: %s is %R, expected an integer", name, value);
         return -1;
     }
     if (number < INT32_MIN || number > INT32_MAX) {
@@ -36,47 +28,6 @@ static int int_of(PyObject* value, const char* name, int* out) {
         return -1;
     }
     *out = (int)number;
-    return 0;
-}
-
-static int int_field(PyObject* dict, const char* name, int* out) {
-    PyObject* value = field(dict, name);
-    return value == NULL ? -1 : int_of(value, name, out);
-}
-
-/* The same where the field may be absent; *out is then left as it is. */
-static int optional_int(PyObject* dict, const char* name, int* out) {
-    PyObject* value = optional(dict, name);
-    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    return int_of(value, name, out);
-}
-
-static int flag_field(PyObject* dict, const char* name, int* out) {
-    PyObject* value = field(dict, name);
-    if (value == NULL) return -1;
-    *out = PyObject_IsTrue(value);
-    return *out < 0 ? -1 : 0;
-}
-
-/* The same where the field may be absent; *out is then left as it is. */
-static int optional_flag(PyObject* dict, const char* name, int* out) {
-    PyObject* value = optional(dict, name);
-    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    *out = PyObject_IsTrue(value);
-    return *out < 0 ? -1 : 0;
-}
-
-static int optional_number(PyObject* dict, const char* name, double* out) {
-    PyObject* value = optional(dict, name);
-    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    *out = PyFloat_AsDouble(value);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int optional_float(PyObject* dict, const char* name, float* out) {
-    double number = (double)*out;
-    if (optional_number(dict, name, &number) < 0) return -1;
-    *out = (float)number;
     return 0;
 }
 
@@ -100,15 +51,72 @@ static int choice_of(PyObject* value, const char* name, const char* const* choic
     return -1;
 }
 
-static int choice_field(PyObject* dict, const char* name, const char* const* choices, int* out) {
-    PyObject* value = field(dict, name);
-    return value == NULL ? -1 : choice_of(value, name, choices, out);
-}
+/* A field of one value, in an sd_config, and whether it is required; one that is absent is left as it is. */
+typedef struct field {
+    const char* name;
+    enum { INT, FLAG, FLOAT, REAL, CHOICE } type;
+    int required;
+    size_t offset;
+    const char* choices[7]; /* of a CHOICE, ended by NULL */
+} field;
 
-static int optional_choice(PyObject* dict, const char* name, const char* const* choices, int* out) {
-    PyObject* value = optional(dict, name);
+/* clang-format off */
+#define AT(member) offsetof(sd_config, member)
+static const field FIELDS[] = {
+    {"n_vocab", INT, 1, AT(n_vocab), {0}}, {"n_ctx", INT, 1, AT(n_ctx), {0}},
+    {"n_layer", INT, 1, AT(n_layer), {0}}, {"d_model", INT, 1, AT(d_model), {0}},
+    {"d_ff", INT, 1, AT(d_ff), {0}}, {"gated", FLAG, 1, AT(gated), {0}}, {"tied", FLAG, 1, AT(tied), {0}},
+    {"qkv_bias", FLAG, 1, AT(qkv_bias), {0}}, {"out_bias", FLAG, 1, AT(out_bias), {0}},
+    {"mlp_bias", FLAG, 1, AT(mlp_bias), {0}}, {"norm_eps", FLOAT, 1, AT(norm_eps), {0}},
+    {"norm_weight", FLAG, 0, AT(norm_weight), {0}}, {"norm_bias", FLAG, 0, AT(norm_bias), {0}},
+    {"v_norm", FLAG, 0, AT(v_norm), {0}}, {"head_bias", FLAG, 0, AT(head_bias), {0}},
+    {"embedding_norm", FLAG, 0, AT(embedding_norm), {0}}, {"attn_sinks", FLAG, 0, AT(attn_sinks), {0}},
+    {"output_norm", FLAG, 0, AT(output_norm), {0}},
+    {"relative_bias_by_layer", FLAG, 0, AT(bias_by_layer), {0}},
+    {"shared_embedding", FLAG, 0, AT(shared_embedding), {0}},
+    {"shared_head", FLAG, 0, AT(shared_head), {0}}, {"embedding_scale", FLOAT, 0, AT(embedding_scale), {0}},
+    {"residual_scale", FLOAT, 0, AT(residual_scale), {0}}, {"logit_scale", FLOAT, 0, AT(logit_scale), {0}},
+    {"logit_softcap", FLOAT, 0, AT(logit_softcap), {0}}, {"attn_softcap", FLOAT, 0, AT(attn_softcap), {0}},
+    {"qkv_limit", FLOAT, 0, AT(qkv_limit), {0}}, {"activation_limit", FLOAT, 0, AT(activation_limit), {0}},
+    {"query_growth", REAL, 0, AT(query_growth), {0}}, {"query_span", INT, 0, AT(query_span), {0}},
+    {"feature_width", INT, 0, AT(features.width), {0}}, {"feature_bias", FLAG, 0, AT(features.bias), {0}},
+    {"feature_norms", FLAG, 0, AT(features.norms), {0}},
+    {"feature_pieces", INT, 0, AT(features.n_pieces), {0}},
+    {"feature_normed_stream", FLAG, 0, AT(features.normed_stream), {0}},
+    {"n_guesses", INT, 0, AT(n_guesses), {0}}, {"n_experts", INT, 0, AT(experts.n), {0}},
+    {"n_experts_per_token", INT, 0, AT(experts.n_chosen), {0}},
+    {"d_expert", INT, 0, AT(experts.width), {0}},
+    {"d_shared_expert", INT, 0, AT(experts.shared_width), {0}},
+    {"shared_expert_gate", FLAG, 0, AT(experts.shared_gate), {0}},
+    {"router_bias", FLAG, 0, AT(experts.router_bias), {0}},
+    {"router_renormalise", FLAG, 0, AT(experts.renormalise), {0}},
+    {"routed_scale", FLOAT, 0, AT(experts.scale), {0}},
+    {"norm", CHOICE, 1, AT(norm), {"rms", "layer"}},
+    {"position", CHOICE, 1, AT(position), {"rotary", "learned", "none"}},
+    {"activation", CHOICE, 1, AT(activation), {"silu", "gelu", "gelu_tanh", "relu", "relu2", "silu_clamped"}},
+    {"norm_place", CHOICE, 0, AT(norm_place), {"before", "after", "both", "residual"}},
+    {"qk_norm", CHOICE, 0, AT(qk_norm), {"none", "head", "each_head", "whole"}},
+    {"parallel", CHOICE, 0, AT(parallel), {"no", "one_norm", "two_norms"}},
+    {"features", CHOICE, 0, AT(features.use), {"none", "joined", "aside"}},
+    {"router", CHOICE, 0, AT(experts.router), {"softmax", "softmax_chosen", "sigmoid"}},
+};
+/* clang-format on */
+
+/* Read a field into a struct. Returns 0, or -1 with an exception. */
+static int read_field(PyObject* dict, const field* f, void* into) {
+    PyObject* value = optional(dict, f->name);
+    void* to = (char*)into + f->offset;
+    if (value == NULL && !PyErr_Occurred() && f->required)
+        PyErr_Format(PyExc_ValueError, "config: %s is missing", f->name);
     if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    return choice_of(value, name, choices, out);
+    switch (f->type) {
+    case INT: return int_of(value, f->name, to);
+    case FLAG: return (*(int*)to = PyObject_IsTrue(value)) < 0 ? -1 : 0;
+    case FLOAT: *(float*)to = (float)PyFloat_AsDouble(value); break;
+    case REAL: *(double*)to = PyFloat_AsDouble(value); break;
+    case CHOICE: return choice_of(value, f->name, f->choices, to);
+    }
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int wrong_length(const char* name, int n, int expected) {
@@ -156,12 +164,11 @@ static int rotation_from(PyObject* value, sd_rotation* rotation) {
 
 /* inv_freq, of rotation 0, and more_inv_freq, a list for each further one. */
 static int rotations_from(PyObject* dict, sd_config* c) {
-    PyObject *first = field(dict, "inv_freq"), *more = NULL, *list;
+    PyObject *first = optional(dict, "inv_freq"), *list = optional(dict, "more_inv_freq"), *more = NULL;
     double* factors = NULL;
     int result = -1;
-    if (first == NULL) return -1;
-    list = optional(dict, "more_inv_freq");
-    if (list == NULL && PyErr_Occurred()) return -1;
+    if (first == NULL && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "config: inv_freq is missing");
+    if (PyErr_Occurred()) return -1;
     if (list != NULL && (more = sd_items_from(list, "config: more_inv_freq: expected lists")) == NULL)
         return -1;
     Py_ssize_t n = more ? PyTuple_GET_SIZE(more) : 0;
@@ -188,54 +195,49 @@ end:
     return result;
 }
 
-/* n_heads, n_kv_heads, d_heads, windows, rotations, mixtures, score_scales: a number for each layer; n_head,
- * n_kv_head, d_head, sliding_window, the first rotation, experts if the model has any, and 1 / √d_head where
- * they are absent. */
+/* What layers have of their own: a field for all of them, and a list with a number for each. */
+static const struct {
+    field of_all; /* its name is NULL: there is none */
+    const char* of_each;
+} LAYER_FIELDS[] = {
+#define LAYER(name, member, of_each) {{name, INT, 1, offsetof(sd_layer_config, member), {0}}, of_each}
+    LAYER("n_head", n_head, "n_heads"), LAYER("n_kv_head", n_kv_head, "n_kv_heads"),
+    LAYER("d_head", d_head, "d_heads"), LAYER("sliding_window", window, "windows"),
+    LAYER(NULL, rotation, "rotations"), LAYER(NULL, mixture, "mixtures"),
+};
+
+/* Where it is not said of each layer: the first rotation, experts if the model has any, 1 / √d_head. */
 static int layers_from(PyObject* dict, sd_config* c) {
-    int window, n_head, n_kv_head, d_head, n, first_norm = 1, result = -1;
-    int32_t *n_heads = NULL, *n_kv_heads = NULL, *d_heads = NULL;
-    int32_t *windows = NULL, *rotations = NULL, *mixtures = NULL;
-    double* scales = NULL;
-    if (int_field(dict, "sliding_window", &window) < 0 || int_field(dict, "n_head", &n_head) < 0 ||
-        int_field(dict, "n_kv_head", &n_kv_head) < 0 || int_field(dict, "d_head", &d_head) < 0 ||
-        optional_flag(dict, "first_norm", &first_norm) < 0)
-        return -1;
+    const field norm = {"first_norm", FLAG, 0, 0, {0}};
+    int first_norm = 1;
+    double* scales;
+    if (read_field(dict, &norm, &first_norm) < 0) return -1;
     if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
     sd_layer_config* layers = PyMem_Calloc((size_t)c->n_layer, sizeof *layers);
     c->layers = layers;
-    if (layers == NULL) {
-        PyErr_NoMemory();
-        return -1;
+    if (layers == NULL) return sd_no_memory();
+    layers[0].rotation = c->n_rotations > 0 ? 0 : -1;
+    layers[0].mixture = c->experts.n > 0;
+    for (size_t f = 0; f < sizeof LAYER_FIELDS / sizeof *LAYER_FIELDS; f++)
+        if (LAYER_FIELDS[f].of_all.name && read_field(dict, &LAYER_FIELDS[f].of_all, layers) < 0) return -1;
+    for (int i = 1; i < c->n_layer; i++) layers[i] = layers[0];
+    for (size_t f = 0; f < sizeof LAYER_FIELDS / sizeof *LAYER_FIELDS; f++) {
+        int32_t* numbers;
+        int n;
+        if (optional_ints(dict, LAYER_FIELDS[f].of_each, c->n_layer, &numbers, &n) < 0) return -1;
+        for (int i = 0; numbers != NULL && i < n; i++)
+            *(int*)(void*)((char*)&layers[i] + LAYER_FIELDS[f].of_all.offset) = numbers[i];
+        PyMem_Free(numbers);
     }
-    if (optional_ints(dict, "n_heads", c->n_layer, &n_heads, &n) < 0 ||
-        optional_ints(dict, "n_kv_heads", c->n_layer, &n_kv_heads, &n) < 0 ||
-        optional_ints(dict, "d_heads", c->n_layer, &d_heads, &n) < 0 ||
-        optional_ints(dict, "windows", c->n_layer, &windows, &n) < 0 ||
-        optional_ints(dict, "rotations", c->n_layer, &rotations, &n) < 0 ||
-        optional_ints(dict, "mixtures", c->n_layer, &mixtures, &n) < 0 ||
-        optional_numbers(dict, "score_scales", c->n_layer, &scales) < 0)
-        goto end;
+    if (optional_numbers(dict, "score_scales", c->n_layer, &scales) < 0) return -1;
     for (int i = 0; i < c->n_layer; i++) {
-        layers[i].n_head = n_heads ? n_heads[i] : n_head;
-        layers[i].n_kv_head = n_kv_heads ? n_kv_heads[i] : n_kv_head;
-        layers[i].d_head = d_heads ? d_heads[i] : d_head;
-        layers[i].window = windows ? windows[i] : window;
-        layers[i].rotation = rotations ? rotations[i] : c->n_rotations > 0 ? 0 : -1;
-        layers[i].mixture = mixtures ? mixtures[i] != 0 : c->experts.n > 0;
+        layers[i].mixture = layers[i].mixture != 0;
         layers[i].reads_token = i == 0 && c->features.use == SD_FEATURE_ASIDE;
         layers[i].input_norm = i > 0 || (first_norm && !layers[i].reads_token);
         layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)layers[i].d_head);
     }
-    result = 0;
-end:
-    PyMem_Free(n_heads);
-    PyMem_Free(n_kv_heads);
-    PyMem_Free(d_heads);
-    PyMem_Free(windows);
-    PyMem_Free(rotations);
-    PyMem_Free(mixtures);
     PyMem_Free(scales);
-    return result;
+    return 0;
 }
 
 static int distance_biases_from(PyObject* dict, sd_config* c) {
@@ -249,10 +251,7 @@ static int distance_biases_from(PyObject* dict, sd_config* c) {
         c->alibi = rounded;
         for (int h = 0; rounded != NULL && h < n_head; h++) rounded[h] = (float)slopes[h];
         PyMem_Free(slopes);
-        if (rounded == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
+        if (rounded == NULL) return sd_no_memory();
     }
     if (optional_ints(dict, "relative_buckets", -1, &starts, &c->n_buckets) < 0) return -1;
     c->bucket_starts = starts;
@@ -260,106 +259,11 @@ static int distance_biases_from(PyObject* dict, sd_config* c) {
 }
 
 static int fields_from(PyObject* dict, sd_config* c) {
-    static const char* const norms[] = {"rms", "layer", NULL};
-    static const char* const places[] = {"before", "after", "both", "residual", NULL};
-    static const char* const positions[] = {"rotary", "learned", "none", NULL};
-    static const char* const activations[] = {"silu",  "gelu",         "gelu_tanh", "relu",
-                                              "relu2", "silu_clamped", NULL};
-    static const char* const qk_norms[] = {"none", "head", "each_head", "whole", NULL};
-    static const char* const parallels[] = {"no", "one_norm", "two_norms", NULL};
-    int norm = 0, place = 0, position = 0, activation = 0, qk_norm = 0, parallel = 0;
-    const struct {
-        const char* name;
-        int* value;
-    } sizes[] = {{"n_vocab", &c->n_vocab},
-                 {"n_ctx", &c->n_ctx},
-                 {"n_layer", &c->n_layer},
-                 {"d_model", &c->d_model},
-                 {"d_ff", &c->d_ff}},
-      flags[] = {{"gated", &c->gated},
-                 {"tied", &c->tied},
-                 {"qkv_bias", &c->qkv_bias},
-                 {"out_bias", &c->out_bias},
-                 {"mlp_bias", &c->mlp_bias}},
-      switches[] = {{"norm_weight", &c->norm_weight},
-                    {"norm_bias", &c->norm_bias},
-                    {"v_norm", &c->v_norm},
-                    {"head_bias", &c->head_bias},
-                    {"embedding_norm", &c->embedding_norm},
-                    {"attn_sinks", &c->attn_sinks},
-                    {"output_norm", &c->output_norm},
-                    {"relative_bias_by_layer", &c->bias_by_layer},
-                    {"shared_embedding", &c->shared_embedding},
-                    {"shared_head", &c->shared_head}};
-    const struct {
-        const char* name;
-        float* value;
-    } numbers[] = {{"embedding_scale", &c->embedding_scale},  {"residual_scale", &c->residual_scale},
-                   {"logit_scale", &c->logit_scale},          {"logit_softcap", &c->logit_softcap},
-                   {"attn_softcap", &c->attn_softcap},        {"qkv_limit", &c->qkv_limit},
-                   {"activation_limit", &c->activation_limit}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (int_field(dict, sizes[i].name, sizes[i].value) < 0) return -1;
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (flag_field(dict, flags[i].name, flags[i].value) < 0) return -1;
-    if (choice_field(dict, "norm", norms, &norm) < 0 ||
-        choice_field(dict, "position", positions, &position) < 0 ||
-        choice_field(dict, "activation", activations, &activation) < 0 ||
-        optional_choice(dict, "norm_place", places, &place) < 0 ||
-        optional_choice(dict, "qk_norm", qk_norms, &qk_norm) < 0 ||
-        optional_choice(dict, "parallel", parallels, &parallel) < 0)
-        return -1;
-    c->norm = norm, c->position = position, c->activation = activation;
-    c->norm_place = place, c->qk_norm = qk_norm, c->parallel = parallel;
-    c->norm_bias = norm == SD_NORM_LAYER;
-    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
-        if (optional_flag(dict, switches[i].name, switches[i].value) < 0) return -1;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (optional_float(dict, numbers[i].name, numbers[i].value) < 0) return -1;
-    if (optional_number(dict, "query_growth", &c->query_growth) < 0 ||
-        optional_int(dict, "query_span", &c->query_span) < 0)
-        return -1;
-    PyObject* eps = field(dict, "norm_eps");
-    if (eps == NULL) return -1;
-    c->norm_eps = (float)PyFloat_AsDouble(eps);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int features_from(PyObject* dict, sd_config* c) {
-    static const char* const uses[] = {"none", "joined", "aside", NULL};
-    sd_features* f = &c->features;
-    int use = 0;
-    if (optional_choice(dict, "features", uses, &use) < 0 ||
-        optional_int(dict, "feature_width", &f->width) < 0 ||
-        optional_flag(dict, "feature_bias", &f->bias) < 0 ||
-        optional_flag(dict, "feature_norms", &f->norms) < 0 ||
-        optional_int(dict, "feature_pieces", &f->n_pieces) < 0 ||
-        optional_flag(dict, "feature_normed_stream", &f->normed_stream) < 0)
-        return -1;
-    f->use = use;
-    return optional_int(dict, "n_guesses", &c->n_guesses);
-}
-
-static int experts_from(PyObject* dict, sd_experts* e) {
-    static const char* const routers[] = {"softmax", "softmax_chosen", "sigmoid", NULL};
-    const struct {
-        const char* name;
-        int* value;
-    } sizes[] = {{"n_experts", &e->n},
-                 {"n_experts_per_token", &e->n_chosen},
-                 {"d_expert", &e->width},
-                 {"d_shared_expert", &e->shared_width}},
-      switches[] = {{"shared_expert_gate", &e->shared_gate},
-                    {"router_bias", &e->router_bias},
-                    {"router_renormalise", &e->renormalise}};
-    int router = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (optional_int(dict, sizes[i].name, sizes[i].value) < 0) return -1;
-    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
-        if (optional_flag(dict, switches[i].name, switches[i].value) < 0) return -1;
-    if (optional_choice(dict, "router", routers, &router) < 0) return -1;
-    e->router = router;
-    return optional_float(dict, "routed_scale", &e->scale);
+    c->norm_bias = -1;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
+        if (read_field(dict, &FIELDS[i], c) < 0) return -1;
+    if (c->norm_bias < 0) c->norm_bias = c->norm == SD_NORM_LAYER;
+    return 0;
 }
 
 static int config_from(PyObject* dict, int is_encoder, sd_config* c);
@@ -397,8 +301,7 @@ static int config_from(PyObject* dict, int is_encoder, sd_config* c) {
                      .experts = {.scale = 1.0f},
                      .bidirectional = is_encoder};
     if (fields_from(dict, c) == 0 && (c->position != SD_POSITION_ROTARY || rotations_from(dict, c) == 0) &&
-        features_from(dict, c) == 0 && experts_from(dict, &c->experts) == 0 && layers_from(dict, c) == 0 &&
-        distance_biases_from(dict, c) == 0 && encoder_from(dict, c) == 0)
+        layers_from(dict, c) == 0 && distance_biases_from(dict, c) == 0 && encoder_from(dict, c) == 0)
         return 0;
     sd_config_free(c);
     return -1;

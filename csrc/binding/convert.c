@@ -3,8 +3,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "fields.h"
-
 /* An exception of specdec.errors, a new reference; NULL with another exception. The package is there whenever
  * its core is in use. */
 static PyObject* error_type(const char* name) {
@@ -62,46 +60,79 @@ PyObject* sd_raise(sd_status status) {
     return NULL;
 }
 
+int sd_no_memory(void) {
+    PyErr_NoMemory();
+    return -1;
+}
+
+int sd_passed(sd_status status) {
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+PyObject* sd_given(PyObject* object, sd_status status) {
+    if (status == SD_OK) return object;
+    Py_XDECREF(object);
+    return sd_raise(status);
+}
+
+PyObject* sd_none_if(sd_status status) { return sd_given(Py_NewRef(Py_None), status); }
+
 PyObject* sd_items_from(PyObject* object, const char* expected) {
     PyObject* items = PySequence_Tuple(object);
     if (items == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_SetString(PyExc_TypeError, expected);
     return items;
 }
 
-int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n) {
-    PyObject* items = sd_items_from(object, "expected a sequence of integers");
-    if (items == NULL) return -1;
-    Py_ssize_t size = PyTuple_GET_SIZE(items);
-    int32_t* ids = size > INT32_MAX ? NULL : PyMem_Malloc(((size_t)size + 1) * sizeof *ids);
-    if (ids == NULL) {
-        PyErr_NoMemory();
-        goto fail;
+/* One item of a sequence as a number. Returns 0, or -1 with an exception. */
+typedef int (*take_item)(PyObject* item, const char* name, Py_ssize_t i, void* numbers);
+
+static int take_id(PyObject* item, const char* name, Py_ssize_t i, void* ids) {
+    if (PyBool_Check(item)) {
+        PyErr_Format(PyExc_TypeError, "%s[%zd] is a bool, expected an integer", name, i);
+        return -1;
     }
-    for (Py_ssize_t i = 0; i < size; i++) {
-        if (PyBool_Check(PyTuple_GET_ITEM(items, i))) {
-            PyErr_Format(PyExc_TypeError, "%s[%zd] is a bool, expected an integer", name, i);
-            goto fail;
-        }
-        PyObject* item = PyNumber_Index(PyTuple_GET_ITEM(items, i));
-        if (item == NULL) goto fail;
-        int overflow = 0;
-        long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
-        Py_DECREF(item);
-        if (value == -1 && PyErr_Occurred()) goto fail;
-        if (overflow || value < INT32_MIN || value > INT32_MAX) {
-            PyErr_Format(PyExc_ValueError, "%s[%zd] does not fit 32 bits", name, i);
-            goto fail;
-        }
-        ids[i] = (int32_t)value;
+    PyObject* index = PyNumber_Index(item);
+    int overflow = 0;
+    long long value = index ? PyLong_AsLongLongAndOverflow(index, &overflow) : -1;
+    Py_XDECREF(index);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (overflow || value < INT32_MIN || value > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%s[%zd] does not fit 32 bits", name, i);
+        return -1;
     }
-    Py_DECREF(items);
-    *out = ids;
-    *n = (int)size;
+    ((int32_t*)ids)[i] = (int32_t)value;
     return 0;
-fail:
-    PyMem_Free(ids);
-    Py_DECREF(items);
+}
+
+static int take_float(PyObject* item, const char* name, Py_ssize_t i, void* numbers) {
+    double value = ((double*)numbers)[i] = PyFloat_AsDouble(item);
+    if (value != -1.0 || !PyErr_Occurred()) return 0;
+    if (PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s[%zd] is no number", name, i);
     return -1;
+}
+
+/* Numbers of `size` bytes from a sequence, in new memory of PyMem; NULL with an exception. */
+static void* numbers_from(PyObject* object, const char* name, const char* expected, size_t size,
+                          take_item take, int* n) {
+    PyObject* items = sd_items_from(object, expected);
+    if (items == NULL) return NULL;
+    Py_ssize_t n_items = PyTuple_GET_SIZE(items);
+    void* numbers = n_items > INT32_MAX ? NULL : PyMem_Malloc(((size_t)n_items + 1) * size);
+    int result = numbers == NULL ? sd_no_memory() : 0;
+    for (Py_ssize_t i = 0; i < n_items && result == 0; i++)
+        result = take(PyTuple_GET_ITEM(items, i), name, i, numbers);
+    Py_DECREF(items);
+    *n = (int)n_items;
+    if (result == 0) return numbers;
+    PyMem_Free(numbers);
+    return NULL;
+}
+
+int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n) {
+    *out = numbers_from(object, name, "expected a sequence of integers", sizeof **out, take_id, n);
+    return *out == NULL ? -1 : 0;
 }
 
 int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int* n) {
@@ -110,24 +141,8 @@ int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int*
 }
 
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n) {
-    PyObject* items = sd_items_from(object, "expected a sequence of numbers");
-    if (items == NULL) return -1;
-    Py_ssize_t size = PyTuple_GET_SIZE(items);
-    double* numbers = size > INT32_MAX ? NULL : PyMem_Malloc(((size_t)size + 1) * sizeof *numbers);
-    if (numbers == NULL) PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < size && !PyErr_Occurred(); i++) {
-        numbers[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(items, i));
-        if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s[%zd] is no number", name, i);
-    }
-    Py_DECREF(items);
-    if (PyErr_Occurred()) {
-        PyMem_Free(numbers);
-        return -1;
-    }
-    *out = numbers;
-    *n = (int)size;
-    return 0;
+    *out = numbers_from(object, name, "expected a sequence of numbers", sizeof **out, take_float, n);
+    return *out == NULL ? -1 : 0;
 }
 
 PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data) {
@@ -147,10 +162,18 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
     return array;
 }
 
-PyObject* sd_list_of_ints(const int32_t* values, int n) {
+PyObject* sd_array_of(const char* dtype, const void* values, size_t size, Py_ssize_t n_rows,
+                      Py_ssize_t n_cols) {
+    void* out;
+    PyObject* array = sd_new_array(dtype, n_rows, n_cols, &out);
+    if (array != NULL) memcpy(out, values, size * (size_t)n_rows * (size_t)(n_cols < 0 ? 1 : n_cols));
+    return array;
+}
+
+PyObject* sd_list_of(int n, PyObject* (*make)(const void* context, int i), const void* context) {
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = PyLong_FromLong(values[i]);
+        PyObject* item = make(context, i);
         if (item == NULL)
             Py_CLEAR(list);
         else
@@ -159,16 +182,22 @@ PyObject* sd_list_of_ints(const int32_t* values, int n) {
     return list;
 }
 
-PyObject* sd_list_of_floats(const double* values, int n) {
-    PyObject* list = PyList_New(n);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = PyFloat_FromDouble(values[i]);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
+static PyObject* int_at(const void* values, int i) { return PyLong_FromLong(((const int32_t*)values)[i]); }
+static PyObject* float_at(const void* values, int i) {
+    return PyFloat_FromDouble(((const double*)values)[i]);
+}
+
+PyObject* sd_list_of_ints(const int32_t* values, int n) { return sd_list_of(n, int_at, values); }
+PyObject* sd_list_of_floats(const double* values, int n) { return sd_list_of(n, float_at, values); }
+PyObject* sd_tuple_of_ints(const int32_t* values, int n) { return sd_tuple_from(sd_list_of_ints(values, n)); }
+PyObject* sd_tuple_of_floats(const double* values, int n) {
+    return sd_tuple_from(sd_list_of_floats(values, n));
+}
+
+PyObject* sd_tuple_from(PyObject* list) {
+    PyObject* tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
 }
 
 PyObject* sd_reals_from(PyObject* object) {
@@ -218,42 +247,27 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
     return 0;
 }
 
-/* (token, bias) pairs, a list that no caller has. */
-static int biases_of_pairs(PyObject* items, sd_biases* of) {
-    size_t n = (size_t)PyList_GET_SIZE(items);
-    if (n > INT32_MAX) n = 0;
-    int32_t* tokens = of->tokens = PyMem_Calloc(n + 1, sizeof *tokens);
-    float* biases = of->values = PyMem_Calloc(n + 1, sizeof *biases);
-    of->n = (int)n;
-    if (tokens == NULL || biases == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (size_t i = 0; i < n; i++) {
-        PyObject* pair = PyList_GET_ITEM(items, (Py_ssize_t)i);
-        long token = PyLong_AsLong(PyTuple_GET_ITEM(pair, 0));
-        if (token == -1 && PyErr_Occurred()) return -1;
-        double bias = PyFloat_AsDouble(PyTuple_GET_ITEM(pair, 1));
-        if (bias == -1.0 && PyErr_Occurred()) return -1;
-        tokens[i] = token < 0 || token > INT32_MAX ? -1 : (int32_t)token; /* refused by the core */
-        biases[i] = (float)bias;
-    }
-    return 0;
-}
-
-static int biases_from(PyObject* object, const char* name, sd_biases* biases) {
+static int biases_from(PyObject* object, const char* name, sd_biases* of) {
     if (!PyDict_Check(object)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
         return -1;
     }
-    PyObject* items = PyDict_Items(object);
-    int result = items ? biases_of_pairs(items, biases) : -1;
-    Py_XDECREF(items);
+    PyObject *tokens = PyDict_Keys(object), *biases = PyDict_Values(object); /* lists that no caller has */
+    double* numbers = NULL;
+    int n, result = -1;
+    if (tokens != NULL && biases != NULL && sd_ids_from(tokens, name, &of->tokens, &of->n) == 0)
+        result = sd_floats_from(biases, name, &numbers, &n);
+    if (result == 0 && (of->values = PyMem_Malloc(((size_t)n + 1) * sizeof *of->values)) == NULL)
+        result = sd_no_memory();
+    for (int i = 0; result == 0 && i < n; i++) of->values[i] = (float)numbers[i];
+    PyMem_Free(numbers);
+    Py_XDECREF(tokens);
+    Py_XDECREF(biases);
     return result;
 }
 
-/* Append a sequence of ids, of one at least. */
-static int append_sequence(PyObject* object, const char* name, sd_sequences* of) {
+/* Append a sequence of ids. */
+static int append_sequence(PyObject* object, const char* name, int least, sd_sequences* of) {
     int32_t* ids;
     int n, before = of->n > 0 ? of->ends[of->n - 1] : 0;
     if (sd_ids_from(object, name, &ids, &n) < 0) return -1;
@@ -264,20 +278,18 @@ static int append_sequence(PyObject* object, const char* name, sd_sequences* of)
         of->ends[of->n++] = before + n;
     }
     PyMem_Free(ids);
-    if (tokens == NULL) PyErr_NoMemory();
-    if (tokens != NULL && n == 0) PyErr_Format(PyExc_ValueError, "%s: expected an id in each sequence", name);
-    return tokens != NULL && n > 0 ? 0 : -1;
+    if (tokens == NULL) return sd_no_memory();
+    return n >= least ? 0 : sd_refuse("%s: expected an id in each sequence", name);
 }
 
-static int sequences_from(PyObject* object, const char* name, sd_sequences* of) {
+int sd_sequences_from(PyObject* object, const char* name, int least, sd_sequences* of) {
     PyObject* items = sd_items_from(object, "expected sequences of integers");
     if (items == NULL) return -1;
     Py_ssize_t n = PyTuple_GET_SIZE(items);
     of->ends = PyMem_Calloc((size_t)n + 1, sizeof *of->ends);
-    int result = of->ends ? 0 : -1;
-    if (result < 0) PyErr_NoMemory();
+    int result = of->ends ? 0 : sd_no_memory();
     for (Py_ssize_t i = 0; i < n && result == 0; i++)
-        result = append_sequence(PyTuple_GET_ITEM(items, i), name, of);
+        result = append_sequence(PyTuple_GET_ITEM(items, i), name, least, of);
     Py_DECREF(items);
     return result;
 }
@@ -309,7 +321,7 @@ int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling)
         void* value = (char*)sampling + row->offset;
         if (objects[i] == NULL) continue;
         result = row->type == SD_SAMPLING_BIASES ? biases_from(objects[i], row->name, value)
-                                                 : sequences_from(objects[i], row->name, value);
+                                                 : sd_sequences_from(objects[i], row->name, 1, value);
     }
     Py_XDECREF(own);
     if (result < 0) sd_sampling_free(sampling);

@@ -2,27 +2,27 @@
 #include <limits.h>
 #include <string.h>
 
-#include "exclusive.h"
 #include "forward.h"
 #include "module.h"
 
 /* Rows of logits that a forward has room for. */
 #define LOGITS 64
 
-typedef struct decoder_object {
-    PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
+struct sd_decoder_object {
+    sd_object base;
+    PyObject* model;
     sd_cache cache;
     sd_workspace workspace;
     sd_input_sums input_sums; /* its model is NULL: none are kept */
     int capacity, max_nodes;
     sd_exclusive exclusive;
-} decoder_object;
+};
 
-static int enter(decoder_object* self) {
-    return sd_exclusive_enter(&self->exclusive, self->model != NULL, "decoder", "not initialised");
+static int enter(sd_decoder_object* self) {
+    return sd_exclusive_enter(&self->exclusive, 1, "decoder", "there");
 }
 
-static void leave(decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
+static void leave(sd_decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 /* The hidden states to be kept: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
  * exception. */
@@ -34,130 +34,106 @@ static int taps_from(PyObject* argument, const sd_model* model, sd_taps* taps) {
     sd_status status = SD_OK;
     for (int i = 0; i < n && status == SD_OK; i++) status = sd_taps_add(taps, layers[i], &model->config);
     PyMem_Free(layers);
-    if (status == SD_OK) return 0;
-    sd_raise(status);
-    return -1;
+    return sd_passed(status);
 }
 
-static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
+/* What a decoder is made with. */
+typedef struct sizes {
+    int capacity, max_nodes, n_threads, n_vocab, with_sums;
+} sizes;
+
+static int check_sizes(const sizes* s) {
+    const int largest = 1 << 24, most_ids = 1 << 26; /* of a model */
+    if (s->with_sums && s->n_threads != 1)
+        return sd_refuse("n_threads is %d, expected 1 with input_sums", s->n_threads);
+    if (s->n_vocab < 1 || s->n_vocab > most_ids)
+        return sd_refuse("n_vocab is %d, expected 1 to %d, or 0 for the model's own", s->n_vocab, most_ids);
+    if (s->capacity < 1 || s->capacity > largest || s->max_nodes < 1 || s->max_nodes > largest)
+        return sd_refuse("capacity is %d and max_nodes is %d, expected 1 to %d", s->capacity, s->max_nodes,
+                         largest);
+    return 0;
+}
+
+/* Cache and scratch of a decoder, whose source is read. */
+static sd_status create(sd_decoder_object* self, const sd_model* model, const sizes* s, const sd_taps* taps,
+                        const int32_t* source, int n_source) {
+    int slice = sd_prompt_slice(model), rows = s->max_nodes > slice ? s->max_nodes : slice;
+    int n_logits = s->max_nodes > LOGITS ? s->max_nodes : LOGITS, n = s->capacity + s->max_nodes;
+    if (sd_prompts_in_slices(model)) n_logits = rows; /* whose slices have a length of their own */
+    sd_status status = sd_encoder_check(model, source, n_source);
+    if (status == SD_OK) status = sd_cache_create(&self->cache, model, n, s->max_nodes, 0, taps);
+    if (status == SD_OK)
+        status =
+            sd_workspace_create_for(&self->workspace, model, s->n_vocab, s->n_threads, rows, n_logits, n);
+    if (status == SD_OK && s->with_sums) status = sd_input_sums_create(&self->input_sums, model);
+    if (s->with_sums) self->workspace.input_sums = &self->input_sums;
+    if (status == SD_OK && source != NULL)
+        SD_WITHOUT_GIL(status = sd_encode(&self->cache, source, n_source, s->n_threads, "the model"));
+    return status;
+}
+
+static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model",  "capacity", "max_nodes",  "n_threads", "n_vocab",
                             "source", "taps",     "input_sums", NULL};
-    decoder_object* self = (decoder_object*)base;
-    PyObject *model_argument, *source_argument = NULL, *taps_argument = NULL;
+    sd_decoder_object* self = (sd_decoder_object*)object;
+    PyObject *argument, *source_argument = NULL, *taps_argument = NULL;
     int32_t* source;
     sd_taps taps;
-    int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1, n_vocab = 0, n_source;
-    int with_sums = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOOp", names, &model_argument, &capacity,
-                                     &max_nodes, &n_threads, &n_vocab, &source_argument, &taps_argument,
-                                     &with_sums))
+    sizes s = {.max_nodes = 1, .n_threads = 1}; /* capacity is required: 0 is refused */
+    int n_source;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOOp", names, &argument, &s.capacity, &s.max_nodes,
+                                     &s.n_threads, &s.n_vocab, &source_argument, &taps_argument,
+                                     &s.with_sums))
         return -1;
-    if (with_sums && n_threads != 1) {
-        PyErr_Format(PyExc_ValueError, "n_threads is %d, expected 1 with input_sums", n_threads);
-        return -1;
-    }
-    sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    sd_model_object* model = sd_model_from(state, model_argument, "model");
-    if (model == NULL) return -1;
-    const int largest = 1 << 24;
-    if (n_vocab == 0) n_vocab = model->model->config.n_vocab;
-    const int most_ids = 1 << 26; /* of a model */
-    if (n_vocab < 1 || n_vocab > most_ids) {
-        PyErr_Format(PyExc_ValueError, "n_vocab is %d, expected 1 to %d, or 0 for the model's own", n_vocab,
-                     most_ids);
-        return -1;
-    }
-    if (capacity < 1 || capacity > largest || max_nodes < 1 || max_nodes > largest) {
-        PyErr_Format(PyExc_ValueError, "capacity is %d and max_nodes is %d, expected 1 to %d", capacity,
-                     max_nodes, largest);
-        return -1;
-    }
-    if (taps_from(taps_argument, model->model, &taps) < 0) return -1;
+    if (sd_model_from(argument, "model") == NULL) return -1;
+    const sd_model* model = ((sd_model_object*)argument)->model;
+    if (s.n_vocab == 0) s.n_vocab = model->config.n_vocab;
+    if (check_sizes(&s) < 0 || taps_from(taps_argument, model, &taps) < 0) return -1;
     if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) return -1;
-    if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Decoder") < 0) {
-        PyMem_Free(source);
-        return -1;
-    }
-    int slice = sd_prompt_slice(model->model), rows = max_nodes > slice ? max_nodes : slice;
-    int n_logits = max_nodes > LOGITS ? max_nodes : LOGITS;
-    if (sd_prompts_in_slices(model->model)) n_logits = rows; /* whose slices have a length of their own */
-    sd_cache cache = {0};
-    sd_workspace workspace = {0};
-    sd_input_sums sums = {0};
-    sd_status status = sd_encoder_check(model->model, source, n_source);
-    if (status == SD_OK)
-        status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0, &taps);
-    if (status == SD_OK)
-        status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, n_logits,
-                                         capacity + max_nodes);
-    if (status == SD_OK && with_sums) status = sd_input_sums_create(&sums, model->model);
-    if (status == SD_OK && source != NULL) {
-        sd_gil_release(&self->exclusive.saved_thread);
-        status = sd_encode(&cache, source, n_source, n_threads, "the model");
-        sd_gil_take(&self->exclusive.saved_thread);
-    }
+    self->model = Py_NewRef(argument);
+    self->capacity = s.capacity;
+    self->max_nodes = s.max_nodes;
+    sd_status status = create(self, model, &s, &taps, source, n_source);
     PyMem_Free(source);
-    if (status != SD_OK) {
-        sd_cache_free(&cache);
-        sd_workspace_free(&workspace);
-        sd_input_sums_free(&sums);
-        leave(self);
-        sd_raise(status);
-        return -1;
-    }
-    self->cache = cache;
-    self->workspace = workspace;
-    self->input_sums = sums;
-    if (with_sums) self->workspace.input_sums = &self->input_sums;
-    self->capacity = capacity;
-    self->max_nodes = max_nodes;
-    self->model = (sd_model_object*)Py_NewRef((PyObject*)model);
-    leave(self);
-    return 0;
+    return sd_passed(status);
 }
 
-static int traverse(PyObject* base, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(base));
-    Py_VISIT((PyObject*)((decoder_object*)base)->model);
-    return 0;
-}
-
-static void dealloc(PyObject* base) {
-    decoder_object* self = (decoder_object*)base;
-    PyTypeObject* type = Py_TYPE(base);
-    PyObject_GC_UnTrack(base);
+static void release(PyObject* object) {
+    sd_decoder_object* self = (sd_decoder_object*)object;
     sd_cache_free(&self->cache);
     sd_workspace_free(&self->workspace);
     sd_input_sums_free(&self->input_sums);
-    Py_XDECREF((PyObject*)self->model);
-    type->tp_free(base);
-    Py_DECREF(type);
 }
 
 /* Copy rows [first, first + n) of the workspace's logits to consecutive rows of `out`. */
-static void copy_logits(const decoder_object* self, int first, int n, float* out) {
+static void copy_logits(const sd_decoder_object* self, int first, int n, float* out) {
     size_t n_vocab = (size_t)self->workspace.n_vocab;
     for (int i = 0; i < n; i++)
         memcpy(out + (size_t)i * n_vocab, self->workspace.logits + (first + i) * self->workspace.ld_logits,
                n_vocab * sizeof *out);
 }
 
-/* Run the slices of a prompt [n]; rows: those of the logits that are wanted. On failure an exception is set
- * and nothing is in the cache that was not there before. */
-static int run_slices(decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
-    int n_before = self->cache.n_committed, done = 0;
-    while (done < n) {
-        int before = done;
-        PyThreadState* saved_thread;
-        sd_gil_release(&saved_thread);
-        sd_status status = sd_forward_slice(&self->workspace, &self->cache, ids, n, &done, logits);
-        if (status == SD_OK && logits == SD_LOGITS_ALL)
-            copy_logits(self, 0, done - before, rows + (size_t)before * (size_t)self->workspace.n_vocab);
-        if (status == SD_OK && logits == SD_LOGITS_LAST && done == n)
-            copy_logits(self, self->workspace.n_last_logits - 1, 1, rows);
-        sd_gil_take(&saved_thread);
-        if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) {
+/* Run the next slice of a prompt [n], of which *done tokens have been read. */
+static sd_status run_slice(sd_decoder_object* self, const int32_t* ids, int n, int* done,
+                           sd_prompt_logits logits, float* rows) {
+    int before = *done;
+    sd_status status = sd_forward_slice(&self->workspace, &self->cache, ids, n, done, logits);
+    if (status == SD_OK && logits == SD_LOGITS_ALL)
+        copy_logits(self, 0, *done - before, rows + (size_t)before * (size_t)self->workspace.n_vocab);
+    if (status == SD_OK && logits == SD_LOGITS_LAST && *done == n)
+        copy_logits(self, self->workspace.n_last_logits - 1, 1, rows);
+    return status;
+}
+
+/* Append a prompt; rows: those of the logits that are wanted. On failure an exception is set and nothing is
+ * in the cache that was not there before. */
+static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
+    sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
+    int n_before = self->cache.n_committed;
+    for (int done = 0; done < n;) {
+        sd_status status;
+        SD_WITHOUT_GIL(status = run_slice(self, ids, n, &done, logits, rows));
+        if (sd_passed(status) < 0 || PyErr_CheckSignals() < 0) {
             sd_cache_cut(&self->cache, n_before); /* nothing is half-changed */
             return -1;
         }
@@ -165,9 +141,17 @@ static int run_slices(decoder_object* self, const int32_t* ids, int n, sd_prompt
     return 0;
 }
 
-static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
+/* Why a prompt of n tokens cannot be appended: 0, or -1 with an exception. */
+static int check_prompt(const sd_decoder_object* self, int n, int all, int last) {
+    int room = self->capacity - self->cache.n_committed;
+    if (n > room) return sd_refuse("%d tokens do not fit the %d free slots", n, room);
+    if (all && last) return sd_refuse("logits and last are both given, expected one of them");
+    return last && n == 0 ? sd_refuse("ids is empty, expected at least one token with last") : 0;
+}
+
+static PyObject* prefill(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"ids", "logits", "last", "finite", NULL};
-    decoder_object* self = (decoder_object*)base;
+    sd_decoder_object* self = (sd_decoder_object*)object;
     PyObject *argument, *array = NULL;
     int all = 0, last = 0, finite = 0, n = 0;
     int32_t* ids = NULL;
@@ -176,97 +160,69 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
         return NULL;
     if (enter(self) < 0) return NULL;
     self->workspace.name = finite ? "the model" : NULL;
-    if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
-    if (n > self->capacity - self->cache.n_committed) {
-        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free slots", n,
-                     self->capacity - self->cache.n_committed);
-        goto fail;
-    }
     sd_prompt_logits logits = all ? SD_LOGITS_ALL : last ? SD_LOGITS_LAST : SD_LOGITS_NONE;
-    if (all && last) {
-        PyErr_SetString(PyExc_ValueError, "logits and last are both given, expected one of them");
-        goto fail;
+    int n_vocab = self->workspace.n_vocab;
+    if (sd_ids_from(argument, "ids", &ids, &n) == 0 && check_prompt(self, n, all, last) == 0) {
+        array = all    ? sd_new_array("float32", n, n_vocab, (void**)&rows)
+                : last ? sd_new_array("float32", n_vocab, -1, (void**)&rows)
+                       : Py_NewRef(Py_None);
+        if (array != NULL && append(self, ids, n, logits, rows) < 0) Py_CLEAR(array);
     }
-    if (last && n == 0) {
-        PyErr_SetString(PyExc_ValueError, "ids is empty, expected at least one token with last");
-        goto fail;
-    }
-    if (logits != SD_LOGITS_NONE) {
-        array = all ? sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows)
-                    : sd_new_array("float32", self->workspace.n_vocab, -1, (void**)&rows);
-        if (array == NULL) goto fail;
-    }
-    sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
-    if (run_slices(self, ids, n, logits, rows) < 0) goto fail;
     PyMem_Free(ids);
     leave(self);
-    return array ? array : Py_NewRef(Py_None);
-fail:
-    Py_XDECREF(array);
-    PyMem_Free(ids);
-    leave(self);
-    return NULL;
+    return array;
 }
 
-static PyObject* forward(PyObject* base, PyObject* args) {
-    decoder_object* self = (decoder_object*)base;
+/* Run a tree of n nodes; rows: its logits. */
+static sd_status run_tree(sd_decoder_object* self, const int32_t* tokens, const int32_t* parents, int n,
+                          float* rows) {
+    sd_cache_keep(&self->cache, NULL, 0);
+    const sd_branch branch = {
+        .cache = &self->cache, .tokens = tokens, .parents = parents, .n_new = n, .n_logits = n};
+    sd_status status = sd_forward(&self->workspace, &branch, 1);
+    if (status == SD_OK) copy_logits(self, 0, n, rows);
+    return status;
+}
+
+static PyObject* forward(PyObject* object, PyObject* args) {
+    sd_decoder_object* self = (sd_decoder_object*)object;
     PyObject *tokens_argument, *parents_argument, *array = NULL;
     int32_t *tokens = NULL, *parents = NULL;
     int n = 0, n_parents = 0;
     float* rows;
     if (!PyArg_ParseTuple(args, "OO", &tokens_argument, &parents_argument)) return NULL;
     if (enter(self) < 0) return NULL;
-    if (sd_ids_from(tokens_argument, "tokens", &tokens, &n) < 0) goto fail;
-    if (sd_ids_from(parents_argument, "parents", &parents, &n_parents) < 0) goto fail;
-    if (n < 1 || n > self->max_nodes || n != n_parents) {
-        PyErr_Format(PyExc_ValueError,
-                     "%d tokens and %d parents, expected equal numbers from 1 to max_nodes = %d", n,
-                     n_parents, self->max_nodes);
-        goto fail;
-    }
-    array = sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows);
-    if (array == NULL) goto fail;
-    sd_status status;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    sd_cache_keep(&self->cache, NULL, 0);
-    const sd_branch branch = {
-        .cache = &self->cache, .tokens = tokens, .parents = parents, .n_new = n, .n_logits = n};
-    status = sd_forward(&self->workspace, &branch, 1);
-    if (status == SD_OK) copy_logits(self, 0, n, rows);
-    sd_gil_take(&saved_thread);
-    if (status != SD_OK) {
-        sd_raise(status);
-        goto fail;
-    }
-    PyMem_Free(tokens);
-    PyMem_Free(parents);
-    leave(self);
-    return array;
-fail:
-    Py_XDECREF(array);
-    PyMem_Free(tokens);
-    PyMem_Free(parents);
-    leave(self);
-    return NULL;
-}
-
-static PyObject* keep(PyObject* base, PyObject* argument) {
-    decoder_object* self = (decoder_object*)base;
-    int32_t* path = NULL;
-    int n = 0;
-    if (enter(self) < 0) return NULL;
     sd_status status = SD_OK;
-    int failed = sd_ids_from(argument, "path", &path, &n) < 0;
-    if (!failed) status = sd_cache_keep(&self->cache, path, n);
-    PyMem_Free(path);
+    if (sd_ids_from(tokens_argument, "tokens", &tokens, &n) == 0 &&
+        sd_ids_from(parents_argument, "parents", &parents, &n_parents) == 0) {
+        if (n < 1 || n > self->max_nodes || n != n_parents)
+            sd_refuse("%d tokens and %d parents, expected equal numbers from 1 to max_nodes = %d", n,
+                      n_parents, self->max_nodes);
+        else
+            array = sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows);
+        if (array != NULL) SD_WITHOUT_GIL(status = run_tree(self, tokens, parents, n, rows));
+    }
+    PyMem_Free(tokens);
+    PyMem_Free(parents);
     leave(self);
-    if (failed) return NULL;
-    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+    return sd_given(array, status);
 }
 
-static PyObject* cut(PyObject* base, PyObject* argument) {
-    decoder_object* self = (decoder_object*)base;
+static PyObject* keep(PyObject* object, PyObject* argument) {
+    sd_decoder_object* self = (sd_decoder_object*)object;
+    int32_t* path;
+    int n;
+    if (sd_ids_from(argument, "path", &path, &n) < 0) return NULL;
+    sd_status status = SD_OK;
+    int entered = enter(self) == 0;
+    if (entered) status = sd_cache_keep(&self->cache, path, n);
+    if (entered) leave(self);
+    PyMem_Free(path);
+    return entered ? sd_none_if(status) : NULL;
+}
+
+static PyObject* cut(PyObject* object, PyObject* argument) {
+    sd_decoder_object* self = (sd_decoder_object*)object;
     long n = PyLong_AsLong(argument);
     if (n == -1 && PyErr_Occurred()) return NULL;
     if (enter(self) < 0) return NULL;
@@ -279,8 +235,8 @@ static PyObject* cut(PyObject* base, PyObject* argument) {
                         n_committed);
 }
 
-static PyObject* tapped(PyObject* base, PyObject* argument) {
-    decoder_object* self = (decoder_object*)base;
+static PyObject* tapped(PyObject* object, PyObject* argument) {
+    sd_decoder_object* self = (sd_decoder_object*)object;
     long layer = PyLong_AsLong(argument);
     if (layer == -1 && PyErr_Occurred()) return NULL;
     if (enter(self) < 0) return NULL;
@@ -299,8 +255,8 @@ static PyObject* tapped(PyObject* base, PyObject* argument) {
     return array;
 }
 
-static PyObject* input_sums(PyObject* base, PyObject* argument) {
-    decoder_object* self = (decoder_object*)base;
+static PyObject* input_sums(PyObject* object, PyObject* argument) {
+    sd_decoder_object* self = (sd_decoder_object*)object;
     const char* name = PyUnicode_AsUTF8(argument);
     if (name == NULL || enter(self) < 0) return NULL;
     const sd_model* model = self->input_sums.model;
@@ -308,76 +264,42 @@ static PyObject* input_sums(PyObject* base, PyObject* argument) {
     const sd_matrix* matrix = NULL;
     if (model && sd_tensor_find(&model->config, name, &spec) >= 0 && !spec.of_encoder)
         matrix = sd_model_matrix(model, &spec);
-    double* squares;
-    PyObject* array = NULL;
-    if (matrix == NULL)
-        PyErr_Format(PyExc_ValueError, "tensor %s: no sums are kept, expected a matrix, with input_sums",
-                     name);
-    else
-        array = sd_new_array("float64", matrix->n_in, -1, (void**)&squares);
-    const sd_input_sum* sum = array ? sd_input_sums_find(&self->input_sums, matrix) : NULL;
-    if (sum) memcpy(squares, sum->squares, (size_t)matrix->n_in * sizeof *squares);
+    const sd_input_sum* sum = matrix ? sd_input_sums_find(&self->input_sums, matrix) : NULL;
+    PyObject* array =
+        sum ? sd_array_of("float64", sum->squares, sizeof *sum->squares, matrix->n_in, -1) : NULL;
+    if (sum == NULL) sd_refuse("tensor %s: no sums are kept, expected a matrix, with input_sums", name);
     leave(self);
-    if (sum == NULL) return NULL;
+    if (array == NULL) return NULL;
     return Py_BuildValue("(NL)", array, (long long)sum->n_rows);
 }
 
-static PyObject* get_n_committed(PyObject* self, void* closure) {
-    (void)closure;
-    return PyLong_FromLong(((decoder_object*)self)->cache.n_committed);
-}
-
-static PyObject* get_experts_read(PyObject* self, void* closure) {
-    (void)closure;
-    return PyLong_FromLong(((decoder_object*)self)->workspace.n_touched);
-}
-
 static PyMethodDef methods[] = {
-    {"prefill", (PyCFunction)(void (*)(void))prefill, METH_VARARGS | METH_KEYWORDS,
-     "prefill($self, /, ids, *, logits=False, last=False, finite=False)\n--\n\nAppend a prompt; with logits, "
-     "return [n, n_vocab]; with last, those of the last token alone, [n_vocab]."},
-    {"forward", forward, METH_VARARGS,
-     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree behind the "
-     "text."},
-    {"tapped", tapped, METH_O,
-     "tapped($self, layer, /)\n--\n\n"
-     "A hidden state of `taps` [n, d_model], of the committed tokens and of the nodes of the last forward."},
-    {"input_sums", input_sums, METH_O,
-     "input_sums($self, name, /)\n--\n\n"
-     "Sums of squares [n_in] of what a matrix was multiplied with, and over how many rows."},
-    {"keep", keep, METH_O,
-     "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
-    {"cut", cut, METH_O,
-     "cut($self, n, /)\n--\n\nKeep the first n tokens; none where a window has moved on past them."},
+    {"prefill", SD_KEYWORDS(prefill),
+     "prefill($self, /, ids, *, logits=False, last=False, finite=False)\n--\n\n"},
+    {"forward", forward, METH_VARARGS, "forward($self, tokens, parents, /)\n--\n\n"},
+    {"tapped", tapped, METH_O, "tapped($self, layer, /)\n--\n\n"},
+    {"input_sums", input_sums, METH_O, "input_sums($self, name, /)\n--\n\n"},
+    {"keep", keep, METH_O, "keep($self, path, /)\n--\n\n"},
+    {"cut", cut, METH_O, "cut($self, n, /)\n--\n\n"},
     {0},
 };
 
-static PyGetSetDef getters[] = {
-    {"n_committed", get_n_committed, NULL, "Tokens kept in the cache.", NULL},
-    {"experts_read", get_experts_read, NULL,
-     "Experts that all forward passes so far have read, in all layers.", NULL},
+#define MEMBER(name, type, member, doc) SD_MEMBER(name, type, sd_decoder_object, member, doc)
+static PyMemberDef members[] = {
+    MEMBER("n_committed", T_INT, cache.n_committed, "Tokens kept in the cache."),
+    MEMBER("experts_read", T_LONG, workspace.n_touched,
+           "Experts that all forward passes so far have read, in all layers."),
     {0},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, "
-     "taps=None, input_sums=False)\n--\n\nOne sequence's KV cache over a model. taps: the hidden states that "
-     "it keeps, by how "
-     "many layers are behind them; n_layer + 1: what the head reads. input_sums: keep sums of squares of "
-     "what matrices are multiplied with."},
-    {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, getters},
-    {Py_tp_new, PyType_GenericNew},
-    {0, NULL},
-};
-
-PyType_Spec sd_decoder_spec = {
-    .name = "specdec._core.Decoder",
-    .basicsize = sizeof(decoder_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
+const sd_kind sd_decoder_kind = {
+    .doc =
+        "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, taps=None, "
+        "input_sums=False)\n--\n\n",
+    .size = sizeof(sd_decoder_object),
+    .make = make,
+    .release = release,
+    .references = {offsetof(sd_decoder_object, model)},
+    .methods = methods,
+    .members = members,
 };

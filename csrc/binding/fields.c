@@ -1,7 +1,8 @@
-#include "fields.h"
-
+/* Named arguments, by one table of fields: name, type, and where the value goes. */
 #include <limits.h>
 #include <string.h>
+
+#include "convert.h"
 
 static int integer_from(PyObject* object, int* value) {
     long number = PyLong_AsLong(object);

@@ -19,3 +19,17 @@ void sd_gil_take(PyThreadState** saved_thread) {
     PyEval_RestoreThread(*saved_thread);
     *saved_thread = NULL;
 }
+
+int sd_exclusive_enter(sd_exclusive* exclusive, int there, const char* name, const char* state) {
+    if (!there) {
+        PyErr_Format(PyExc_RuntimeError, "the %s is %s", name, state);
+        return -1;
+    }
+    if (atomic_flag_test_and_set(&exclusive->busy)) {
+        PyErr_Format(PyExc_RuntimeError, "the %s is in use: another call of it has not returned", name);
+        return -1;
+    }
+    return 0;
+}
+
+void sd_exclusive_leave(sd_exclusive* exclusive) { atomic_flag_clear(&exclusive->busy); }

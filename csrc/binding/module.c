@@ -4,46 +4,119 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "cache.h"
 #include "heads.h"
 #include "kernels.h"
 #include "recurrent.h"
 #include "testing.h"
 #include "tree.h"
 
-/* The types of the module: what each is made of, and where the state has it. */
-static const struct {
-    PyType_Spec* spec;
-    size_t offset;
-} types[] = {
-    {&sd_model_spec, offsetof(sd_module_state, model_type)},
-    {&sd_ngram_spec, offsetof(sd_module_state, ngram_type)},
-    {&sd_automaton_spec, offsetof(sd_module_state, automaton_type)},
-    {&sd_suffix_tree_spec, offsetof(sd_module_state, suffix_tree_type)},
-    {&sd_token_matrix_spec, offsetof(sd_module_state, token_matrix_type)},
-    {&sd_decoder_spec, offsetof(sd_module_state, decoder_type)},
-    {&sd_corrections_spec, offsetof(sd_module_state, corrections_type)},
-    {&sd_session_spec, offsetof(sd_module_state, session_type)},
-    {&sd_beam_spec, offsetof(sd_module_state, beam_type)},
-    {&sd_adaptive_gamma_spec, offsetof(sd_module_state, adaptive_gamma_type)},
-    {&sd_cached_text_spec, offsetof(sd_module_state, cached_text_type)},
-    {&sd_recurrent_spec, offsetof(sd_module_state, recurrent_type)},
-    {&sd_look_ahead_spec, offsetof(sd_module_state, look_ahead_type)},
-    {&sd_eagle_spec, offsetof(sd_module_state, eagle_type)},
-    {&sd_heads_spec, offsetof(sd_module_state, heads_type)},
-    {&sd_translation_spec, offsetof(sd_module_state, translation_type)},
-    {&sd_settings_spec, offsetof(sd_module_state, settings_type)},
-};
-enum { N_TYPES = sizeof types / sizeof *types };
+/* -------------------------------------------------------------------------- objects of the types */
 
-static PyTypeObject** type_at(sd_module_state* state, int i) {
-    return (PyTypeObject**)(void*)((char*)state + types[i].offset);
+static PyObject** reference(PyObject* self, size_t offset) {
+    return (PyObject**)(void*)((char*)self + offset);
 }
 
-static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
-    *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
+static Py_buffer* views_of(PyObject* self, const sd_kind* kind) {
+    return (Py_buffer*)(void*)((char*)self + kind->views);
+}
+
+static int traverse(PyObject* self, visitproc visit, void* arg) {
+    const sd_kind* kind = ((sd_object*)self)->kind;
+    Py_VISIT(Py_TYPE(self));
+    for (const size_t* offset = kind->references; *offset > 0; offset++) Py_VISIT(*reference(self, *offset));
+    /* not its views: the collector may clear a memoryview that is exported, which cannot be released then */
+    return kind->traverse ? kind->traverse(self, visit, arg) : 0;
+}
+
+static int clear(PyObject* self) {
+    const sd_kind* kind = ((sd_object*)self)->kind;
+    if (kind->release) kind->release(self); /* first: what it owns borrows from the others */
+    for (int i = 0; i < kind->n_views; i++) PyBuffer_Release(&views_of(self, kind)[i]);
+    for (const size_t* offset = kind->references; *offset > 0; offset++) Py_CLEAR(*reference(self, *offset));
+    return 0;
+}
+
+static void dealloc(PyObject* self) {
+    PyTypeObject* type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* An object that the garbage collector does not show to anybody yet. */
+static PyObject* allocate(PyTypeObject* type, const sd_kind* kind) {
+    PyObject* self = type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    PyObject_GC_UnTrack(self);
+    ((sd_object*)self)->kind = kind;
+    return self;
+}
+
+static PyObject* make(PyTypeObject* type, const sd_kind* kind, PyObject* args, PyObject* kwargs) {
+    PyObject* self = allocate(type, kind);
+    if (self == NULL) return NULL;
+    if (kind->make(self, args, kwargs) == 0)
+        PyObject_GC_Track(self);
+    else
+        Py_CLEAR(self);
+    return self;
+}
+
+int sd_is(const PyObject* object, const sd_kind* kind) {
+    return Py_TYPE(object)->tp_dealloc == dealloc && ((const sd_object*)object)->kind == kind;
+}
+
+PyObject* sd_object_from(PyObject* object, const sd_kind* kind, const char* type, const char* argument) {
+    if (sd_is(object, kind)) return object;
+    return PyErr_Format(PyExc_TypeError, "%s: expected specdec._core.%s, not %s", argument, type,
+                        Py_TYPE(object)->tp_name);
+}
+
+/* ------------------------------------------------------------------------------------- the types */
+
+#define NEW(name, Name)                                                                 \
+    static PyObject* new_##name(PyTypeObject* type, PyObject* args, PyObject* kwargs) { \
+        return make(type, &sd_##name##_kind, args, kwargs);                             \
+    }
+SD_TYPES(NEW)
+
+#define ROW(name, Name) {"specdec._core." #Name, &sd_##name##_kind, new_##name},
+static const struct {
+    const char* name;
+    const sd_kind* kind;
+    newfunc new;
+} types[SD_N_TYPES] = {SD_TYPES(ROW)};
+
+PyObject* sd_object_new(PyObject* other, sd_type type) {
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(other));
+    PyObject* self = allocate(state->types[type], types[type].kind);
+    if (self != NULL) PyObject_GC_Track(self);
+    return self;
+}
+
+static int add_type(PyObject* module, sd_type i, PyTypeObject** type) {
+    const sd_kind* kind = types[i].kind;
+    const PyType_Slot all[] = {{Py_tp_doc, (void*)kind->doc},
+                               {Py_tp_new, kind->make ? (void*)types[i].new : NULL},
+                               {Py_tp_dealloc, (void*)dealloc},
+                               {Py_tp_traverse, (void*)traverse},
+                               {Py_tp_clear, kind->traverse ? (void*)clear : NULL},
+                               {Py_tp_methods, kind->methods},
+                               {Py_tp_getset, kind->getters},
+                               {Py_tp_members, kind->members}};
+    enum { N = sizeof all / sizeof *all };
+    PyType_Slot slots[N + 1] = {0};
+    for (int slot = 0, n = 0; slot < N; slot++)
+        if (all[slot].pfunc != NULL) slots[n++] = all[slot];
+    unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+    if (kind->make == NULL) flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    PyType_Spec spec = {types[i].name, (int)kind->size, 0, flags, slots};
+    *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, &spec, NULL);
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
 }
+
+/* ------------------------------------------------------------------------------------ the module */
 
 /* The limits that Python names in messages. */
 static const struct {
@@ -60,13 +133,12 @@ static const struct {
 static int execute(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
     sd_pool_init();
-    sd_status status = sd_kernels_choose(getenv("SPECDEC_KERNELS"));
-    if (status != SD_OK) {
+    if (sd_kernels_choose(getenv("SPECDEC_KERNELS")) != SD_OK) {
         PyErr_SetString(PyExc_ImportError, sd_message());
         return -1;
     }
-    for (int i = 0; i < N_TYPES; i++)
-        if (add_type(module, types[i].spec, type_at(state, i)) < 0) return -1;
+    for (int i = 0; i < SD_N_TYPES; i++)
+        if (add_type(module, i, &state->types[i]) < 0) return -1;
 #ifdef SPECDEC_TESTING
     if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
 #endif
@@ -75,17 +147,17 @@ static int execute(PyObject* module) {
     return PyModule_AddStringConstant(module, "__version__", SPECDEC_VERSION);
 }
 
-static int traverse(PyObject* module, visitproc visit, void* arg) {
+static int traverse_module(PyObject* module, visitproc visit, void* arg) {
     sd_module_state* state = PyModule_GetState(module);
-    for (int i = 0; i < N_TYPES; i++) Py_VISIT(*type_at(state, i));
+    for (int i = 0; i < SD_N_TYPES; i++) Py_VISIT(state->types[i]);
     Py_VISIT(state->slot_round_type);
     Py_VISIT(state->round_class);
     return 0;
 }
 
-static int clear(PyObject* module) {
+static int clear_module(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
-    for (int i = 0; i < N_TYPES; i++) Py_CLEAR(*type_at(state, i));
+    for (int i = 0; i < SD_N_TYPES; i++) Py_CLEAR(state->types[i]);
     Py_CLEAR(state->slot_round_type);
     Py_CLEAR(state->round_class);
     return 0;
@@ -100,8 +172,8 @@ static PyModuleDef definition = {
     .m_size = sizeof(sd_module_state),
     .m_methods = sd_functions,
     .m_slots = slots,
-    .m_traverse = traverse,
-    .m_clear = clear,
+    .m_traverse = traverse_module,
+    .m_clear = clear_module,
 };
 
 PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&definition); }

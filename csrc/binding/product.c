@@ -45,12 +45,11 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
     float* padded;
     ptrdiff_t ldy = sd_whole_panels(n_out);
     sd_status status = sd_pool_reserve(n_threads);
-    for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
-        matrix = sd_matrix_take(&arena, format, SD_LAYOUT_PANELS, n_out, n_in, 1);
-        prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in));
-        padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float));
-        if (pass == 0) status = sd_arena_commit(&arena);
-    }
+    if (status == SD_OK)
+        status = SD_ARENA_BUILD(
+            &arena, (matrix = sd_matrix_take(&arena, format, SD_LAYOUT_PANELS, n_out, n_in, 1),
+                     prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in)),
+                     padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float))));
     if (status == SD_OK)
         status = sd_matrix_pack(&matrix, weights, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
@@ -66,9 +65,8 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
     return status;
 }
 
-PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
+PyObject* sd_product_of_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"x", "weights", "dtype", "engine", "n_threads", NULL};
-    (void)module;
     Py_buffer x = {0}, weights = {0};
     const char *dtype, *engine_name = "rows";
     sd_engine engine;
@@ -114,15 +112,10 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
                               .col_stride = 4};
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
-                         : multiply(engine, format, n_rows, n_in, n_out, x.buf, &source, n_threads, y);
-    sd_gil_take(&saved_thread);
-    if (status != SD_OK) {
-        Py_CLEAR(array);
-        sd_raise(status);
-    }
+    SD_WITHOUT_GIL(
+        status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
+                             : multiply(engine, format, n_rows, n_in, n_out, x.buf, &source, n_threads, y));
+    array = sd_given(array, status);
 done:
     PyBuffer_Release(&x);
     if (weights.obj) PyBuffer_Release(&weights);

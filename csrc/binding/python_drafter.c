@@ -1,8 +1,8 @@
-#include "python_drafter.h"
-
+/* A Python object drafts: specdec.drafts.Drafter. */
 #include <math.h>
 #include <string.h>
 
+#include "drafters.h"
 #include "kernels.h"
 
 /* A row of probabilities may miss 1 by rounding, also by that of a softmax in float32. */
@@ -11,10 +11,8 @@
 typedef struct python_drafter {
     sd_drafter base;              /* must stay first */
     PyThreadState** saved_thread; /* borrowed */
-    /* Borrowed from the arguments; begin, commit and generator may be None. */
-    PyObject *name, *propose, *begin, *commit, *proposal_type, *generator;
-    PyObject* failures; /* of the context; borrowed; NULL: there is none */
-    int reads_source;   /* begin has a parameter of that name */
+    sd_draft_arguments given;     /* borrowed; begin, commit and generator may be None */
+    PyObject* failures;           /* of the context; borrowed; NULL: there is none */
     int n_vocab;
     sd_arena arena; /* owns the arrays below */
     int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
@@ -54,7 +52,7 @@ static int refuse_type(const python_drafter* d, const char* field, PyObject* val
     if (PyErr_Occurred() && !sd_is_misfit()) return -1;
     PyErr_Clear();
     PyObject* text = sd_shown(value);
-    if (text != NULL) sd_refuse("%U.propose: %s is %U; expected %s", d->name, field, text, expected);
+    if (text != NULL) sd_refuse("%U.propose: %s is %U; expected %s", d->given.name, field, text, expected);
     Py_XDECREF(text);
     return -1;
 }
@@ -69,7 +67,7 @@ static int field(PyObject* proposal, const char* name, PyObject** out) {
 
 static int read_nodes(const python_drafter* d, PyObject* value, int budget, returned* r) {
     static const char EXPECTED[] = "token ids or a specdec.drafts.Proposal";
-    if (PyObject_TypeCheck(value, (PyTypeObject*)d->proposal_type)) {
+    if (PyObject_TypeCheck(value, (PyTypeObject*)d->given.proposal_type)) {
         if (field(value, "tokens", &r->tokens) < 0 || field(value, "parents", &r->parents) < 0 ||
             field(value, "probs", &r->probs) < 0 || field(value, "confidence", &r->confidence) < 0)
             return -1;
@@ -78,31 +76,24 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
     }
     if (r->tokens == NULL || sd_ids_from(r->tokens, "tokens", &r->ids, &r->n) < 0)
         return refuse_type(d, "what it returned", value, EXPECTED);
-    if (r->n > budget) {
-        sd_refuse("%U.propose: there are %d guesses; expected at most the budget of %d", d->name, r->n,
-                  budget);
-        return -1;
-    }
-    for (int i = 0; i < r->n; i++) {
-        if (r->ids[i] >= 0 && r->ids[i] < d->n_vocab) continue;
-        sd_refuse("%U.propose: tokens[%d] is %d; expected 0 to %d", d->name, i, (int)r->ids[i],
-                  d->n_vocab - 1);
-        return -1;
-    }
+    if (r->n > budget)
+        return sd_refuse("%U.propose: there are %d guesses; expected at most the budget of %d", d->given.name,
+                         r->n, budget);
+    for (int i = 0; i < r->n; i++)
+        if (r->ids[i] < 0 || r->ids[i] >= d->n_vocab)
+            return sd_refuse("%U.propose: tokens[%d] is %d; expected 0 to %d", d->given.name, i,
+                             (int)r->ids[i], d->n_vocab - 1);
     if (r->parents == NULL) return 0;
     int n;
     if (sd_ids_from(r->parents, "parents", &r->parent_nodes, &n) < 0)
         return refuse_type(d, "parents", r->parents, "a node for each token");
-    if (n != r->n) {
-        sd_refuse("%U.propose: there are %d parents; expected %d, one for each token", d->name, n, r->n);
-        return -1;
-    }
-    for (int i = 0; i < n; i++) {
-        if (r->parent_nodes[i] >= 0 && r->parent_nodes[i] <= i) continue;
-        sd_refuse("%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d", d->name, i,
-                  (int)r->parent_nodes[i], i);
-        return -1;
-    }
+    if (n != r->n)
+        return sd_refuse("%U.propose: there are %d parents; expected %d, one for each token", d->given.name,
+                         n, r->n);
+    for (int i = 0; i < n; i++)
+        if (r->parent_nodes[i] < 0 || r->parent_nodes[i] > i)
+            return sd_refuse("%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d",
+                             d->given.name, i, (int)r->parent_nodes[i], i);
     return 0;
 }
 
@@ -111,8 +102,8 @@ static int check_rule(const python_drafter* d, const sd_proposal* p, const retur
     if (sd_rule_check_trees(p->rule, SD_TREE_ANY, "verify") == SD_OK) return 0;
     for (int i = 0; r->parent_nodes != NULL && i < r->n; i++)
         if (r->parent_nodes[i] != i)
-            return sd_refuse("%U.propose: parents[%d] is %d, expected %d, as in a chain: %s", d->name, i,
-                             (int)r->parent_nodes[i], i, sd_message());
+            return sd_refuse("%U.propose: parents[%d] is %d, expected %d, as in a chain: %s", d->given.name,
+                             i, (int)r->parent_nodes[i], i, sd_message());
     return 0;
 }
 
@@ -131,17 +122,14 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
         sum += values[x];
     }
     if (wrong || !(fabs(sum - 1.0) <= TOLERANCE)) {
-        sd_refuse(
-            "%U.propose: probs[%d] is no distribution; expected %d numbers of 0 or "
-            "more with the sum 1",
-            d->name, i, d->n_vocab);
-        result = -1;
+        result = sd_refuse(
+            "%U.propose: probs[%d] is no distribution; expected %d numbers of 0 or more with the sum 1",
+            d->given.name, i, d->n_vocab);
     } else if (!(values[token] > 0.0)) {
-        sd_refuse(
-            "%U.propose: probs[%d] gives its token %d probability 0; expected what "
-            "the token was drawn from",
-            d->name, i, (int)token);
-        result = -1;
+        result = sd_refuse(
+            "%U.propose: probs[%d] gives its token %d probability 0; expected what the token "
+            "was drawn from",
+            d->given.name, i, (int)token);
     } else {
         memcpy(from->weights, values, (size_t)d->n_vocab * sizeof *values);
         from->point = -1;
@@ -168,10 +156,9 @@ static int item_of(const python_drafter* d, PyObject* list, const char* name, in
     if (list == NULL) return 0;
     Py_ssize_t size = i == 0 ? PySequence_Size(list) : n;
     if (size < 0) return refuse_type(d, name, list, "a sequence");
-    if (size != n) {
-        sd_refuse("%U.propose: %s has %zd entries; expected %d, one for each token", d->name, name, size, n);
-        return -1;
-    }
+    if (size != n)
+        return sd_refuse("%U.propose: %s has %zd entries; expected %d, one for each token", d->given.name,
+                         name, size, n);
     *item = PySequence_GetItem(list, i);
     return *item == NULL ? refuse_type(d, name, list, "a sequence") : 0;
 }
@@ -217,7 +204,7 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
 
 /* {"rng": generator of this round}, or NULL with an exception where the object asks for random numbers. */
 static PyObject* keywords_of(const python_drafter* d, const sd_proposal* p) {
-    PyObject* rng = PyObject_CallFunction(d->generator, "KIi", (unsigned long long)p->stream.seed,
+    PyObject* rng = PyObject_CallFunction(d->given.generator, "KIi", (unsigned long long)p->stream.seed,
                                           p->stream.sequence, p->n_text);
     PyObject* keywords = rng ? Py_BuildValue("{sO}", "rng", rng) : NULL;
     Py_XDECREF(rng);
@@ -225,11 +212,11 @@ static PyObject* keywords_of(const python_drafter* d, const sd_proposal* p) {
 }
 
 static PyObject* call_propose(const python_drafter* d, const sd_proposal* p) {
-    int draws = d->generator != Py_None;
+    int draws = d->given.generator != Py_None;
     PyObject *text = view_of(p->text, p->n_text), *keywords = draws ? keywords_of(d, p) : NULL, *value = NULL;
     PyObject* arguments = text ? Py_BuildValue("iOi", p->sequence, text, p->budget) : NULL;
     if (arguments != NULL && (keywords != NULL || !draws))
-        value = PyObject_Call(d->propose, arguments, keywords);
+        value = PyObject_Call(d->given.propose, arguments, keywords);
     Py_XDECREF(arguments);
     Py_XDECREF(keywords);
     Py_XDECREF(text);
@@ -308,12 +295,13 @@ static sd_status tell(python_drafter* d, PyObject* method, int sequence, const i
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     python_drafter* d = (python_drafter*)base;
     if (!sd_settings_drafted(prompt->settings)) return SD_OK;
-    return tell(d, d->begin, sequence, prompt->tokens, prompt->n, d->reads_source ? prompt : NULL);
+    return tell(d, d->given.begin, sequence, prompt->tokens, prompt->n,
+                d->given.reads_source ? prompt : NULL);
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     python_drafter* d = (python_drafter*)base;
-    return tell(d, d->commit, sequence, tokens, n_tokens, NULL);
+    return tell(d, d->given.commit, sequence, tokens, n_tokens, NULL);
 }
 
 static void release(sd_drafter* base) {
@@ -327,30 +315,15 @@ static void lay_out(python_drafter* d, int gamma) {
     d->closed = sd_arena_take(&d->arena, (size_t)gamma + 1, sizeof *d->closed);
 }
 
-int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter) {
-    PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *generator;
-    int trees, reads_source;
-    const sd_field fields[] = {
-        {"name", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &name},
-        {"propose", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &propose_method},
-        {"begin", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &begin_method},
-        {"commit", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &commit_method},
-        {"proposal_type", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &proposal_type},
-        {"generator", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &generator},
-        {"trees", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &trees},
-        {"reads_source", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &reads_source},
-    };
-    if (SD_FIELDS_FROM(arguments, "python", fields) < 0) return -1;
-    if (!PyUnicode_Check(name) || !PyCallable_Check(propose_method) || !PyType_Check(proposal_type)) {
+int sd_make_python_drafter(const sd_draft_arguments* a, const sd_drafter_context* context,
+                           sd_drafter** drafter) {
+    if (!PyUnicode_Check(a->name) || !PyCallable_Check(a->propose) || !PyType_Check(a->proposal_type)) {
         PyErr_SetString(PyExc_TypeError, "python: expected a name, a function and a type");
         return -1;
     }
     python_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) {
-        sd_raise(SD_ERR_MEMORY);
-        return -1;
-    }
-    d->base = (sd_drafter){.tree_kind = trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
+    if (d == NULL) return sd_passed(SD_ERR_MEMORY);
+    d->base = (sd_drafter){.tree_kind = a->trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
                            .begin = begin,
                            .propose = propose,
                            .commit = commit,
@@ -358,15 +331,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
     d->saved_thread = context->saved_thread;
     d->failures = context->failures;
     d->n_vocab = context->drafting.n_vocab;
-    d->name = name;
-    d->propose = propose_method;
-    d->begin = begin_method;
-    d->commit = commit_method;
-    d->reads_source = reads_source;
-    d->proposal_type = proposal_type;
-    d->generator = generator;
+    d->given = *a;
     sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d, context->drafting.gamma));
-    status = sd_drafter_made(&d->base, status, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    return sd_passed(sd_drafter_made(&d->base, status, drafter));
 }

@@ -5,10 +5,11 @@
 
 #include "constraint.h"
 #include "convert.h"
+#include "verifier.h"
 
 /* The lock, taken once for several calls; by whom the thread has it already, it is not taken. */
 typedef struct sd_gate {
-    PyThreadState** saved_thread; /* of the thread that is in the core (exclusive.h); borrowed */
+    PyThreadState** saved_thread; /* of the thread that is in the core (gil.h); borrowed */
     int depth, taken;
 } sd_gate;
 
@@ -42,5 +43,17 @@ PyObject* sd_python_state(const sd_python_states* python, int i);
 
 /* The same of a constraint, whose states answer by mask(). */
 sd_constraint_source sd_python_constraint_source(sd_python_states* python);
+
+/* Stays where it is as long as the sequence. */
+typedef struct sd_python_transform {
+    PyObject* function;           /* borrowed; NULL: there is none */
+    PyObject* exception;          /* strong reference to what the function has raised, or NULL */
+    sd_python_states states;      /* of a transform that has them, in place of `function`; owned */
+    PyThreadState** saved_thread; /* of the thread that is in the core without the GIL (gil.h); borrowed */
+} sd_python_transform;
+
+/* What the core calls, a function of probs and tokens or one with states; its context is `python`. Where the
+ * function raises, the exception is kept there, and none is set: other sequences go on. */
+sd_transform sd_transform_of(sd_python_transform* python, int has_states);
 
 #endif

@@ -6,35 +6,28 @@
 
 /* What is made of texts beside their results. */
 typedef struct extras {
-    PyObject* done;          /* called with the number of texts that have ended; NULL: nothing is; borrowed */
-    sd_model_object* keep;   /* of a single text a CachedText of this model is made; NULL: none; borrowed */
-    PyTypeObject* text_type; /* its type, borrowed */
-    PyObject* kept;          /* it, a new reference */
+    PyObject* done;        /* called with the number of texts that have ended; NULL: nothing is; borrowed */
+    sd_model_object* keep; /* of a single text a CachedText of this model is made; NULL: none; borrowed */
+    PyObject* kept;        /* it, a new reference */
 } extras;
 
 /* Score texts. Returns 0, or -1 with an exception. */
 static int run(const sd_score_options* options, sd_scored_text* texts, int n, extras* more) {
     sd_score* score = NULL;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    sd_status status = sd_score_create(options, texts, n, &score);
-    sd_gil_take(&saved_thread);
-    int result = status == SD_OK ? 0 : -1;
-    if (status != SD_OK) sd_raise(status);
+    sd_status status;
+    SD_WITHOUT_GIL(status = sd_score_create(options, texts, n, &score));
+    int result = sd_passed(status);
     for (int ended = 0; result == 0 && !ended;) {
         int n_ended;
-        sd_gil_release(&saved_thread);
-        status = sd_score_slice(score, &n_ended, &ended);
-        sd_gil_take(&saved_thread);
-        if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) result = -1;
+        SD_WITHOUT_GIL(status = sd_score_slice(score, &n_ended, &ended));
+        if (sd_passed(status) < 0 || PyErr_CheckSignals() < 0) result = -1;
         if (result < 0 || n_ended == 0 || more->done == NULL) continue;
         PyObject* said = PyObject_CallFunction(more->done, "i", n_ended);
         if (said == NULL) result = -1;
         Py_XDECREF(said);
     }
     if (result == 0 && more->keep != NULL) {
-        more->kept = sd_cached_text_new(more->text_type, more->keep, sd_score_cache(score));
+        more->kept = sd_cached_text_new(more->keep, sd_score_cache(score));
         if (more->kept == NULL) result = -1;
     }
     sd_score_free(score);
@@ -44,23 +37,21 @@ static int run(const sd_score_options* options, sd_scored_text* texts, int n, ex
 PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model", "ids", "n_threads", "source", NULL};
     PyObject *model_argument, *argument, *source_argument = NULL, *array = NULL;
-    int n_threads = 1, n = 0, n_source;
-    int32_t *ids = NULL, *source;
-    sd_score_options options = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$iO", names, &model_argument, &argument, &n_threads,
-                                     &source_argument))
+    int n = 0, n_source;
+    int32_t *ids = NULL, *source = NULL;
+    sd_score_options options = {.n_threads = 1};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$iO", names, &model_argument, &argument,
+                                     &options.n_threads, &source_argument))
         return NULL;
-    sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
-    if (model == NULL || sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
-    if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) {
-        PyMem_Free(ids);
-        return NULL;
-    }
-    sd_scored_text text = {.tokens = ids, .n = n, .n_given = 1, .source = source, .n_source = n_source};
+    sd_model_object* model = sd_model_from(model_argument, "model");
+    if (model == NULL) return NULL;
     options.model = model->model;
-    options.n_threads = n_threads;
-    array = sd_new_array("float64", n > 1 ? n - 1 : 0, -1, (void**)&options.results.log_probs);
-    if (array != NULL && run(&options, &text, 1, &(extras){0}) < 0) Py_CLEAR(array);
+    if (sd_ids_from(argument, "ids", &ids, &n) == 0 &&
+        sd_optional_ids_from(source_argument, "source", &source, &n_source) == 0) {
+        sd_scored_text text = {.tokens = ids, .n = n, .n_given = 1, .source = source, .n_source = n_source};
+        array = sd_new_array("float64", n > 1 ? n - 1 : 0, -1, (void**)&options.results.log_probs);
+        if (array != NULL && run(&options, &text, 1, &(extras){0}) < 0) Py_CLEAR(array);
+    }
     PyMem_Free(source);
     PyMem_Free(ids);
     return array;
@@ -100,8 +91,7 @@ static int given_from(PyObject* pair, const char* name, given_ids* given) {
         if (total >= 0) total += given->lengths[i];
     }
     if (total == given->n_ids) return 0;
-    PyErr_Format(PyExc_ValueError, "%s: %d ids, expected as many as the lengths say", name, given->n_ids);
-    return -1;
+    return sd_refuse("%s: %d ids, expected as many as the lengths say", name, given->n_ids);
 }
 
 /* The texts [n] of the arguments: *n_scored of their tokens are scored. NULL with an exception. */
@@ -126,77 +116,74 @@ static sd_scored_text* texts_from(const given_ids* given, const int32_t* n_given
     return texts;
 }
 
-/* Arrays of results: a new tuple of them and of one item more, to be set; NULL with an exception. */
+/* Arrays of results: a new tuple of them; NULL with an exception. */
 static PyObject* new_results(ptrdiff_t n_scored, sd_score_results* r) {
-    PyObject* log_probs = sd_new_array("float64", n_scored, -1, (void**)&r->log_probs);
-    PyObject* greedy = log_probs ? sd_new_array("bool", n_scored, -1, (void**)&r->greedy) : NULL;
-    PyObject* tokens = greedy ? sd_new_array("int32", n_scored, r->n_top, (void**)&r->top_tokens) : NULL;
-    PyObject* of_top = tokens ? sd_new_array("float64", n_scored, r->n_top, (void**)&r->top_log_probs) : NULL;
-    PyObject* results = of_top ? PyTuple_New(5) : NULL;
-    if (results != NULL) {
-        PyTuple_SET_ITEM(results, 0, log_probs);
-        PyTuple_SET_ITEM(results, 1, greedy);
-        PyTuple_SET_ITEM(results, 2, tokens);
-        PyTuple_SET_ITEM(results, 3, of_top);
-        return results;
+    PyObject* results = PyTuple_New(5);
+    const struct {
+        const char* dtype;
+        int n_cols;
+        void** to;
+    } arrays[] = {{"float64", -1, (void**)&r->log_probs},
+                  {"bool", -1, (void**)&r->greedy},
+                  {"int32", r->n_top, (void**)&r->top_tokens},
+                  {"float64", r->n_top, (void**)&r->top_log_probs}};
+    for (int i = 0; results != NULL && i < 4; i++) {
+        PyObject* array = sd_new_array(arrays[i].dtype, n_scored, arrays[i].n_cols, arrays[i].to);
+        if (array == NULL)
+            Py_CLEAR(results);
+        else
+            PyTuple_SET_ITEM(results, i, array);
     }
-    Py_XDECREF(log_probs);
-    Py_XDECREF(greedy);
-    Py_XDECREF(tokens);
-    Py_XDECREF(of_top);
-    return NULL;
+    return results;
+}
+
+/* What a call is given, beside its options. */
+typedef struct call {
+    given_ids texts, sources;
+    int32_t* n_given; /* owned, as all ids are */
+} call;
+
+/* The arguments of a call. Returns 0, or -1 with an exception; either way what is owned is the call's. */
+static int call_from(PyObject* texts, PyObject* n_given, PyObject* sources, int keep, int n_top, call* c) {
+    int n;
+    if (sources != Py_None && !PyTuple_Check(sources)) {
+        PyErr_SetString(PyExc_TypeError, "sources: expected a tuple (ids, lengths), or None");
+        return -1;
+    }
+    if (n_top < 0) return sd_refuse("n_top is %d, expected at least 0", n_top);
+    if (given_from(texts, "texts", &c->texts) < 0) return -1;
+    if (copy_array(n_given, "n_given", &c->n_given, &n) < 0) return -1;
+    if (sources != Py_None && given_from(sources, "sources", &c->sources) < 0) return -1;
+    if (n != c->texts.n || (c->sources.ids != NULL && c->sources.n != n))
+        return sd_refuse("n_given and sources: expected one for each of %d texts", c->texts.n);
+    return keep && n != 1 ? sd_refuse("keep is true for %d texts, expected one", n) : 0;
 }
 
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model",   "texts",     "n_given", "sources", "n_top",
                             "n_texts", "n_threads", "done",    "keep",    NULL};
-    PyObject *model_argument, *texts_argument, *given_argument, *sources_argument = Py_None, *done = Py_None;
-    given_ids given = {0}, sources = {0};
-    int32_t* n_given = NULL;
-    int n = 0, keep = 0;
-    ptrdiff_t n_scored;
+    PyObject *model_argument, *texts, *n_given, *sources = Py_None, *done = Py_None, *results = NULL;
+    int keep = 0;
+    call c = {0};
     sd_score_options options = {.n_threads = 1};
-    sd_scored_text* texts = NULL;
-    PyObject* results = NULL;
-    extras more = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O|$OiiiOp", names, &model_argument, &PyTuple_Type,
-                                     &texts_argument, &given_argument, &sources_argument,
-                                     &options.results.n_top, &options.n_texts, &options.n_threads, &done,
-                                     &keep))
+                                     &texts, &n_given, &sources, &options.results.n_top, &options.n_texts,
+                                     &options.n_threads, &done, &keep))
         return NULL;
-    const sd_module_state* state = PyModule_GetState(module);
-    sd_model_object* model = sd_model_from(state, model_argument, "model");
+    sd_model_object* model = sd_model_from(model_argument, "model");
     if (model == NULL) return NULL;
     options.model = model->model;
-    if (sources_argument != Py_None && !PyTuple_Check(sources_argument)) {
-        PyErr_SetString(PyExc_TypeError, "sources: expected a tuple (ids, lengths), or None");
-        return NULL;
+    if (call_from(texts, n_given, sources, keep, options.results.n_top, &c) == 0) {
+        ptrdiff_t n_scored;
+        extras more = {.done = done == Py_None ? NULL : done, .keep = keep ? model : NULL};
+        sd_scored_text* scored = texts_from(&c.texts, c.n_given, &c.sources, &n_scored);
+        if (scored != NULL) results = new_results(n_scored, &options.results);
+        if (results != NULL && run(&options, scored, c.texts.n, &more) < 0) Py_CLEAR(results);
+        if (results != NULL) PyTuple_SET_ITEM(results, 4, more.kept ? more.kept : Py_NewRef(Py_None));
+        PyMem_Free(scored);
     }
-    if (options.results.n_top < 0) {
-        PyErr_Format(PyExc_ValueError, "n_top is %d, expected at least 0", options.results.n_top);
-        return NULL;
-    }
-    if (given_from(texts_argument, "texts", &given) < 0) goto end;
-    if (copy_array(given_argument, "n_given", &n_given, &n) < 0) goto end;
-    if (sources_argument != Py_None && given_from(sources_argument, "sources", &sources) < 0) goto end;
-    if (n != given.n || (sources.ids != NULL && sources.n != given.n)) {
-        PyErr_Format(PyExc_ValueError, "n_given and sources: expected one for each of %d texts", given.n);
-        goto end;
-    }
-    if (keep && n != 1) {
-        PyErr_Format(PyExc_ValueError, "keep is true for %d texts, expected one", n);
-        goto end;
-    }
-    if ((texts = texts_from(&given, n_given, &sources, &n_scored)) == NULL) goto end;
-    results = new_results(n_scored, &options.results);
-    if (done != Py_None) more.done = done;
-    if (keep) more.keep = model, more.text_type = state->cached_text_type;
-    if (results != NULL && run(&options, texts, n, &more) < 0) Py_CLEAR(results);
-    if (results != NULL) PyTuple_SET_ITEM(results, 4, more.kept ? more.kept : Py_NewRef(Py_None));
-end:
-    PyMem_Free(texts);
-    PyMem_Free(n_given);
-    given_free(&given);
-    given_free(&sources);
+    PyMem_Free(c.n_given);
+    given_free(&c.texts);
+    given_free(&c.sources);
     return results;
 }

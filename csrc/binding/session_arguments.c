@@ -48,11 +48,7 @@ int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_objec
                       .settings = object->settings,
                       .transform = {.function = object->transform, .saved_thread = borrowed->saved_thread}};
     sd_verifier_options* verify = &with->settings.verify;
-    sd_status status = make_room(borrowed, slot, with);
-    if (status != SD_OK) {
-        sd_raise(status);
-        return -1;
-    }
+    if (sd_passed(make_room(borrowed, slot, with)) < 0) return -1;
     if (object->transform != NULL) verify->transform = sd_transform_of(&slot->transform, object->has_states);
     if (object->has_states) verify->transform.states = &slot->states;
     if (object->constraint != NULL) verify->constraint = slot->constraint;
@@ -93,46 +89,6 @@ PyObject* sd_slot_take_exception(sd_slot* slot) {
     return NULL;
 }
 
-int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_borrowed* borrowed, sd_session_arguments* a) {
-    PyObject *target_argument, *settings = Py_None, *adaptive = Py_None;
-    *a = (sd_session_arguments){0};
-    sd_session_options* o = &a->options;
-    const sd_field fields[] = {
-        {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->gamma},
-        {"n_slots", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_slots},
-        {"n_text", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_text},
-        {"n_threads", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_threads},
-        {"settings", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &settings},
-        {"max_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_top},
-        {"keep_logits", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &a->keep_logits},
-        {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
-        {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &adaptive},
-    };
-    if (!PyArg_ParseTuple(args, "OO:Session", &target_argument, &a->draft)) return -1;
-    if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
-    if (SD_FIELDS_FROM(a->own, "Session", fields) < 0) return -1;
-    sd_model_object* target = sd_model_from(state, target_argument, "target");
-    if (target == NULL) return -1;
-    o->target = target->model;
-    if (a->draft == Py_None) a->draft = NULL;
-    if (settings != Py_None) {
-        const sd_settings_object* all = sd_settings_from(state, settings);
-        if (all == NULL) return -1;
-        o->settings = &all->settings;
-        o->constrained = all->constraint != NULL;
-    }
-    borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
-    borrowed->gate = (sd_gate){.saved_thread = borrowed->saved_thread};
-    borrowed->n_nodes = o->gamma > 0 && o->gamma <= SD_MAX_GAMMA ? o->gamma : 0; /* the core refuses others */
-    borrowed->is_adaptive = adaptive != Py_None;
-    if (borrowed->is_adaptive) {
-        if (sd_adaptive_gamma_from(state, adaptive, &borrowed->adaptive_gamma) < 0) return -1;
-        o->adaptive_gamma = &borrowed->adaptive_gamma;
-    }
-    return 0;
-}
-
 void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
     sd_slot* slots = borrowed->slots;
     int n_slots = borrowed->n_slots;
@@ -164,33 +120,68 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
     return 0;
 }
 
-int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
-                    sd_session_borrowed* borrowed, sd_session** session) {
-    const sd_session_options* o = &a->options;
+/* A session with these options, and the drafter of a description; NULL: none. */
+static int make_session(const sd_session_options* o, PyObject* draft, sd_session_borrowed* borrowed,
+                        sd_session** session) {
     sd_drafter* drafter = NULL;
-    sd_status status = sd_session_check(o);
-    if (status != SD_OK) goto fail;
+    if (sd_passed(sd_session_check(o)) < 0) return -1;
     borrowed->slots = PyMem_Calloc((size_t)o->n_slots, sizeof *borrowed->slots);
-    if (borrowed->slots == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (borrowed->slots == NULL) return sd_no_memory();
     borrowed->n_slots = o->n_slots;
-    if (a->draft != NULL) {
+    if (draft != NULL) {
         if ((borrowed->draft_arguments = PyList_New(0)) == NULL) return -1;
         if ((borrowed->failures = PyDict_New()) == NULL) return -1;
         borrowed->context = (sd_drafter_context){
             .drafting = sd_session_drafting(o),
-            .state = state,
             .target = o->target,
             .saved_thread = borrowed->saved_thread,
             .arguments = borrowed->draft_arguments,
             .failures = borrowed->failures,
         };
-        if (sd_drafter_from(a->draft, &borrowed->context, &drafter) < 0) return -1;
+        if (sd_drafter_from(draft, &borrowed->context, &drafter) < 0) return -1;
     }
-    if ((status = sd_session_create(o, drafter, session)) == SD_OK) return 0;
-fail:
-    sd_raise(status);
-    return -1;
+    return sd_passed(sd_session_create(o, drafter, session));
+}
+
+int sd_session_from_arguments(PyObject* args, PyObject* kwargs, sd_session_borrowed* borrowed,
+                              sd_session** session, int* keep_logits) {
+    PyObject *target, *draft, *settings = Py_None, *adaptive = Py_None;
+    sd_session_options o = {0};
+    const sd_field fields[] = {
+        SD_INTEGER("gamma", &o.gamma),
+        SD_INTEGER("n_slots", &o.n_slots),
+        SD_INTEGER("n_text", &o.n_text),
+        SD_INTEGER("n_threads", &o.n_threads),
+        SD_OPTIONAL(OBJECT, "settings", &settings),
+        SD_OPTIONAL(INTEGER, "max_top", &o.n_top),
+        SD_OPTIONAL(FLAG, "keep_logits", keep_logits),
+        SD_OPTIONAL(INTEGER, "node_budget", &o.node_budget),
+        SD_OPTIONAL(OBJECT, "adaptive_gamma", &adaptive),
+    };
+    const sd_settings_object* all = NULL;
+    const sd_adaptive_gamma_object* learned = NULL;
+    if (!PyArg_ParseTuple(args, "OO:Session", &target, &draft)) return -1;
+    PyObject* own = kwargs ? PyDict_Copy(kwargs) : PyDict_New(); /* what is borrowed of it is its own */
+    int result =
+        own != NULL && SD_FIELDS_FROM(own, "Session", fields) == 0 &&
+                sd_model_from(target, "target") != NULL &&
+                (settings == Py_None || (all = sd_settings_from(settings, "settings"))) &&
+                (adaptive == Py_None || (learned = sd_adaptive_gamma_from(adaptive, "adaptive_gamma")))
+            ? 0
+            : -1;
+    if (result == 0) {
+        borrowed->target = (sd_model_object*)Py_NewRef(target);
+        borrowed->gate = (sd_gate){.saved_thread = borrowed->saved_thread};
+        borrowed->n_nodes =
+            o.gamma > 0 && o.gamma <= SD_MAX_GAMMA ? o.gamma : 0; /* the core refuses others */
+        borrowed->is_adaptive = learned != NULL;
+        if (learned) borrowed->adaptive_gamma = learned->learned;
+        o.target = borrowed->target->model;
+        o.settings = all ? &all->settings : NULL;
+        o.constrained = all && all->constraint != NULL;
+        o.adaptive_gamma = learned ? &borrowed->adaptive_gamma : NULL;
+        result = make_session(&o, draft == Py_None ? NULL : draft, borrowed, session);
+    }
+    Py_XDECREF(own);
+    return result;
 }

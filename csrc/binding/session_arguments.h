@@ -1,11 +1,10 @@
-/* The arguments of Session.__init__ and Session.admit, as the core takes them. */
+/* The arguments of Session.__new__ and Session.admit, as the core takes them. */
 #ifndef SD_SESSION_ARGUMENTS_H
 #define SD_SESSION_ARGUMENTS_H
 
 #include "drafters.h"
 #include "python_states.h"
 #include "session.h"
-#include "transform.h"
 
 /* A slot of a session: how its sequence is decoded. */
 typedef struct sd_slot {
@@ -52,17 +51,10 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed);
 /* Visit the strong references (tp_traverse). */
 int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg);
 
-/* The arguments of Session.__init__; all is borrowed but `own`. */
-typedef struct sd_session_arguments {
-    sd_session_options options;
-    PyObject* draft; /* description of the drafter; NULL: plain decoding */
-    PyObject* own;   /* the keyword arguments, a dict that no caller has; strong reference, the caller's */
-    int keep_logits;
-} sd_session_arguments;
-
-/* Returns 0, or -1 with an exception. */
-int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_borrowed* borrowed, sd_session_arguments* arguments);
+/* The session of the arguments of Session.__new__, and its drafter; sets `borrowed`, which must outlive the
+ * session. Returns 0, or -1 with an exception. */
+int sd_session_from_arguments(PyObject* args, PyObject* kwargs, sd_session_borrowed* borrowed,
+                              sd_session** session, int* keep_logits);
 
 /* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. It has
  * no settings. Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and
@@ -70,9 +62,23 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
 int sd_prompt_from(PyObject* ids, PyObject* seed, PyObject* source, sd_prompt* prompt);
 void sd_prompt_free(const sd_prompt* prompt);
 
-/* A session and its drafter; sets the slots and draft_arguments of `borrowed`, which must outlive the
- * session. Returns 0, or -1 with an exception. */
-int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
-                    sd_session_borrowed* borrowed, sd_session** session);
+/* SlotRound: what a round did in one slot, a named tuple with the Round of specdec.trace. */
+
+/* What a SlotRound is made of. */
+typedef struct sd_slot_round_source {
+    const sd_session* session;
+    const sd_record* record;
+    int n_vocab;
+    int index;       /* of the round in its sequence */
+    int keep_logits; /* the tuple gets the logits that new tokens were chosen from */
+    int keep_drafts; /* and what nodes were drawn from (testing.h) */
+    PyObject* error; /* why the sequence has failed in the round; NULL: it has not; borrowed */
+} sd_slot_round_source;
+
+/* The named tuple's type, and the class Round into the state. Returns 0, or -1 with an exception. */
+int sd_slot_round_begin(sd_module_state* state);
+
+/* A new SlotRound; NULL with an exception. */
+PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_source* source);
 
 #endif

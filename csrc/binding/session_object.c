@@ -1,77 +1,43 @@
 /* Session: the rounds of one batch. */
-#include "exclusive.h"
 #include "session_arguments.h"
-#include "slot_round.h"
-#include "watched.h"
 
-typedef struct session_object {
-    PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
-    sd_session_borrowed borrowed;      /* owned; what the session borrows */
+struct sd_session_object {
+    sd_object base;
+    sd_session* session;          /* owned; NULL after close */
+    sd_session_borrowed borrowed; /* owned; what the session borrows */
     int keep_logits;
     int keep_drafts; /* records say what nodes were drawn from: 0 but in tests (testing.h) */
     sd_exclusive exclusive;
-} session_object;
+};
 
-static int enter(session_object* self) {
+static int enter(sd_session_object* self) {
     return sd_exclusive_enter(&self->exclusive, self->session != NULL, "session", "closed");
 }
 
-static void leave(session_object* self) { sd_exclusive_leave(&self->exclusive); }
+static void leave(sd_session_object* self) { sd_exclusive_leave(&self->exclusive); }
 
-static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    session_object* self = (session_object*)base;
-    if (sd_exclusive_enter_init(&self->exclusive, self->borrowed.target != NULL, "Session") < 0) return -1;
+static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
+    sd_session_object* self = (sd_session_object*)object;
     self->borrowed.saved_thread = &self->exclusive.saved_thread;
-    sd_session_arguments arguments = {0};
-    int result = -1;
-    sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    if (sd_slot_round_begin(state) == 0 &&
-        sd_session_arguments_from(args, kwargs, state, &self->borrowed, &arguments) == 0) {
-        result = sd_session_make(&arguments, state, &self->borrowed, &self->session);
-        self->keep_logits = arguments.keep_logits;
-    }
-    Py_XDECREF(arguments.own);
-    if (result < 0) sd_session_borrowed_free(&self->borrowed);
-    leave(self);
-    return result;
+    if (sd_slot_round_begin(PyType_GetModuleState(Py_TYPE(object))) < 0) return -1;
+    return sd_session_from_arguments(args, kwargs, &self->borrowed, &self->session, &self->keep_logits);
 }
 
 /* May be called while a thread is in the core: what it reads changes with the GIL only. */
-static int traverse(PyObject* base, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(base));
-    return sd_session_borrowed_traverse(&((session_object*)base)->borrowed, visit, arg);
+static int traverse(PyObject* self, visitproc visit, void* arg) {
+    return sd_session_borrowed_traverse(&((sd_session_object*)self)->borrowed, visit, arg);
 }
 
 /* Never called while a thread is in the core: that thread has a reference, so the session is not garbage. */
-static int clear(PyObject* base) {
-    session_object* self = (session_object*)base;
+static void release(PyObject* object) {
+    sd_session_object* self = (sd_session_object*)object;
     sd_session_free(self->session); /* first: it borrows from `borrowed` */
     self->session = NULL;
     sd_session_borrowed_free(&self->borrowed);
-    return 0;
-}
-
-static void dealloc(PyObject* base) {
-    PyTypeObject* type = Py_TYPE(base);
-    PyObject_GC_UnTrack(base);
-    clear(base);
-    type->tp_free(base);
-    Py_DECREF(type);
-}
-
-static sd_status read_slice(void* session, int* done) {
-    sd_status status = sd_session_prefill(session, done);
-    return status == SD_OK ? sd_session_check_read(session) : status;
-}
-
-static PyObject* prefill(PyObject* base, PyObject* ignored) {
-    (void)ignored;
-    session_object* self = (session_object*)base;
-    return sd_exclusive_prefill(&self->exclusive, "session", read_slice, self->session);
 }
 
 /* The slots whose prompts are not in yet. */
-static PyObject* unread_slots(const session_object* self) {
+static PyObject* unread_slots(const sd_session_object* self) {
     PyObject* list = PyList_New(0);
     for (int i = 0; list != NULL && i < self->borrowed.n_slots; i++) {
         if (sd_session_is_ready(self->session, i)) continue;
@@ -83,20 +49,18 @@ static PyObject* unread_slots(const session_object* self) {
 }
 
 static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
-    (void)ignored;
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     int done = 0;
     if (enter(self) < 0) return NULL;
-    sd_gil_release(&self->exclusive.saved_thread);
-    sd_status status = sd_session_prefill(self->session, &done);
-    sd_gil_take(&self->exclusive.saved_thread);
+    sd_status status;
+    SD_WITHOUT_GIL_AS(&self->exclusive.saved_thread, status = sd_session_prefill(self->session, &done));
     PyObject* unread = status == SD_OK ? unread_slots(self) : sd_raise(status);
     leave(self);
     return unread;
 }
 
 /* What the caller's draft has raised for a sequence, which is then forgotten: a new reference, or NULL. */
-static PyObject* take_failure(const session_object* self, int sequence) {
+static PyObject* take_failure(const sd_session_object* self, int sequence) {
     PyObject* key = self->borrowed.failures ? PyLong_FromLong(sequence) : NULL;
     PyObject* exception = key ? PyDict_GetItemWithError(self->borrowed.failures, key) : NULL;
     Py_XINCREF(exception);
@@ -107,7 +71,7 @@ static PyObject* take_failure(const session_object* self, int sequence) {
 }
 
 /* Why the sequence has failed in the round, an exception. */
-static PyObject* error_of(session_object* self, const sd_record* record) {
+static PyObject* error_of(sd_session_object* self, const sd_record* record) {
     if (record->status != SD_ERR_CALLBACK) {
         sd_raise(sd_fail(record->status, "%s", record->message));
         return sd_take_exception();
@@ -119,8 +83,11 @@ static PyObject* error_of(session_object* self, const sd_record* record) {
     return sd_take_exception();
 }
 
-/* A record as a SlotRound; a new reference, or NULL with an exception. */
-static PyObject* slot_round_of(session_object* self, const sd_module_state* state, const sd_record* record) {
+/* A record of the last rounds as a SlotRound; a new reference, or NULL with an exception. */
+static PyObject* slot_round_at(const void* object, int i) {
+    sd_session_object* self = (sd_session_object*)object;
+    int n;
+    const sd_record* record = &sd_session_records(self->session, &n)[i];
     PyObject* error = NULL;
     if (record->status != SD_OK && (error = error_of(self, record)) == NULL) return NULL;
     const sd_slot_round_source source = {.session = self->session,
@@ -130,7 +97,7 @@ static PyObject* slot_round_of(session_object* self, const sd_module_state* stat
                                          .keep_logits = self->keep_logits,
                                          .keep_drafts = self->keep_drafts,
                                          .error = error};
-    PyObject* made = sd_slot_round_new(state, &source);
+    PyObject* made = sd_slot_round_new(PyType_GetModuleState(Py_TYPE((PyObject*)self)), &source);
     Py_XDECREF(error);
     return made;
 }
@@ -139,97 +106,73 @@ static PyObject* slot_round_of(session_object* self, const sd_module_state* stat
 #define SITS_OUT (-1)
 
 /* Guesses of each sequence in the next rounds. */
-static int gammas_from(const session_object* self, PyObject* list, int32_t** gammas) {
+static int gammas_from(const sd_session_object* self, PyObject* list, int32_t** gammas) {
     int n;
     if (sd_ids_from(list, "gammas", gammas, &n) < 0) return -1;
-    sd_status status =
-        n == self->borrowed.n_slots
-            ? SD_OK
-            : sd_fail(SD_ERR_SHAPE, "gammas has %d entries, expected %d", n, self->borrowed.n_slots);
+    if (n != self->borrowed.n_slots)
+        return sd_refuse("gammas has %d entries, expected %d", n, self->borrowed.n_slots);
+    sd_status status = SD_OK;
     for (int i = 0; i < n && status == SD_OK; i++)
         if ((*gammas)[i] != SITS_OUT) status = sd_gamma_check((*gammas)[i]);
-    if (status == SD_OK) return 0;
-    PyMem_Free(*gammas);
-    sd_raise(status);
-    return -1;
+    return sd_passed(status);
 }
 
 static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"seconds", "until_end", "gammas", NULL};
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     double seconds = 0.0;
-    int until_end = 0;
-    PyObject* argument = Py_None;
+    int until_end = 0, n = 0;
+    PyObject *argument = Py_None, *list = NULL;
     int32_t* gammas = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d$pO", names, &seconds, &until_end, &argument))
         return NULL;
     if (enter(self) < 0) return NULL;
-    if (argument != Py_None && gammas_from(self, argument, &gammas) < 0) {
-        leave(self);
-        return NULL;
+    if (argument == Py_None || gammas_from(self, argument, &gammas) == 0) {
+        if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
+        sd_status status;
+        SD_WITHOUT_GIL_AS(&self->exclusive.saved_thread, /* functions of the caller's take it for a while */
+                          status = sd_session_rounds(self->session, seconds, until_end, gammas));
+        if (sd_passed(status) == 0) {
+            sd_session_records(self->session, &n);
+            list = sd_list_of(n, slot_round_at, self);
+        }
     }
-    if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
-    sd_gil_release(&self->exclusive.saved_thread); /* functions of the caller's take it for a while */
-    sd_status status = sd_session_rounds(self->session, seconds, until_end, gammas);
-    sd_gil_take(&self->exclusive.saved_thread);
     PyMem_Free(gammas);
-    if (status != SD_OK) {
-        leave(self);
-        return sd_raise(status);
-    }
-    int n;
-    const sd_record* records = sd_session_records(self->session, &n);
-    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    PyObject* list = PyList_New(n);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = slot_round_of(self, state, &records[i]);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
     leave(self);
     return list;
 }
 
 static PyObject* finish(PyObject* base, PyObject* argument) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     long sequence = PyLong_AsLong(argument);
     if (sequence == -1 && PyErr_Occurred()) return NULL;
     if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* refused by the core */
     if (enter(self) < 0) return NULL;
     sd_status status = sd_session_finish(self->session, (int)sequence);
     leave(self);
-    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+    return sd_none_if(status);
 }
 
 /* The rest of `admit`, in an entered session. */
-static PyObject* admit_in(session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
+static PyObject* admit_in(sd_session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
     sd_session_borrowed* b = &self->borrowed;
-    sd_settings_object* settings =
-        sd_settings_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument);
+    sd_settings_object* settings = sd_settings_from(argument, "settings");
     if (settings == NULL) return NULL;
-    sd_slot spare = {0};
-    sd_slot* slot =
-        sequence >= 0 && sequence < b->n_slots ? &b->slots[sequence] : &spare; /* the core refuses */
-    sd_slot with;
+    if (sequence < 0 || sequence >= b->n_slots)
+        return PyErr_Format(PyExc_ValueError, "sequence is %d, expected 0 to %d", sequence, b->n_slots - 1);
+    sd_slot *slot = &b->slots[sequence], with;
     if (sd_slot_with(b, slot, settings, &with) < 0) return NULL;
     prompt->settings = &with.settings;
     sd_status status = sd_session_admit(self->session, sequence, prompt);
-    if (status == SD_OK) {
+    if (status == SD_OK)
         sd_slot_set(slot, &with);
-        return Py_NewRef(Py_None);
-    }
-    sd_slot_drop(&with);
-    if (slot == &spare) {
-        sd_state_tree_free(&spare.states);
-        sd_constraint_free(spare.constraint);
-    }
-    return sd_raise(status);
+    else
+        sd_slot_drop(&with);
+    return sd_none_if(status);
 }
 
 static PyObject* admit(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     int sequence;
     PyObject *ids, *seed, *settings, *source = NULL;
     sd_prompt prompt;
@@ -246,98 +189,77 @@ static PyObject* admit(PyObject* base, PyObject* args) {
 
 /* Any thread may call it while another is in the core: what it reads never changes, but by `close`. */
 static PyObject* check(PyObject* base, PyObject* argument) {
-    const session_object* self = (session_object*)base;
-    const sd_settings_object* settings = sd_settings_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    const sd_session_object* self = (sd_session_object*)base;
+    const sd_settings_object* settings = sd_settings_from(argument, "settings");
     if (settings == NULL) return NULL;
     if (self->session == NULL) return Py_NewRef(Py_None); /* closed meanwhile */
-    sd_status status = sd_session_check_settings(self->session, &settings->settings);
-    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+    return sd_none_if(sd_session_check_settings(self->session, &settings->settings));
 }
 
 static PyObject* swap(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     PyObject *argument, *draft;
     if (!PyArg_ParseTuple(args, "OO", &argument, &draft)) return NULL;
-    sd_corrections_object* corrections = sd_corrections_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    sd_corrections_object* corrections = sd_corrections_from(argument, "corrections");
     if (corrections == NULL || enter(self) < 0) return NULL;
     int result = sd_swap_watched(self->session, &self->borrowed.context, corrections, draft);
     leave(self);
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
-/* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
- * entered session, and the model, borrowed; NULL with an exception. */
-static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
+/* What `say` has to say of the cache that a call asks for: of a sequence and, if not the target, a model. */
+static PyObject* say_of_cache(PyObject* base, PyObject* args,
+                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+    sd_session_object* self = (sd_session_object*)base;
     int sequence;
-    PyObject* argument = Py_None;
+    PyObject *argument = (PyObject*)self->borrowed.target, *said = NULL;
     if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
     if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
-    *model = sd_model_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument, "model");
-    if (*model == NULL) return NULL;
-    const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
-    if (cache == NULL) sd_raise(SD_ERR_VALUE);
-    return cache;
-}
-
-static PyObject* cached_text(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
-    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, model, cache) : NULL;
+    sd_model_object* model = sd_model_from(argument, "model");
+    const sd_cache* cache = model ? sd_session_cache(self->session, sequence, model->model) : NULL;
+    if (cache != NULL)
+        said = say(model, cache);
+    else if (model != NULL)
+        sd_raise(SD_ERR_VALUE);
     leave(self);
-    return text;
+    return said;
 }
 
-static PyObject* source_of(const sd_cache* cache) {
+static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
     const sd_encoded* encoded = cache->encoded;
-    return encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None);
+    return Py_BuildValue("NNni", sd_list_of_ints(cache->tokens, cache->n_committed),
+                         encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None),
+                         (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache));
 }
 
-static PyObject* cached_size(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
-    PyObject* source = tokens ? source_of(cache) : NULL;
-    PyObject* size = source ? Py_BuildValue("OOni", tokens, source, (Py_ssize_t)sd_cache_copy_bytes(cache),
-                                            sd_cache_copy_low(cache))
-                            : NULL;
-    Py_XDECREF(tokens);
-    Py_XDECREF(source);
-    leave(self);
-    return size;
+static PyObject* taps_of(sd_model_object* model, const sd_cache* cache) {
+    return sd_taps_as_tuple(&cache->taps);
 }
 
-static PyObject* taps(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* tuple = cache ? sd_taps_as_tuple(&cache->taps) : NULL;
-    leave(self);
-    return tuple;
+static PyObject* cached_text(PyObject* self, PyObject* args) {
+    return say_of_cache(self, args, sd_cached_text_new);
 }
+
+static PyObject* cached_size(PyObject* self, PyObject* args) { return say_of_cache(self, args, size_of); }
+
+static PyObject* taps(PyObject* self, PyObject* args) { return say_of_cache(self, args, taps_of); }
 
 static PyObject* begin_with(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     int sequence, n = 0;
     PyObject* argument;
     if (!PyArg_ParseTuple(args, "iO", &sequence, &argument)) return NULL;
-    const sd_cached_text_object* text = sd_cached_text_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    const sd_cached_text_object* text = sd_cached_text_from(argument, "text");
     if (text == NULL || enter(self) < 0) return NULL;
-    sd_gil_release(&self->exclusive.saved_thread);
-    sd_status status = sd_session_begin_with(self->session, sequence, &text->cache, &n);
-    sd_gil_take(&self->exclusive.saved_thread);
+    sd_status status;
+    SD_WITHOUT_GIL(status = sd_session_begin_with(self->session, sequence, &text->cache, &n));
     leave(self);
     return status == SD_OK ? PyLong_FromLong(n) : sd_raise(status);
 }
 
 static PyObject* close_(PyObject* base, PyObject* ignored) {
-    (void)ignored;
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     if (self->session == NULL) return Py_NewRef(Py_None);
     if (enter(self) < 0) return NULL;
     sd_session_free(self->session);
@@ -347,81 +269,53 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 }
 
 static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
-    (void)ignored;
-    session_object* self = (session_object*)base;
+    sd_session_object* self = (sd_session_object*)base;
     /* A closed session still has it. */
     if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0) return NULL;
-    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    PyObject* result = self->borrowed.is_adaptive
-                           ? sd_adaptive_gamma_new(state->adaptive_gamma_type, &self->borrowed.adaptive_gamma)
-                           : Py_NewRef(Py_None);
+    int learns = self->borrowed.is_adaptive;
+    PyObject* result = learns ? sd_object_new(base, SD_TYPE_adaptive_gamma) : Py_NewRef(Py_None);
+    if (learns && result != NULL)
+        ((sd_adaptive_gamma_object*)result)->learned = self->borrowed.adaptive_gamma;
     leave(self);
     return result;
 }
 
 #ifdef SPECDEC_TESTING
 static PyObject* keep_drafts(PyObject* base, PyObject* ignored) {
-    (void)ignored;
-    ((session_object*)base)->keep_drafts = 1;
+    ((sd_session_object*)base)->keep_drafts = 1;
     return Py_NewRef(Py_None);
 }
 #endif
 
 static PyGetSetDef properties[] = {
-    {"adaptive_gamma", adaptive_gamma, NULL, "What gamma='auto' has learnt so far; None without.", NULL},
+    {"adaptive_gamma", adaptive_gamma, NULL, "What gamma='auto' has learned so far; None without.", NULL},
     {0},
 };
 
 static PyMethodDef methods[] = {
-    {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
-    {"prefill_slice", prefill_slice, METH_NOARGS,
-     "prefill_slice($self, /)\n--\n\nRead one slice of the prompts; return the slots whose prompts "
-     "are not in yet."},
-    {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
-     "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
-     "sequence: one, and more within `seconds`."},
-    {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
-    {"admit", admit, METH_VARARGS,
-     "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\nGive an empty slot, or that of a "
-     "finished sequence, to a prompt."},
-    {"check", check, METH_O,
-     "check($self, settings, /)\n--\n\nRaise what `admit` would raise for these settings; in any thread."},
-    {"swap", swap, METH_VARARGS,
-     "swap($self, corrections, draft, /)\n--\n\nLet another draft take the place of the one that is watched "
-     "with `corrections`."},
-    {"begin_with", begin_with, METH_VARARGS,
-     "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
-     "has of it; return how many of its tokens are there then."},
-    {"cached_text", cached_text, METH_VARARGS,
-     "cached_text($self, sequence, model=None, /)\n--\n\nThe keys and values of a sequence's text so far, "
-     "as a CachedText."},
-    {"taps", taps, METH_VARARGS,
-     "taps($self, sequence, model=None, /)\n--\n\nThe hidden states that a sequence's text is kept with."},
-    {"cached_size", cached_size, METH_VARARGS,
-     "cached_size($self, sequence, model=None, /)\n--\n\nTokens and source of this CachedText, the "
-     "memory that it takes, and its n_low."},
-    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
+    {"prefill_slice", prefill_slice, METH_NOARGS, "prefill_slice($self, /)\n--\n\n"},
+    {"round", SD_KEYWORDS(round_), "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\n"},
+    {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\n"},
+    {"admit", admit, METH_VARARGS, "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\n"},
+    {"check", check, METH_O, "check($self, settings, /)\n--\n\n"},
+    {"swap", swap, METH_VARARGS, "swap($self, corrections, draft, /)\n--\n\n"},
+    {"begin_with", begin_with, METH_VARARGS, "begin_with($self, sequence, text, /)\n--\n\n"},
+    {"cached_text", cached_text, METH_VARARGS, "cached_text($self, sequence, model=None, /)\n--\n\n"},
+    {"taps", taps, METH_VARARGS, "taps($self, sequence, model=None, /)\n--\n\n"},
+    {"cached_size", cached_size, METH_VARARGS, "cached_size($self, sequence, model=None, /)\n--\n\n"},
+    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\n"},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},
 #endif
     {0},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, "The rounds of one batch of sequences."},
-    {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, properties},
-    {Py_tp_new, PyType_GenericNew},
-    {0, NULL},
-};
-
-PyType_Spec sd_session_spec = {
-    .name = "specdec._core.Session",
-    .basicsize = sizeof(session_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
+const sd_kind sd_session_kind = {
+    .doc = "The rounds of one batch of sequences.",
+    .size = sizeof(sd_session_object),
+    .make = make,
+    .release = release,
+    .traverse = traverse,
+    .methods = methods,
+    .getters = properties,
 };

@@ -1,5 +1,4 @@
 /* Settings: how a sequence is decoded. They never change, so sequences may share them. */
-#include "fields.h"
 #include "module.h"
 #include "python_states.h"
 
@@ -8,14 +7,6 @@ typedef struct given {
     PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction, *model;
     const char *rule, *law;
 } given;
-
-/* Which drafters may draft: None, for all, or an integer with a bit for each. */
-static int drafters_from(PyObject* object, uint64_t* drafters) {
-    *drafters = SD_EVERY_DRAFTER;
-    if (object == Py_None) return 0;
-    *drafters = PyLong_AsUnsignedLongLong(object);
-    return *drafters == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
-}
 
 static int transform_from(sd_settings_object* self, PyObject* transform) {
     if (transform == Py_None) return 0;
@@ -32,7 +23,7 @@ static int transform_from(sd_settings_object* self, PyObject* transform) {
     return 0;
 }
 
-/* Everything of *g. Returns 0, or -1 with an exception; either way what is owned is the object's. */
+/* Everything of *g. Returns 0, or -1 with an exception. */
 static int fill(sd_settings_object* self, const given* g) {
     sd_settings* s = &self->settings;
     if (sd_sampling_from(g->sampling, "sampling", &self->sampling) < 0) return -1;
@@ -41,12 +32,8 @@ static int fill(sd_settings_object* self, const given* g) {
         if (sd_sampling_from(g->draft_sampling, "draft_sampling", &self->draft_sampling) < 0) return -1;
         s->draft_sampling = &self->draft_sampling;
     }
-    sd_status status = sd_rule_find(g->rule, &s->verify.rule);
-    if (status == SD_OK && g->law != NULL) status = sd_logprobs_find(g->law, &s->logprobs.of);
-    if (status != SD_OK) {
-        sd_raise(status);
-        return -1;
-    }
+    if (sd_passed(sd_rule_find(g->rule, &s->verify.rule)) < 0) return -1;
+    if (g->law != NULL && sd_passed(sd_logprobs_find(g->law, &s->logprobs.of)) < 0) return -1;
     if (transform_from(self, g->transform) < 0) return -1;
     int constrains = g->constraint == Py_None ? 0 : sd_has_states(g->constraint);
     if (constrains == 0 && g->constraint != Py_None)
@@ -59,113 +46,64 @@ static int fill(sd_settings_object* self, const given* g) {
     self->sampling.n_end_ids = self->draft_sampling.n_end_ids = s->n_stop_ids;
     s->prediction = self->prediction;
     if (g->model != Py_None) {
-        const sd_module_state* state = PyType_GetModuleState(Py_TYPE((PyObject*)self));
-        const sd_model_object* model = sd_model_from(state, g->model, "model");
+        const sd_model_object* model = sd_model_from(g->model, "model");
         if (model == NULL) return -1;
         self->model = Py_NewRef(g->model);
         s->model = model->model;
     }
-    return drafters_from(g->drafters, &s->drafters);
+    if (s->max_new_tokens < 1)
+        return sd_refuse("max_new_tokens is %d, expected at least 1", s->max_new_tokens);
+    /* which drafters may draft: None, for all, or an integer with a bit for each */
+    s->drafters = g->drafters == Py_None ? SD_EVERY_DRAFTER : PyLong_AsUnsignedLongLong(g->drafters);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
-static void release(sd_settings_object* self) {
-    sd_sampling_free(&self->sampling);
-    sd_sampling_free(&self->draft_sampling);
-    PyMem_Free(self->stop_ids);
-    PyMem_Free(self->prediction);
-    Py_CLEAR(self->transform);
-    Py_CLEAR(self->constraint);
-    Py_CLEAR(self->model);
-    self->stop_ids = self->prediction = NULL;
-    self->settings = (sd_settings){0};
-}
-
-static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    sd_settings_object* self = (sd_settings_object*)base;
-    if (sd_exclusive_enter_init(&self->exclusive, self->settings.max_new_tokens > 0, "Settings") < 0)
-        return -1;
-    sd_settings settings = {.gamma = SD_MAX_GAMMA, .verify.lenience = 1.0};
+static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
+    sd_settings_object* self = (sd_settings_object*)object;
+    sd_settings* s = &self->settings;
+    s->gamma = SD_MAX_GAMMA;
+    s->verify.lenience = 1.0;
     given g = {.transform = Py_None,
                .constraint = Py_None,
                .drafters = Py_None,
                .model = Py_None,
                .rule = "rejection"};
     const sd_field fields[] = {
-        {"max_new_tokens", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &settings.max_new_tokens},
-        {"sampling", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &g.sampling},
-        {"gamma", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.gamma},
-        {"rule", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &g.rule},
-        {"lenience", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &settings.verify.lenience},
-        {"draft_sampling", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.draft_sampling},
-        {"transform", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.transform},
-        {"constraint", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.constraint},
-        {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.stop_ids},
-        {"law", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &g.law},
-        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.logprobs.n_top},
-        {"drafters", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.drafters},
-        {"prediction", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.prediction},
-        {"model", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.model},
+        SD_INTEGER("max_new_tokens", &s->max_new_tokens),
+        SD_OBJECT("sampling", &g.sampling),
+        SD_OPTIONAL(INTEGER, "gamma", &s->gamma),
+        SD_OPTIONAL(WORD, "rule", &g.rule),
+        SD_OPTIONAL(REAL, "lenience", &s->verify.lenience),
+        SD_OPTIONAL(OBJECT, "draft_sampling", &g.draft_sampling),
+        SD_OPTIONAL(OBJECT, "transform", &g.transform),
+        SD_OPTIONAL(OBJECT, "constraint", &g.constraint),
+        SD_OPTIONAL(OBJECT, "stop_ids", &g.stop_ids),
+        SD_OPTIONAL(WORD, "law", &g.law),
+        SD_OPTIONAL(INTEGER, "n_top", &s->logprobs.n_top),
+        SD_OPTIONAL(OBJECT, "drafters", &g.drafters),
+        SD_OPTIONAL(OBJECT, "prediction", &g.prediction),
+        SD_OPTIONAL(OBJECT, "model", &g.model),
     };
-    PyObject* own = NULL;
-    int result = PyArg_ParseTuple(args, ":Settings") ? 0 : -1;
-    if (result == 0 && (own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) result = -1;
-    if (result == 0) result = SD_FIELDS_FROM(own, "Settings", fields);
-    if (result == 0) {
-        self->settings = settings;
-        self->settings.max_new_tokens = 0;
-        result = fill(self, &g);
-        if (result == 0) self->settings.max_new_tokens = settings.max_new_tokens;
-        if (result == 0 && settings.max_new_tokens < 1) {
-            sd_raise(
-                sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", settings.max_new_tokens));
-            result = -1;
-        }
-        if (result < 0) release(self);
-    }
+    if (!PyArg_ParseTuple(args, ":Settings")) return -1;
+    PyObject* own = kwargs ? PyDict_Copy(kwargs) : PyDict_New();
+    int result = own != NULL && SD_FIELDS_FROM(own, "Settings", fields) == 0 ? fill(self, &g) : -1;
     Py_XDECREF(own);
-    sd_exclusive_leave(&self->exclusive);
     return result;
 }
 
-static int traverse(PyObject* base, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(base));
-    Py_VISIT(((sd_settings_object*)base)->transform);
-    Py_VISIT(((sd_settings_object*)base)->constraint);
-    Py_VISIT(((sd_settings_object*)base)->model);
-    return 0;
-}
-
-static void dealloc(PyObject* base) {
-    PyTypeObject* type = Py_TYPE(base);
-    PyObject_GC_UnTrack(base);
-    release((sd_settings_object*)base);
-    type->tp_free(base);
-    Py_DECREF(type);
-}
-
-sd_settings_object* sd_settings_from(const sd_module_state* state, PyObject* object) {
+static void release(PyObject* object) {
     sd_settings_object* self = (sd_settings_object*)object;
-    if (!PyObject_TypeCheck(object, state->settings_type))
-        PyErr_Format(PyExc_TypeError, "settings: expected Settings, not %s", Py_TYPE(object)->tp_name);
-    else if (self->settings.max_new_tokens == 0)
-        PyErr_SetString(PyExc_ValueError, "settings: the Settings have not been initialised");
-    else
-        return self;
-    return NULL;
+    sd_sampling_free(&self->sampling);
+    sd_sampling_free(&self->draft_sampling);
+    PyMem_Free(self->stop_ids);
+    PyMem_Free(self->prediction);
 }
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, "How a sequence is decoded."},
-    {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_new, PyType_GenericNew},
-    {0, NULL},
-};
-
-PyType_Spec sd_settings_spec = {
-    .name = "specdec._core.Settings",
-    .basicsize = sizeof(sd_settings_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
+const sd_kind sd_settings_kind = {
+    .doc = "How a sequence is decoded.",
+    .size = sizeof(sd_settings_object),
+    .make = make,
+    .release = release,
+    .references = {offsetof(sd_settings_object, transform), offsetof(sd_settings_object, constraint),
+                   offsetof(sd_settings_object, model)},
 };

@@ -1,8 +1,7 @@
-#include "slot_round.h"
-
+/* SlotRound: what a round did in one slot, a named tuple with the Round of specdec.trace. */
 #include <string.h>
 
-#include "convert.h"
+#include "session_arguments.h"
 #include "testing.h"
 
 static PyStructSequence_Field fields[] = {
@@ -36,47 +35,15 @@ int sd_slot_round_begin(sd_module_state* state) {
     return state->round_class ? 0 : -1;
 }
 
-static PyObject* ints(const int32_t* values, int n) {
-    PyObject* tuple = PyTuple_New(n);
-    for (int i = 0; tuple != NULL && i < n; i++) {
-        PyObject* item = PyLong_FromLong(values[i]);
-        if (item == NULL)
-            Py_CLEAR(tuple);
-        else
-            PyTuple_SET_ITEM(tuple, i, item);
-    }
-    return tuple;
-}
-
-static PyObject* floats(const double* values, int n) {
-    PyObject* tuple = PyTuple_New(n);
-    for (int i = 0; tuple != NULL && i < n; i++) {
-        PyObject* item = PyFloat_FromDouble(values[i]);
-        if (item == NULL)
-            Py_CLEAR(tuple);
-        else
-            PyTuple_SET_ITEM(tuple, i, item);
-    }
-    return tuple;
-}
-
 /* How many new tokens a round has: those of the accepted path, then the target's own. */
 static int count_new(const sd_record* record) {
     return record->status == SD_OK ? record->verdict.n_path + 1 : 0;
 }
 
-static PyObject* new_tokens(const sd_record* record) {
+static PyObject* new_token(const void* of, int i) {
+    const sd_record* record = of;
     const sd_verdict* v = &record->verdict;
-    int n = count_new(record);
-    PyObject* tuple = PyTuple_New(n);
-    for (int i = 0; tuple != NULL && i < n; i++) {
-        PyObject* item = PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
-        if (item == NULL)
-            Py_CLEAR(tuple);
-        else
-            PyTuple_SET_ITEM(tuple, i, item);
-    }
-    return tuple;
+    return PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
 }
 
 static PyObject* new_round(const sd_module_state* state, const sd_record* record, int index) {
@@ -84,12 +51,12 @@ static PyObject* new_round(const sd_module_state* state, const sd_record* record
     int n_drafted = record->tree.n_nodes - 1;
     PyObject* values[] = {
         PyLong_FromLong(index),
-        ints(record->tree.tokens + 1, n_drafted),
-        ints(record->tree.parents + 1, n_drafted),
-        ints(v->path, v->n_path),
-        new_tokens(record),
+        sd_tuple_of_ints(record->tree.tokens + 1, n_drafted),
+        sd_tuple_of_ints(record->tree.parents + 1, n_drafted),
+        sd_tuple_of_ints(v->path, v->n_path),
+        sd_tuple_from(sd_list_of(count_new(record), new_token, record)),
         PyLong_FromLong(count_new(record)),
-        floats(v->betas, v->n_betas),
+        sd_tuple_of_floats(v->betas, v->n_betas),
         PyFloat_FromDouble(record->draft_s),
         PyFloat_FromDouble(record->verify_s),
         PyFloat_FromDouble(record->other_s),
@@ -121,22 +88,14 @@ static PyObject* new_logits(const sd_slot_round_source* source) {
     return array;
 }
 
-/* A new NumPy array with a copy of values [n, n_cols] (n_cols < 0: [n]), of `size` bytes each. */
-static PyObject* copied(const char* dtype, const void* values, size_t size, Py_ssize_t n, Py_ssize_t n_cols) {
-    void* out;
-    PyObject* array = sd_new_array(dtype, n, n_cols, &out);
-    if (array != NULL) memcpy(out, values, size * (size_t)n * (size_t)(n_cols < 0 ? 1 : n_cols));
-    return array;
-}
-
 static PyObject* new_logprobs(const sd_record* record) {
     const sd_logprobs_options* o = &record->settings->logprobs;
     int n = count_new(record);
     if (n == 0 || o->of == SD_LOGPROBS_NONE) return Py_NewRef(Py_None);
     const sd_logprobs* found = &record->logprobs;
-    PyObject* log_probs = copied("float64", found->log_probs, sizeof *found->log_probs, n, -1);
-    PyObject* top = log_probs ? copied("int32", found->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
-    PyObject* of_top = top ? copied("float64", found->top_log_probs, sizeof(double), n, o->n_top) : NULL;
+    PyObject* log_probs = sd_array_of("float64", found->log_probs, sizeof *found->log_probs, n, -1);
+    PyObject* top = log_probs ? sd_array_of("int32", found->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
+    PyObject* of_top = top ? sd_array_of("float64", found->top_log_probs, sizeof(double), n, o->n_top) : NULL;
     PyObject* tuple = of_top ? PyTuple_Pack(3, log_probs, top, of_top) : NULL;
     Py_XDECREF(log_probs);
     Py_XDECREF(top);
@@ -146,7 +105,7 @@ static PyObject* new_logprobs(const sd_record* record) {
 
 static PyObject* origins_of(const sd_record* record) {
     if (record->settings->n_prediction == 0) return Py_NewRef(Py_None);
-    return ints(record->origins + 1, record->tree.n_nodes - 1);
+    return sd_tuple_of_ints(record->origins + 1, record->tree.n_nodes - 1);
 }
 
 static PyObject* drafts_of(const sd_slot_round_source* source) {
@@ -161,22 +120,15 @@ PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_so
     const sd_record* record = source->record;
     PyObject* tuple = PyStructSequence_New(state->slot_round_type);
     if (tuple == NULL) return NULL;
-    PyObject *round = NULL, *logits = NULL, *logprobs = NULL, *origins = NULL, *drafts = NULL;
-    PyObject *slot = PyLong_FromLong(record->sequence),
-             *n_rows = slot ? PyLong_FromLong(record->n_rows) : NULL;
+    PyObject *parts[N_FIELDS] = {0}, *error = source->error ? source->error : Py_None;
     /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete = n_rows != NULL && (round = new_round(state, record, source->index)) != NULL &&
-                   (logits = new_logits(source)) != NULL && (logprobs = new_logprobs(record)) != NULL &&
-                   (origins = origins_of(record)) != NULL && (drafts = drafts_of(source)) != NULL;
-    PyObject* parts[N_FIELDS] = {slot,
-                                 round,
-                                 Py_NewRef(source->error ? source->error : Py_None),
-                                 PyBool_FromLong(record->complete),
-                                 n_rows,
-                                 logits,
-                                 logprobs,
-                                 origins,
-                                 drafts};
+    int complete = (parts[0] = PyLong_FromLong(record->sequence)) != NULL &&
+                   (parts[1] = new_round(state, record, source->index)) != NULL &&
+                   (parts[2] = Py_NewRef(error)) != NULL &&
+                   (parts[3] = PyBool_FromLong(record->complete)) != NULL &&
+                   (parts[4] = PyLong_FromLong(record->n_rows)) != NULL &&
+                   (parts[5] = new_logits(source)) != NULL && (parts[6] = new_logprobs(record)) != NULL &&
+                   (parts[7] = origins_of(record)) != NULL && (parts[8] = drafts_of(source)) != NULL;
     for (int i = 0; i < N_FIELDS; i++) PyStructSequence_SetItem(tuple, i, parts[i]);
     if (!complete)
         Py_CLEAR(tuple);

@@ -3,39 +3,17 @@
 
 #include "module.h"
 
-static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
+static sd_suffix_memory* memory_of(PyObject* self) { return &((sd_suffix_tree_object*)self)->memory; }
+
+static int make(PyObject* self, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"max_tokens", "depth", NULL};
-    sd_suffix_tree_object* self = (sd_suffix_tree_object*)object;
     int max_tokens, depth;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ii", names, &max_tokens, &depth)) return -1;
-    if (sd_exclusive_enter_init(&self->exclusive, self->memory.tree != NULL, "SuffixTree") < 0) return -1;
-    sd_status status = sd_suffix_memory_create(&self->memory, max_tokens, depth);
-    sd_exclusive_leave(&self->exclusive);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    return sd_passed(sd_suffix_memory_create(memory_of(self), max_tokens, depth));
 }
 
-static void dealloc(PyObject* object) {
-    PyTypeObject* type = Py_TYPE(object);
-    sd_suffix_tree_object* self = (sd_suffix_tree_object*)object;
-    if (self->memory.tree != NULL) sd_suffix_memory_free(&self->memory);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-sd_suffix_tree_object* sd_suffix_tree_from(const sd_module_state* state, PyObject* object, const char* name) {
-    sd_suffix_tree_object* self = (sd_suffix_tree_object*)object;
-    if (!PyObject_TypeCheck(object, state->suffix_tree_type))
-        PyErr_Format(PyExc_TypeError, "%s: expected a SuffixTree, not %s", name, Py_TYPE(object)->tp_name);
-    else if (self->memory.tree == NULL)
-        PyErr_Format(PyExc_ValueError, "%s: the SuffixTree has not been initialised", name);
-    else
-        return self;
-    return NULL;
-}
-
-static sd_suffix_tree_object* initialised(PyObject* object) {
-    return sd_suffix_tree_from(PyType_GetModuleState(Py_TYPE(object)), object, "self");
+static void release(PyObject* self) {
+    if (memory_of(self)->tree != NULL) sd_suffix_memory_free(memory_of(self));
 }
 
 /* Are they texts of tokens [n_tokens]? Returns 0, or -1 with an exception. */
@@ -60,46 +38,35 @@ static int check_texts(const sd_suffix_texts* texts, Py_ssize_t n_tokens, int n_
 }
 
 static PyObject* add(PyObject* object, PyObject* args) {
-    sd_suffix_tree_object* self = initialised(object);
+    sd_suffix_tree_object* self = (sd_suffix_tree_object*)object;
     PyObject *tokens, *lengths, *n_before, *result = NULL;
     int32_t *length = NULL, *before = NULL;
     int n, n_with;
-    if (self == NULL || !PyArg_ParseTuple(args, "OOO", &tokens, &lengths, &n_before)) return NULL;
     Py_buffer view;
+    if (!PyArg_ParseTuple(args, "OOO", &tokens, &lengths, &n_before)) return NULL;
     if (sd_view(tokens, "tokens", 'i', 1, &view) < 0) return NULL;
-    if (sd_ids_from(lengths, "lengths", &length, &n) < 0 ||
-        sd_ids_from(n_before, "n_before", &before, &n_with) < 0)
-        goto fail;
-    const sd_suffix_texts texts = {view.buf, length, before, n};
-    if (check_texts(&texts, view.shape[0], n_with) < 0) goto fail;
-    if (sd_exclusive_enter(&self->exclusive, 1, "SuffixTree", "there") < 0) goto fail;
-    sd_gil_release(&self->exclusive.saved_thread);
-    sd_status status = sd_suffix_memory_add(&self->memory, &texts);
-    sd_gil_take(&self->exclusive.saved_thread);
-    sd_exclusive_leave(&self->exclusive);
-    result = status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
-fail:
+    if (sd_ids_from(lengths, "lengths", &length, &n) == 0 &&
+        sd_ids_from(n_before, "n_before", &before, &n_with) == 0) {
+        const sd_suffix_texts texts = {view.buf, length, before, n};
+        if (check_texts(&texts, view.shape[0], n_with) == 0 &&
+            sd_exclusive_enter(&self->exclusive, 1, "SuffixTree", "there") == 0) {
+            sd_status status;
+            SD_WITHOUT_GIL(status = sd_suffix_memory_add(&self->memory, &texts));
+            sd_exclusive_leave(&self->exclusive);
+            result = sd_none_if(status);
+        }
+    }
     PyMem_Free(before);
     PyMem_Free(length);
     PyBuffer_Release(&view);
     return result;
 }
 
-/* The tree of this moment, to be given back; NULL with an exception. */
-static sd_suffix_tree* tree_of(PyObject* object) {
-    sd_suffix_tree_object* self = initialised(object);
-    return self == NULL ? NULL : sd_suffix_memory_tree(&self->memory);
-}
-
-static PyObject* find(PyObject* object, PyObject* argument) {
+static PyObject* find(PyObject* self, PyObject* argument) {
     int32_t* ids;
     int n;
-    sd_suffix_tree* tree = tree_of(object);
-    if (tree == NULL) return NULL;
-    if (sd_ids_from(argument, "ids", &ids, &n) < 0) {
-        sd_suffix_tree_release(tree);
-        return NULL;
-    }
+    if (sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
+    sd_suffix_tree* tree = sd_suffix_memory_tree(memory_of(self));
     sd_suffix_range range = {0};
     if (n > 0) range = sd_suffix_order_find(&tree->order, tree->tokens, (sd_suffix){ids + n - 1, n});
     PyMem_Free(ids);
@@ -126,10 +93,8 @@ static PyObject* arrays_of(const sd_suffix_tree* t) {
     return result;
 }
 
-static PyObject* texts(PyObject* object, PyObject* ignored) {
-    (void)ignored;
-    sd_suffix_tree* tree = tree_of(object);
-    if (tree == NULL) return NULL;
+static PyObject* texts(PyObject* self, PyObject* ignored) {
+    sd_suffix_tree* tree = sd_suffix_memory_tree(memory_of(self));
     PyObject* result = arrays_of(tree);
     sd_suffix_tree_release(tree);
     return result;
@@ -138,9 +103,8 @@ static PyObject* texts(PyObject* object, PyObject* ignored) {
 /* Numbers that the tree of this moment says of itself. */
 enum { N_TOKENS, N_TEXTS, N_BYTES, MAX_TOKEN };
 
-static PyObject* get_number(PyObject* object, void* which) {
-    sd_suffix_tree* t = tree_of(object);
-    if (t == NULL) return NULL;
+static PyObject* get_number(PyObject* self, void* which) {
+    sd_suffix_tree* t = sd_suffix_memory_tree(memory_of(self));
     const size_t numbers[] = {[N_TOKENS] = (size_t)t->n_tokens,
                               [N_TEXTS] = (size_t)t->n_texts,
                               [N_BYTES] = t->arena.size,
@@ -150,12 +114,9 @@ static PyObject* get_number(PyObject* object, void* which) {
 }
 
 static PyMethodDef methods[] = {
-    {"add", add, METH_VARARGS,
-     "add($self, tokens, lengths, n_before, /)\n--\n\nAdd texts, one behind the other in tokens."},
-    {"find", find, METH_O,
-     "find($self, ids, /)\n--\n\nThe longest suffix of ids that an output's token follows: (length, how "
-     "often)."},
-    {"texts", texts, METH_NOARGS, "texts($self, /)\n--\n\nThe texts, the oldest first, as `add` takes them."},
+    {"add", add, METH_VARARGS, "add($self, tokens, lengths, n_before, /)\n--\n\n"},
+    {"find", find, METH_O, "find($self, ids, /)\n--\n\n"},
+    {"texts", texts, METH_NOARGS, "texts($self, /)\n--\n\n"},
     {0},
 };
 
@@ -167,19 +128,11 @@ static PyGetSetDef properties[] = {
     {0},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc, "SuffixTree(max_tokens, depth)\n--\n\nA suffix tree of past outputs that can be added to."},
-    {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, properties},
-    {Py_tp_new, PyType_GenericNew},
-    {0, NULL},
-};
-
-PyType_Spec sd_suffix_tree_spec = {
-    .name = "specdec._core.SuffixTree",
-    .basicsize = sizeof(sd_suffix_tree_object),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
+const sd_kind sd_suffix_tree_kind = {
+    .doc = "SuffixTree(max_tokens, depth)\n--\n\n",
+    .size = sizeof(sd_suffix_tree_object),
+    .make = make,
+    .release = release,
+    .methods = methods,
+    .getters = properties,
 };

@@ -1,5 +1,4 @@
-#include "tensor_arguments.h"
-
+/* Tensors that Python hands over: (name, array, format) tuples. */
 #include <limits.h>
 #include <string.h>
 
@@ -120,13 +119,9 @@ static int set_tensor(PyObject* item, sd_tensor_setter set, void* weights, int n
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
     sd_status status;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    status = set(weights, name, &source, shape[0], shape[1], n_threads);
-    sd_gil_take(&saved_thread);
+    SD_WITHOUT_GIL(status = set(weights, name, &source, shape[0], shape[1], n_threads));
     PyBuffer_Release(&view);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    return sd_passed(status);
 }
 
 int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads) {
@@ -156,6 +151,5 @@ int sd_draft_tokens_from(PyObject* argument, int n_draft, int32_t** tokens) {
     if (sd_optional_ids_from(argument, "tokens", tokens, &n) < 0) return -1;
     if (*tokens == NULL || n == n_draft) return 0;
     PyMem_Free(*tokens);
-    sd_raise(sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, n_draft));
-    return -1;
+    return sd_passed(sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, n_draft));
 }

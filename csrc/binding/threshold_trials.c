@@ -1,6 +1,5 @@
 /* Thresholds as Python sees them, and the times by which they are chosen. */
 #include "clock.h"
-#include "fields.h"
 #include "kernels.h"
 #include "module.h"
 
@@ -17,13 +16,9 @@ static PyObject* dict_of(const sd_thresholds* thresholds) {
     return dict;
 }
 
-PyObject* sd_used_thresholds(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return dict_of(&sd_thresholds_used);
-}
+PyObject* sd_used_thresholds(PyObject* module, PyObject* ignored) { return dict_of(&sd_thresholds_used); }
 
 PyObject* sd_own_thresholds(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
     return dict_of(&sd_kernels_get()->thresholds);
 }
 
@@ -39,7 +34,6 @@ static int read_values(PyObject* list, const char* name, int* to) {
 }
 
 PyObject* sd_set_thresholds(PyObject* module, PyObject* argument) {
-    (void)module;
     PyObject* lists[SD_N_THRESHOLDS];
     sd_field fields[SD_N_THRESHOLDS];
     for (int i = 0; i < SD_N_THRESHOLDS; i++)
@@ -54,12 +48,10 @@ PyObject* sd_set_thresholds(PyObject* module, PyObject* argument) {
             read_values(lists[i], fields[i].name, sd_threshold_values(&thresholds, &sd_threshold_fields[i]));
     Py_XDECREF(dict);
     if (read < 0) return NULL;
-    sd_status status = sd_thresholds_set(&thresholds);
-    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+    return sd_none_if(sd_thresholds_set(&thresholds));
 }
 
 PyObject* sd_processor(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
     char name[SD_PROCESSOR_NAME];
     sd_processor_name(name);
     return PyUnicode_DecodeLatin1(name, (Py_ssize_t)strlen(name), NULL);
@@ -71,13 +63,10 @@ static sd_status time_panels(sd_format format, int n_rows, int n_in, const char*
     sd_arena arena = {0};
     float *row, *y;
     void* prepared;
-    sd_status status = SD_OK;
-    for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
-        row = sd_arena_take(&arena, (size_t)n_in, sizeof *row);
-        y = sd_arena_take(&arena, (size_t)n_rows * SD_PANEL, sizeof *y);
-        prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in));
-        if (pass == 0) status = sd_arena_commit(&arena);
-    }
+    sd_status status = SD_ARENA_BUILD(
+        &arena, (row = sd_arena_take(&arena, (size_t)n_in, sizeof *row),
+                 y = sd_arena_take(&arena, (size_t)n_rows * SD_PANEL, sizeof *y),
+                 prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in))));
     if (status == SD_OK) {
         const sd_kernels* k = sd_kernels_get();
         for (int i = 0; i < n_in; i++) row[i] = 1.0f;
@@ -92,38 +81,28 @@ static sd_status time_panels(sd_format format, int n_rows, int n_in, const char*
     return status;
 }
 
+static PyObject* format_name(const void* ignored, int format) {
+    return PyUnicode_FromString(sd_format_names[format]);
+}
+
 PyObject* sd_panel_formats(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    PyObject* names = PyTuple_New(SD_N_FORMATS);
-    for (int f = 0; names != NULL && f < SD_N_FORMATS; f++) {
-        PyObject* name = PyUnicode_FromString(sd_format_names[f]);
-        if (name == NULL)
-            Py_CLEAR(names);
-        else
-            PyTuple_SET_ITEM(names, f, name);
-    }
-    return names;
+    return sd_tuple_from(sd_list_of(SD_N_FORMATS, format_name, NULL));
 }
 
 /* Any format of panels by its name. Returns 0, or -1 with an exception. */
 static int panel_format_from(const char* name, sd_format* format) {
-    for (int f = 0; f < SD_N_FORMATS; f++) {
-        if (strcmp(sd_format_names[f], name) != 0) continue;
-        *format = f;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "dtype is \"%s\", expected one of specdec._core.panel_formats()", name);
-    return -1;
+    for (*format = 0; *format < SD_N_FORMATS; ++*format)
+        if (strcmp(sd_format_names[*format], name) == 0) return 0;
+    return sd_refuse("dtype is \"%s\", expected one of specdec._core.panel_formats()", name);
 }
 
 PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"panels", "dtype", "n_rows", "n_in", "near", NULL};
-    (void)module;
     Py_buffer panels;
     PyObject* argument;
     const char* dtype;
     int n_rows, n_in, near;
-    sd_format format;
+    sd_format format = SD_FORMAT_F32;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$siip", names, &argument, &dtype, &n_rows, &n_in, &near))
         return NULL;
     if (panel_format_from(dtype, &format) < 0) return NULL;
@@ -133,10 +112,8 @@ PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (sd_view(argument, "panels", 'f', 1, &panels) < 0) return NULL;
     size_t n_panels = (size_t)panels.len / sd_panel_bytes(format, (size_t)n_in);
     double seconds = 0.0;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    sd_status status = time_panels(format, n_rows, n_in, panels.buf, n_panels, near, &seconds);
-    sd_gil_take(&saved_thread);
+    sd_status status;
+    SD_WITHOUT_GIL(status = time_panels(format, n_rows, n_in, panels.buf, n_panels, near, &seconds));
     PyBuffer_Release(&panels);
     return status == SD_OK ? PyFloat_FromDouble(seconds) : sd_raise(status);
 }

@@ -10,16 +10,25 @@ enum { TARGET_STARTS, DRAFT_STARTS, DRAFT_OF, TARGET_OF, BYTE_TOKENS, FIRST, TAR
 static const char* const ARRAYS[SD_N_TRANSLATION_ARRAYS] = {
     "target_starts", "draft_starts", "draft_of", "target_of", "byte_tokens", "first", "target_first"};
 
+static PyObject* encoder_of(const sd_translation_object* self, sd_encoding what) {
+    return PyTuple_GET_ITEM(self->encoders, what);
+}
+
+static const sd_model* model_of(const sd_translation_object* self) {
+    return ((const sd_model_object*)self->model)->model;
+}
+
 /* What an encoder of Python's is called with. */
 static PyObject* call_encoder(const sd_translation_object* self, const sd_encodable* text) {
     if (text->what == SD_ENCODE_SOURCE) {
         PyObject* ids = sd_list_of_ints(text->source, text->n_source);
-        PyObject* made = ids ? PyObject_CallOneArg(self->encoders[SD_ENCODE_SOURCE], ids) : NULL;
+        PyObject* made = ids ? PyObject_CallOneArg(encoder_of(self, SD_ENCODE_SOURCE), ids) : NULL;
         Py_XDECREF(ids);
         return made;
     }
     int number = text->what == SD_ENCODE_FOR_DRAFT ? text->begins : text->begins ? -1 : text->n_before;
-    return PyObject_CallFunction(self->encoders[text->what], "s#i", text->text, (Py_ssize_t)text->n, number);
+    return PyObject_CallFunction(encoder_of(self, text->what), "s#i", text->text, (Py_ssize_t)text->n,
+                                 number);
 }
 
 /* Ids that an encoder has returned. Returns 0, or -1 with an exception. */
@@ -41,7 +50,7 @@ static sd_status encode(const sd_translation* translation, void* caller, const s
     const sd_translation_object* self =
         (const sd_translation_object*)(const void*)((const char*)translation -
                                                     offsetof(sd_translation_object, translation));
-    const sd_model* encoder = self->model->model->encoder;
+    const sd_model* encoder = model_of(self)->encoder;
     int n_vocab = text->what == SD_ENCODE_FOR_TARGET  ? translation->target.n
                   : text->what == SD_ENCODE_FOR_DRAFT ? translation->draft.n
                   : encoder                           ? encoder->config.n_vocab
@@ -65,9 +74,7 @@ static int check_starts(const Py_buffer* view, const char* name, Py_ssize_t n_by
     int right = n >= 1 && n < INT32_MAX && starts[0] == 0 && starts[n] == n_bytes;
     for (Py_ssize_t i = 0; i < n && right; i++) right = starts[i] <= starts[i + 1];
     if (right) return 0;
-    PyErr_Format(PyExc_ValueError, "%s: expected where each of the strings begins and the last one ends",
-                 name);
-    return -1;
+    return sd_refuse("%s: expected where each of the strings begins and the last one ends", name);
 }
 
 /* Is an array one of `n` ids below n_vocab, or -1? n < 0: of any number. Returns 0, or -1 with an
@@ -76,19 +83,15 @@ static int check_ids(const Py_buffer* view, const char* name, int n, int n_vocab
     const int32_t* ids = view->buf;
     int right = n < 0 || view->shape[0] == n;
     for (Py_ssize_t i = 0; i < view->shape[0] && right; i++) right = ids[i] >= -1 && ids[i] < n_vocab;
-    if (right) return 0;
-    PyErr_Format(PyExc_ValueError, "%s: expected ids below %d, or -1", name, n_vocab);
-    return -1;
+    return right ? 0 : sd_refuse("%s: expected ids below %d, or -1", name, n_vocab);
 }
 
 /* Are target_of and draft_of the same pairs? Returns how many they are, or -1 with an exception. */
 static int count_pairs(const sd_translation* t) {
     int n_pairs = 0;
     for (int i = 0; i < t->draft.n; i++)
-        if (t->target_of[i] >= 0 && t->draft_of[t->target_of[i]] != i) {
-            PyErr_SetString(PyExc_ValueError, "target_of: expected the pairs of draft_of");
-            return -1;
-        }
+        if (t->target_of[i] >= 0 && t->draft_of[t->target_of[i]] != i)
+            return sd_refuse("target_of: expected the pairs of draft_of");
     for (int i = 0; i < t->target.n; i++) n_pairs += t->draft_of[i] >= 0 && t->target_of[t->draft_of[i]] == i;
     return n_pairs;
 }
@@ -98,15 +101,13 @@ static int lay_out(sd_translation_object* self, int target_strips, int draft_str
     const Py_buffer* v = self->views;
     sd_translation* t = &self->translation;
     int n_target = (int)v[TARGET_STARTS].shape[0] - 1;
-    int n_draft = self->model->model->config.n_vocab;
-    if (check_starts(&v[TARGET_STARTS], ARRAYS[TARGET_STARTS], PyBytes_GET_SIZE(self->strings[0])) < 0 ||
-        check_starts(&v[DRAFT_STARTS], ARRAYS[DRAFT_STARTS], PyBytes_GET_SIZE(self->strings[1])) < 0)
+    int n_draft = model_of(self)->config.n_vocab;
+    PyObject *target = PyTuple_GET_ITEM(self->strings, 0), *draft = PyTuple_GET_ITEM(self->strings, 1);
+    if (check_starts(&v[TARGET_STARTS], ARRAYS[TARGET_STARTS], PyBytes_GET_SIZE(target)) < 0 ||
+        check_starts(&v[DRAFT_STARTS], ARRAYS[DRAFT_STARTS], PyBytes_GET_SIZE(draft)) < 0)
         return -1;
-    if (v[DRAFT_STARTS].shape[0] != n_draft + 1) {
-        PyErr_Format(PyExc_ValueError, "draft_starts: expected %d, one more than the draft's tokens",
-                     n_draft + 1);
-        return -1;
-    }
+    if (v[DRAFT_STARTS].shape[0] != n_draft + 1)
+        return sd_refuse("draft_starts: expected %d, one more than the draft's tokens", n_draft + 1);
     if (check_ids(&v[DRAFT_OF], ARRAYS[DRAFT_OF], n_target, n_draft) < 0 ||
         check_ids(&v[TARGET_OF], ARRAYS[TARGET_OF], n_draft, n_target) < 0 ||
         check_ids(&v[BYTE_TOKENS], ARRAYS[BYTE_TOKENS], 256, n_draft) < 0 ||
@@ -114,8 +115,8 @@ static int lay_out(sd_translation_object* self, int target_strips, int draft_str
         check_ids(&v[TARGET_FIRST], ARRAYS[TARGET_FIRST], -1, n_target) < 0)
         return -1;
     *t = (sd_translation){
-        .target = {PyBytes_AS_STRING(self->strings[0]), v[TARGET_STARTS].buf, n_target},
-        .draft = {PyBytes_AS_STRING(self->strings[1]), v[DRAFT_STARTS].buf, n_draft},
+        .target = {PyBytes_AS_STRING(target), v[TARGET_STARTS].buf, n_target},
+        .draft = {PyBytes_AS_STRING(draft), v[DRAFT_STARTS].buf, n_draft},
         .draft_of = v[DRAFT_OF].buf,
         .target_of = v[TARGET_OF].buf,
         .byte_tokens = v[BYTE_TOKENS].buf,
@@ -133,26 +134,20 @@ static int lay_out(sd_translation_object* self, int target_strips, int draft_str
     return self->n_pairs < 0 ? -1 : 0;
 }
 
-static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
+static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model",        "target_strings", "draft_strings", "arrays", "target_strips",
                             "draft_strips", "for_draft",      "for_target",    "source", NULL};
     sd_translation_object* self = (sd_translation_object*)object;
-    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(object));
-    PyObject *model, *strings[2], *arrays, *encoders[3];
-    int strips[2];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OSSO!ppOOO", names, &model, &strings[0], &strings[1],
-                                     &PyDict_Type, &arrays, &strips[0], &strips[1], &encoders[0],
-                                     &encoders[1], &encoders[2]))
+    PyObject *model, *target, *draft, *arrays, *for_draft, *for_target, *source;
+    int target_strips, draft_strips;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OSSO!ppOOO", names, &model, &target, &draft, &PyDict_Type,
+                                     &arrays, &target_strips, &draft_strips, &for_draft, &for_target,
+                                     &source) ||
+        sd_model_from(model, "draft") == NULL)
         return -1;
-    if (self->model != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a Translation cannot be initialised twice");
-        return -1;
-    }
-    sd_model_object* of = sd_model_from(state, model, "draft");
-    if (of == NULL) return -1;
-    self->model = (sd_model_object*)Py_NewRef((PyObject*)of);
-    for (int i = 0; i < 2; i++) self->strings[i] = Py_NewRef(strings[i]);
-    for (int i = 0; i < 3; i++) self->encoders[i] = Py_NewRef(encoders[i]);
+    self->model = Py_NewRef(model);
+    if ((self->strings = PyTuple_Pack(2, target, draft)) == NULL) return -1;
+    if ((self->encoders = PyTuple_Pack(3, for_draft, for_target, source)) == NULL) return -1;
     for (int i = 0; i < SD_N_TRANSLATION_ARRAYS; i++) {
         PyObject* array = PyDict_GetItemString(arrays, ARRAYS[i]);
         if (array == NULL) {
@@ -160,57 +155,20 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
             return -1;
         }
         if (sd_view(array, ARRAYS[i], 'i', 1, &self->views[i]) < 0) return -1;
-        self->n_views++;
     }
-    if (lay_out(self, strips[0], strips[1]) < 0) return -1;
-    self->ready = 1;
-    return 0;
+    return lay_out(self, target_strips, draft_strips);
 }
 
-static int traverse(PyObject* object, visitproc visit, void* arg) {
-    const sd_translation_object* self = (const sd_translation_object*)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT((PyObject*)self->model);
-    for (int i = 0; i < 3; i++) Py_VISIT(self->encoders[i]);
-    for (int i = 0; i < self->n_views; i++) Py_VISIT(self->views[i].obj);
-    return 0;
-}
-
-static void dealloc(PyObject* object) {
-    PyTypeObject* type = Py_TYPE(object);
-    sd_translation_object* self = (sd_translation_object*)object;
-    PyObject_GC_UnTrack(object);
-    for (int i = 0; i < self->n_views; i++) PyBuffer_Release(&self->views[i]);
-    for (int i = 0; i < 2; i++) Py_XDECREF(self->strings[i]);
-    for (int i = 0; i < 3; i++) Py_XDECREF(self->encoders[i]);
-    Py_XDECREF((PyObject*)self->model);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-sd_translation_object* sd_translation_from(const sd_module_state* state, PyObject* object, const char* name) {
-    sd_translation_object* self = (sd_translation_object*)object;
-    if (!PyObject_TypeCheck(object, state->translation_type))
-        PyErr_Format(PyExc_TypeError, "%s: expected a Translation, not %s", name, Py_TYPE(object)->tp_name);
-    else if (!self->ready)
-        PyErr_Format(PyExc_ValueError, "%s: the Translation has not been initialised", name);
-    else
-        return self;
-    return NULL;
-}
-
-/* Read texts, ids one after the other, as one text that changes. */
-static sd_status read_texts(const sd_translation* t, PyThreadState** caller, int32_t* const* texts,
-                            const int* lengths, int n_texts, sd_arena* arena, sd_reading* reading) {
+/* Read texts, one after the other, as one text that changes. */
+static sd_status read_texts(const sd_translation* t, PyThreadState** caller, const sd_sequences* texts,
+                            sd_arena* arena, sd_reading* reading) {
     int longest = 0, room = t->n_first;
-    for (int i = 0; i < n_texts; i++) {
-        int n = 0, n_bytes = 0;
-        for (int j = 0; j < lengths[i]; j++) {
-            sd_token_string(&t->target, texts[i][j], &n);
-            n_bytes += n + 1;
-        }
-        if (lengths[i] > longest) longest = lengths[i];
-        if (n_bytes + t->n_first > room) room = n_bytes + t->n_first;
+    for (int i = 0, begin = 0; i < texts->n; begin = texts->ends[i++]) {
+        int n = 0, n_bytes = t->n_first;
+        for (int j = begin; j < texts->ends[i]; j++, n_bytes += n + 1)
+            sd_token_string(&t->target, texts->tokens[j], &n);
+        if (texts->ends[i] - begin > longest) longest = texts->ends[i] - begin;
+        if (n_bytes > room) room = n_bytes;
     }
     char* piece;
     int32_t* ids;
@@ -221,67 +179,35 @@ static sd_status read_texts(const sd_translation* t, PyThreadState** caller, int
     reading->piece = piece;
     reading->ids = ids;
     sd_reading_begin(reading);
-    for (int i = 0; i < n_texts && status == SD_OK; i++)
-        status = sd_reading_follow(reading, texts[i], lengths[i]);
+    for (int i = 0, begin = 0; i < texts->n && status == SD_OK; begin = texts->ends[i++])
+        status = sd_reading_follow(reading, texts->tokens + begin, texts->ends[i] - begin);
     return status;
 }
 
-/* The texts of a tuple of ids, to be freed with PyMem_Free. Returns how many; fewer with an exception. */
-static int texts_from(PyObject* items, int32_t** texts, int* lengths) {
-    int n = 0;
-    while (n < PyTuple_GET_SIZE(items) &&
-           sd_ids_from(PyTuple_GET_ITEM(items, n), "ids", &texts[n], &lengths[n]) == 0)
-        n++;
-    return n;
-}
-
-/* What `read` gives for texts of a tuple, with room for as many. */
-static PyObject* read_items(const sd_translation* t, PyObject* items, int32_t** texts, int* lengths) {
-    int n_texts = texts_from(items, texts, lengths);
+static PyObject* read_ids(PyObject* self, PyObject* argument) {
+    const sd_translation* t = &((sd_translation_object*)self)->translation;
+    sd_sequences texts = {0};
     PyObject* result = NULL;
-    if (n_texts == PyTuple_GET_SIZE(items)) {
+    if (sd_sequences_from(argument, "texts", 0, &texts) == 0) {
         PyThreadState* saved_thread;
         sd_arena arena = {0};
         sd_reading reading;
-        sd_gil_release(&saved_thread);
-        sd_status status = read_texts(t, &saved_thread, texts, lengths, n_texts, &arena, &reading);
-        sd_gil_take(&saved_thread);
+        sd_status status;
+        SD_WITHOUT_GIL_AS(&saved_thread, status = read_texts(t, &saved_thread, &texts, &arena, &reading));
         result = status == SD_OK ? sd_list_of_ints(reading.tokens, reading.n) : sd_raise(status);
         sd_arena_free(&arena);
     }
-    for (int i = 0; i < n_texts; i++) PyMem_Free(texts[i]);
-    return result;
-}
-
-static PyObject* read_ids(PyObject* object, PyObject* argument) {
-    sd_translation_object* self = sd_translation_from(PyType_GetModuleState(Py_TYPE(object)), object, "self");
-    PyObject* items = self ? sd_items_from(argument, "texts: expected a sequence of token ids each") : NULL;
-    if (items == NULL) return NULL;
-    size_t room = (size_t)PyTuple_GET_SIZE(items) + 1;
-    int32_t** texts = PyMem_Calloc(room, sizeof *texts);
-    int* lengths = PyMem_Calloc(room, sizeof *lengths);
-    PyObject* result =
-        texts && lengths ? read_items(&self->translation, items, texts, lengths) : PyErr_NoMemory();
-    PyMem_Free(lengths);
-    PyMem_Free(texts);
-    Py_DECREF(items);
+    PyMem_Free(texts.tokens);
+    PyMem_Free(texts.ends);
     return result;
 }
 
 static PyMethodDef methods[] = {
-    {"read", read_ids, METH_O,
-     "read($self, texts, /)\n--\n\nThe draft's ids of the last of texts in the target's, read one after "
-     "the other."},
+    {"read", read_ids, METH_O, "read($self, texts, /)\n--\n\n"},
     {0},
 };
 
-static PyObject* get_n_shared(PyObject* object, void* closure) {
-    (void)closure;
-    return PyLong_FromLong(((sd_translation_object*)object)->n_pairs);
-}
-
 static PyObject* get_shares(PyObject* object, void* closure) {
-    (void)closure;
     sd_translation_object* self = (sd_translation_object*)object;
     long long n_rows = atomic_load_explicit(&self->n_rows, memory_order_relaxed),
               named = atomic_load_explicit(&self->named, memory_order_relaxed);
@@ -289,7 +215,6 @@ static PyObject* get_shares(PyObject* object, void* closure) {
 }
 
 static PyObject* get_encoded(PyObject* object, void* closure) {
-    (void)closure;
     sd_translation_object* self = (sd_translation_object*)object;
     long long n = atomic_load_explicit(&self->n_encoded, memory_order_relaxed),
               ns = atomic_load_explicit(&self->encoding_ns, memory_order_relaxed);
@@ -298,30 +223,27 @@ static PyObject* get_encoded(PyObject* object, void* closure) {
 
 static PyGetSetDef getters[] = {
     {"encoded", get_encoded, NULL, "Calls of tokenizers so far, and their seconds.", NULL},
-    {"n_shared", get_n_shared, NULL, "Tokens that both vocabularies have.", NULL},
     {"shares", get_shares, NULL,
      "Laws of the draft so far, and the sum of the shares that the target can name.", NULL},
     {0},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Translation(model, target_strings, draft_strings, arrays, target_strips, "
-     "draft_strips, for_draft, for_target, source)\n"
-     "--\n\n"
-     "A model of another vocabulary than its target's, and how the two understand each other."},
-    {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_traverse, traverse},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, getters},
-    {Py_tp_new, PyType_GenericNew},
-    {0, NULL},
+static PyMemberDef members[] = {
+    SD_MEMBER("n_shared", T_INT, sd_translation_object, n_pairs, "Tokens that both vocabularies have."),
+    {0},
 };
 
-PyType_Spec sd_translation_spec = {
-    .name = "specdec._core.Translation",
-    .basicsize = sizeof(sd_translation_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
+const sd_kind sd_translation_kind = {
+    .doc =
+        "Translation(model, target_strings, draft_strings, arrays, target_strips, draft_strips, for_draft, "
+        "for_target, source)\n--\n\n",
+    .size = sizeof(sd_translation_object),
+    .make = make,
+    .references = {offsetof(sd_translation_object, model), offsetof(sd_translation_object, strings),
+                   offsetof(sd_translation_object, encoders)},
+    .views = offsetof(sd_translation_object, views),
+    .n_views = SD_N_TRANSLATION_ARRAYS,
+    .methods = methods,
+    .getters = getters,
+    .members = members,
 };

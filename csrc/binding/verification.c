@@ -8,37 +8,43 @@
 /* What one call holds. */
 typedef struct call {
     Py_buffer target, draft, uniforms, order, noise; /* views; obj is NULL where there is none */
-    int32_t *tokens, *parents, *path, *nodes;
-    int32_t *target_points, *draft_points; /* [n] or NULL: the rows are probabilities */
+    int32_t *tokens, *parents;                       /* PyMem_Free, as the two below */
+    int32_t *target_points, *draft_points;           /* [n] or NULL: the rows are probabilities */
+    sd_arena arena;                                  /* owns the arrays below */
+    int32_t *path, *nodes, *depths;
     sd_distribution *target_rows, *drawn_from;
     double *betas, *residual;
-    const int32_t* depths; /* [n] in `nodes`, behind its scratch */
     int n, n_vocab;
 } call;
 
+static void lay_out(call* c) {
+    size_t n = (size_t)c->n;
+    c->path = sd_arena_take(&c->arena, n, sizeof *c->path);
+    c->nodes = sd_arena_take(&c->arena, 2 * n, sizeof *c->nodes);
+    c->depths = sd_arena_take(&c->arena, n, sizeof *c->depths);
+    c->target_rows = sd_arena_take(&c->arena, n, sizeof *c->target_rows);
+    c->drawn_from = sd_arena_take(&c->arena, n, sizeof *c->drawn_from);
+    c->betas = sd_arena_take(&c->arena, n, sizeof *c->betas);
+    c->residual = sd_arena_take(&c->arena, 2 * (size_t)c->n_vocab, sizeof *c->residual);
+}
+
 static void free_call(call* c) {
-    void* parts[] = {c->tokens,     c->parents, c->path,     c->nodes,         c->target_rows,
-                     c->drawn_from, c->betas,   c->residual, c->target_points, c->draft_points};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) PyMem_Free(parts[i]);
+    int32_t* ids[] = {c->tokens, c->parents, c->target_points, c->draft_points};
+    for (int i = 0; i < 4; i++) PyMem_Free(ids[i]);
     Py_buffer* views[] = {&c->target, &c->draft, &c->uniforms, &c->order, &c->noise};
-    for (int i = 0; i < 5; i++)
-        if (views[i]->obj) PyBuffer_Release(views[i]);
+    for (int i = 0; i < 5; i++) PyBuffer_Release(views[i]);
+    sd_arena_free(&c->arena);
 }
 
 /* Check the tree. */
 static int check_nodes(const call* c) {
     for (int i = 0; i < c->n; i++) {
         int root = i == 0;
-        if (root ? c->parents[0] != -1 : c->parents[i] < 0 || c->parents[i] >= i) {
-            PyErr_Format(PyExc_ValueError, "parents[%d] is %d, expected %s", i, (int)c->parents[i],
-                         root ? "-1" : "an earlier node");
-            return -1;
-        }
-        if (!root && (c->tokens[i] < 0 || c->tokens[i] >= c->n_vocab)) {
-            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d", i, (int)c->tokens[i],
-                         c->n_vocab - 1);
-            return -1;
-        }
+        if (root ? c->parents[0] != -1 : c->parents[i] < 0 || c->parents[i] >= i)
+            return sd_refuse("parents[%d] is %d, expected %s", i, (int)c->parents[i],
+                             root ? "-1" : "an earlier node");
+        if (!root && (c->tokens[i] < 0 || c->tokens[i] >= c->n_vocab))
+            return sd_refuse("tokens[%d] is %d, expected 0 to %d", i, (int)c->tokens[i], c->n_vocab - 1);
     }
     return 0;
 }
@@ -59,9 +65,7 @@ static int take_points(call* c, PyObject* points) {
     for (int i = 0; i < c->n && !wrong; i++)
         wrong = c->target_points[i] < -1 || c->target_points[i] >= c->n_vocab || c->draft_points[i] < -1 ||
                 c->draft_points[i] >= c->n_vocab;
-    if (!wrong) return 0;
-    PyErr_SetString(PyExc_ValueError, "points: expected two lists [n] of tokens, -1 for rows of weights");
-    return -1;
+    return wrong ? sd_refuse("points: expected two lists [n] of tokens, -1 for rows of weights") : 0;
 }
 
 /* A row as a distribution: of probabilities, or with `points` of weights, or a point mass. */
@@ -84,38 +88,22 @@ static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order
     c->n_vocab = (int)c->target.shape[1];
     if (n < 1 || n_parents != n || c->n_vocab < 1 || c->target.shape[0] != n || c->draft.shape[0] != n ||
         c->draft.shape[1] != c->n_vocab || c->uniforms.shape[0] != n + 1 ||
-        (c->order.obj && c->order.shape[0] != n)) {
-        PyErr_SetString(PyExc_ValueError,
-                        "expected tokens, parents and order [n], target_probs and draft_probs [n, n_vocab], "
-                        "uniforms [n + 1]");
-        return -1;
-    }
+        (c->order.obj && c->order.shape[0] != n))
+        return sd_refuse(
+            "expected tokens, parents and order [n], target_probs and draft_probs [n, n_vocab], "
+            "uniforms [n + 1]");
     if (check_nodes(c) < 0 || take_points(c, points) < 0) return -1;
-    size_t count = (size_t)n;
-    c->path = PyMem_Calloc(count, sizeof *c->path);
-    c->nodes = PyMem_Calloc(3 * count, sizeof *c->nodes);
-    c->target_rows = PyMem_Calloc(count, sizeof *c->target_rows);
-    c->drawn_from = PyMem_Calloc(count, sizeof *c->drawn_from);
-    c->betas = PyMem_Calloc(count, sizeof *c->betas);
-    c->residual = PyMem_Calloc(2 * (size_t)c->n_vocab, sizeof *c->residual);
-    if (!c->path || !c->nodes || !c->target_rows || !c->drawn_from || !c->betas || !c->residual) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    int32_t *depths = c->nodes + 2 * n, deepest = 0;
+    if (sd_passed(SD_ARENA_BUILD(&c->arena, lay_out(c))) < 0) return -1;
+    int32_t deepest = 0;
     for (int i = 0; i < n; i++) {
         ptrdiff_t row = (ptrdiff_t)i * c->n_vocab;
         c->target_rows[i] = row_of((double*)c->target.buf + row, c->n_vocab, c->target_points, i);
         if (i > 0) c->drawn_from[i] = row_of((double*)c->draft.buf + row, c->n_vocab, c->draft_points, i);
-        depths[i] = i == 0 ? 0 : depths[c->parents[i]] + 1;
-        deepest = depths[i] > deepest ? depths[i] : deepest;
+        c->depths[i] = i == 0 ? 0 : c->depths[c->parents[i]] + 1;
+        deepest = c->depths[i] > deepest ? c->depths[i] : deepest;
     }
-    c->depths = depths;
-    if (c->noise.obj && (c->noise.shape[0] <= deepest || c->noise.shape[1] != c->n_vocab)) {
-        PyErr_Format(PyExc_ValueError, "noise: expected at least %d rows of %d", (int)deepest + 1,
-                     c->n_vocab);
-        return -1;
-    }
+    if (c->noise.obj && (c->noise.shape[0] <= deepest || c->noise.shape[1] != c->n_vocab))
+        return sd_refuse("noise: expected at least %d rows of %d", (int)deepest + 1, c->n_vocab);
     return 0;
 }
 
@@ -139,13 +127,10 @@ static int check_rule(const call* c, const char* name, double lenience, sd_rule*
         status = sd_rule_check_trees(*rule, sd_tree_is_chain(&tree) ? SD_TREE_CHAINS : SD_TREE_DRAWS, "rule");
     if (status == SD_OK && *rule == SD_RULE_COUPLED && c->noise.obj == NULL)
         status = sd_fail(SD_ERR_VALUE, "the rule 'coupled' needs noise");
-    if (status == SD_OK) return 0;
-    sd_raise(status);
-    return -1;
+    return sd_passed(status);
 }
 
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
     static char* names[] = {"tokens",   "parents", "target_probs", "draft_probs", "uniforms", "rule",
                             "lenience", "order",   "noise",        "points",      NULL};
     PyObject *tokens, *parents, *target, *draft, *uniforms, *order = Py_None, *noise = Py_None,
@@ -176,11 +161,8 @@ PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
                                    .nodes = c.nodes};
     sd_verdict v = {.path = c.path, .betas = c.betas};
     sd_verify(&input, &v); /* cannot fail: all distributions are there */
-    PyObject* path = sd_list_of_ints(v.path, v.n_path);
-    PyObject* betas = path ? sd_list_of_floats(v.betas, v.n_betas) : NULL;
-    if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
-    Py_XDECREF(path);
-    Py_XDECREF(betas);
+    result = Py_BuildValue("NiN", sd_list_of_ints(v.path, v.n_path), (int)v.token,
+                           sd_list_of_floats(v.betas, v.n_betas));
 end:
     free_call(&c);
     return result;

@@ -1,6 +1,7 @@
-#include "watched.h"
-
+/* Drafts that are watched: made from their description, and given another draft within between rounds. */
 #include "watched_drafter.h"
+
+#include "drafters.h"
 
 /* Where the dict of a watched drafter's arguments keeps those of the drafters within: they go with the
  * draft. */
@@ -18,42 +19,31 @@ static int make_inner(PyObject* description, const sd_drafter_context* c, sd_dra
     return -1;
 }
 
-int sd_make_watched(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    PyObject *description, *argument, *within;
-    const sd_field fields[] = {{"draft", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &description},
-                               {"corrections", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &argument}};
-    if (SD_FIELDS_FROM(arguments, "watched", fields) < 0) return -1;
-    sd_corrections_object* corrections = sd_corrections_from(c->state, argument);
-    if (corrections == NULL) return -1;
+int sd_make_watched(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject* within;
+    sd_corrections_object* corrections = sd_corrections_from(a->corrections, "corrections");
     sd_drafter* inner;
-    if (make_inner(description, c, &inner, &within) < 0) return -1;
+    if (corrections == NULL || make_inner(a->draft, c, &inner, &within) < 0) return -1;
     int n_hidden = corrections->ring.shape.n_hidden, n = inner->taps.n * c->target->config.d_model;
-    int result = PyDict_SetItemString(arguments, WITHIN, within);
+    int result = PyDict_SetItemString(a->dict, WITHIN, within);
     Py_DECREF(within); /* the dict has it */
-    if (result == 0 && n_hidden != 0 && n_hidden != n) {
-        PyErr_Format(PyExc_ValueError,
-                     "watched: n_hidden of the corrections is %d, expected 0, or %d, what the draft reads",
-                     n_hidden, n);
-        result = -1;
-    }
+    if (result == 0 && n_hidden != 0 && n_hidden != n)
+        result =
+            sd_refuse("watched: n_hidden of the corrections is %d, expected 0, or %d, what the draft reads",
+                      n_hidden, n);
     if (result < 0) {
         inner->free(inner);
         return -1;
     }
-    const sd_watched_options options = {&corrections->ring, arguments};
-    sd_status status = sd_watched_drafter_create(&c->drafting, &options, inner, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    const sd_watched_options options = {&corrections->ring, a->dict};
+    return sd_passed(sd_watched_drafter_create(&c->drafting, &options, inner, drafter));
 }
 
 int sd_swap_watched(sd_session* session, const sd_drafter_context* context,
                     const sd_corrections_object* corrections, PyObject* description) {
     sd_drafter *inner, *drafter = sd_session_drafter(session);
     if (drafter != NULL) drafter = sd_watched_drafter_find(drafter, &corrections->ring);
-    if (drafter == NULL) {
-        PyErr_SetString(PyExc_ValueError, "swap: no draft of the session is watched with these corrections");
-        return -1;
-    }
+    if (drafter == NULL) return sd_refuse("swap: no draft of the session is watched with these corrections");
     PyObject *owner = sd_watched_drafter_owner(drafter), *within;
     sd_drafter_context c = *context;
     c.drafting = *sd_watched_drafter_drafting(drafter);

@@ -9,6 +9,31 @@
  * appended to those of the call. */
 sd_status sd_round_run(sd_session* session);
 
+/* ------------------------------------------------------------- of the round itself (round_records.c) */
+
+/* Find the rows of all trees of the round, as what the target is run on. */
+void sd_round_fill_branches(sd_session* session);
+
+/* Show the drafter the target's logits after its draft tokens for sequence i. */
+sd_status sd_round_observe(const sd_session* session, int i);
+
+/* Tree and logits of a record, to be verified. */
+sd_verification sd_round_verification(sd_session* session, const sd_record* record);
+
+/* Is a failure confined to one sequence: its settings, its numbers, a function of the caller's? */
+static inline int sd_failure_is_own(sd_status status) {
+    return status == SD_ERR_CALLBACK || status == SD_ERR_SETTING || status == SD_ERR_OVERFLOW;
+}
+
+/* End sequence i, which has failed; its text stays as it was, and the others go on. */
+sd_status sd_round_end_by(sd_session* session, int i, sd_status status);
+
+/* Seconds of sd_now at which the parts of a round begin and end; and what the round took, for its records. */
+typedef struct sd_round_times {
+    double begun, drafted, verified, ended;
+} sd_round_times;
+void sd_round_note(sd_session* session, const sd_round_times* times);
+
 /* ---------------------------------------------------------------- before_draft (session_rounds.c) */
 
 /* gamma="auto": set *gamma to 0 where a round of n_open sequences had better not draft. A drafter that was

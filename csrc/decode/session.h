@@ -82,9 +82,6 @@ void sd_session_free(sd_session* session);
  * says why. A call that had too little memory for a drafter that had rested may be repeated. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
-/* SD_OK, or the failure of the first sequence whose numbers have overflowed and which has not ended yet. */
-sd_status sd_session_check_read(const sd_session* session);
-
 /* Is the prompt of a sequence, from 0 to the number of slots, in? */
 int sd_session_is_ready(const sd_session* session, int sequence);
 

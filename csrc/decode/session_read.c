@@ -148,15 +148,6 @@ sd_status sd_session_tell(sd_session* s, sd_drafter* drafter) {
     return SD_OK;
 }
 
-sd_status sd_session_check_read(const sd_session* s) {
-    for (int i = 0; i < s->shape.n_sequences; i++) {
-        const sd_failure* failure = &s->sequences[i].failure;
-        if (failure->status == SD_ERR_OVERFLOW && !s->sequences[i].finished)
-            return sd_fail(failure->status, "%s", failure->message);
-    }
-    return SD_OK;
-}
-
 int sd_session_is_ready(const sd_session* s, int sequence) { return s->sequences[sequence].ready; }
 
 sd_drafter* sd_session_drafter(const sd_session* s) { return s->drafter; }

@@ -66,6 +66,7 @@ struct sd_session {
     long n_begun;           /* prompts so far */
     int n_missed;           /* tokens of new prompts that a paused drafter has not begun */
     double catch_up_s;      /* seconds of lazy draft prefill since the drafter drafted last */
+    long n_mixtures, n_touched; /* of the workspace, when the round's forward began */
     sd_round round;
     sd_extra_rows extra;
     sd_verifier verifier;

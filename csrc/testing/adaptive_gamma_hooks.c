@@ -1,19 +1,20 @@
-#include "hooks.h"
+#include "testing.h"
 
-/* A session is played on an AdaptiveGamma object, which the hooks change in place. NULL with an exception. */
-static sd_adaptive_gamma* play(PyObject* module, PyObject* object) {
-    sd_adaptive_gamma copy;
-    if (sd_adaptive_gamma_from(PyModule_GetState(module), object, &copy) < 0) return NULL;
-    return &((sd_adaptive_gamma_object*)object)->learnt;
+/* A session is played on an AdaptiveGamma object, which the hooks change in place: an argument "O&". */
+static int played(PyObject* object, void* to) {
+    sd_adaptive_gamma_object* self = sd_adaptive_gamma_from(object, "adaptive_gamma");
+    if (self != NULL) *(sd_adaptive_gamma**)to = &self->learned;
+    return self != NULL;
 }
 
-/* (adaptive, share, fresh): the target has experts. */
+/* (adaptive, share, fresh, n_extra): the target has experts, if share is not 0; and so many extra query
+ * tokens follow every row of a round that drafts. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
-    PyObject* object;
+    sd_adaptive_gamma* a;
     sd_shared_reading reading;
-    if (!PyArg_ParseTuple(args, "Odd", &object, &reading.share, &reading.fresh)) return NULL;
-    sd_adaptive_gamma* a = play(module, object);
-    if (a == NULL) return NULL;
+    int n;
+    if (!PyArg_ParseTuple(args, "O&ddi", played, &a, &reading.share, &reading.fresh, &n)) return NULL;
+    a->drafter.n_extra = n;
     sd_cost_model_reads(&a->throughput.target, reading);
     return Py_NewRef(Py_None);
 }
@@ -21,35 +22,20 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
 /* (adaptive, n_missed=0): a session begins. n_missed: tokens of a prompt that the drafter is told of late,
  * if it rests. */
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
-    PyObject* object;
+    sd_adaptive_gamma* a;
     int n_missed = 0;
-    if (!PyArg_ParseTuple(args, "O|i", &object, &n_missed)) return NULL;
-    sd_adaptive_gamma* a = play(module, object);
-    if (a == NULL) return NULL;
+    if (!PyArg_ParseTuple(args, "O&|i", played, &a, &n_missed)) return NULL;
     sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_extra);
     if (n_missed > 0 && sd_adaptive_gamma_paused(a)) sd_adaptive_gamma_misses(a, n_missed);
-    return Py_NewRef(Py_None);
-}
-
-/* (adaptive, n): so many extra query tokens follow every row of a round that drafts. */
-PyObject* sd_hook_adaptive_gamma_extra(PyObject* module, PyObject* args) {
-    PyObject* object;
-    int n;
-    if (!PyArg_ParseTuple(args, "Oi", &object, &n)) return NULL;
-    sd_adaptive_gamma* a = play(module, object);
-    if (a == NULL) return NULL;
-    a->drafter.n_extra = n;
     return Py_NewRef(Py_None);
 }
 
 /* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of
  * several drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
-    PyObject* object;
+    sd_adaptive_gamma* a;
     int n_open, gamma, n_rows = 0;
-    if (!PyArg_ParseTuple(args, "Oii|i", &object, &n_open, &gamma, &n_rows)) return NULL;
-    sd_adaptive_gamma* a = play(module, object);
-    if (a == NULL) return NULL;
+    if (!PyArg_ParseTuple(args, "O&ii|i", played, &a, &n_open, &gamma, &n_rows)) return NULL;
     if (n_rows == 0) return PyLong_FromLong(sd_adaptive_gamma_begin(a, n_open, gamma));
     sd_throughput_begin(&a->throughput, n_open);
     sd_drafter_policy_plan(&a->drafter, &a->throughput, gamma);
@@ -59,12 +45,12 @@ PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
 /* (adaptive, confidences of a chain, is the last only looked at, expected=0): does another guess pay, behind
  * drafters that expect to bring `expected` tokens? */
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args) {
-    PyObject *object, *chain;
+    sd_adaptive_gamma* a;
+    PyObject* chain;
     int looked_at, n;
     double *confidences, expected = 0.0;
-    if (!PyArg_ParseTuple(args, "OOp|d", &object, &chain, &looked_at, &expected)) return NULL;
-    const sd_adaptive_gamma* a = play(module, object);
-    if (a == NULL || sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
+    if (!PyArg_ParseTuple(args, "O&Op|d", played, &a, &chain, &looked_at, &expected)) return NULL;
+    if (sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
     const sd_drafter_policy* p = &a->drafter;
     n -= looked_at;
     double path_prob = sd_drafter_policy_new_share(p, expected), known = -1.0;
@@ -112,15 +98,14 @@ static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, in
 /* (adaptive, tuple of chains, tokens, draft_s, rest_s, n_rows=n_open, expected=0, n_covered=0). n_covered:
  * tokens that earlier drafters had right; a round in which the drafter was not asked has no chains. */
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
-    PyObject *object, *chains;
+    sd_adaptive_gamma* a;
+    PyObject* chains;
     double rest_s, expected = 0.0;
     int n_covered = 0;
     sd_drafter_round r = {0};
-    if (!PyArg_ParseTuple(args, "OO!idd|idi", &object, &PyTuple_Type, &chains, &r.n_tokens, &r.draft_s,
+    if (!PyArg_ParseTuple(args, "O&O!idd|idi", played, &a, &PyTuple_Type, &chains, &r.n_tokens, &r.draft_s,
                           &rest_s, &r.n_rows, &expected, &n_covered))
         return NULL;
-    sd_adaptive_gamma* a = play(module, object);
-    if (a == NULL) return NULL;
     int n_open = a->throughput.n_open, drafting = a->drafter.drafting;
     if (r.n_rows == 0) r.n_rows = n_open;
     for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(chains); c++) {

@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "testing.h"
 
 #include <math.h>
 #include <string.h>
@@ -6,41 +6,34 @@
 #include "forward.h"
 #include "kernels.h"
 #include "memory.h"
-#include "profile.h"
 
-static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    sd_alloc_fail_after(n);
-    return Py_NewRef(Py_None);
-}
+/* Hooks that say a number, and those that are told one from `low` to `high`. */
+#define COUNTER(name, value)                                     \
+    static PyObject* name(PyObject* module, PyObject* ignored) { \
+        return PyLong_FromLongLong((long long)(value));          \
+    }
+#define SETTER(name, low, high, set)                                                                         \
+    static PyObject* name(PyObject* module, PyObject* argument) {                                            \
+        long n = PyLong_AsLong(argument);                                                                    \
+        if (n == -1 && PyErr_Occurred()) return NULL;                                                        \
+        if (n < (low) || n > (high))                                                                         \
+            return PyErr_Format(PyExc_ValueError, "%ld, expected %ld to %ld", n, (long)(low), (long)(high)); \
+        set((int)n);                                                                                         \
+        return Py_NewRef(Py_None);                                                                           \
+    }
 
-static PyObject* arena_guard(PyObject* module, PyObject* argument) {
-    (void)module;
-    int on = PyObject_IsTrue(argument);
-    if (on < 0) return NULL;
-    sd_arena_guard(on);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLongLong(sd_alloc_bytes());
-}
-
-static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_alloc_live());
-}
-
-static PyObject* spares_bytes(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromSize_t(sd_spares_bytes());
-}
+COUNTER(alloc_bytes, sd_alloc_bytes())
+COUNTER(alloc_live, sd_alloc_live())
+COUNTER(spares_bytes, sd_spares_bytes())
+COUNTER(forward_count, sd_forward_count())
+COUNTER(forward_work, sd_forward_work())
+SETTER(alloc_fail_after, INT_MIN, INT_MAX, sd_alloc_fail_after)
+SETTER(pool_fail_after, INT_MIN, INT_MAX, sd_pool_fail_after)
+SETTER(arena_guard, 0, 1, sd_arena_guard)
+SETTER(prompt_slice, 0, SD_MOST_SLICE, sd_row_slice_force)
+SETTER(bands, 0, SD_NEVER, sd_bands_force)
 
 static PyObject* alloc_spoiled(PyObject* module, PyObject* argument) {
-    (void)module;
     Py_ssize_t n = PyLong_AsSsize_t(argument), n_zeros = 0;
     if (n == -1 && PyErr_Occurred()) return NULL;
     unsigned char* block = sd_alloc((size_t)n);
@@ -52,7 +45,6 @@ static PyObject* alloc_spoiled(PyObject* module, PyObject* argument) {
 }
 
 static PyObject* pool_delay(PyObject* module, PyObject* args) {
-    (void)module;
     int thread, holding;
     double seconds;
     if (!PyArg_ParseTuple(args, "idp", &thread, &seconds, &holding)) return NULL;
@@ -61,46 +53,8 @@ static PyObject* pool_delay(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject* pool_fail_after(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    sd_pool_fail_after((int)n);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* forward_count(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_count());
-}
-
-static PyObject* forward_work(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_work());
-}
-
-static PyObject* profile_begin(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    sd_profile_begin();
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* profile_end(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    double seconds[SD_N_ACTIVITIES];
-    sd_profile_end(seconds);
-    PyObject* dict = PyDict_New();
-    for (int i = 0; dict != NULL && i < SD_N_ACTIVITIES; i++) {
-        PyObject* value = PyFloat_FromDouble(seconds[i]);
-        if (value == NULL || PyDict_SetItemString(dict, sd_activity_names[i], value) != 0) Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
-    return dict;
-}
-
 /* Scores [n_chunks, n_rows, 32] become weights: (weights, lanes of the largest, lanes of the sums). */
 static PyObject* weigh_scores(PyObject* module, PyObject* args) {
-    (void)module;
     PyObject *argument, *counts, *weights = NULL, *largest = NULL, *sums = NULL, *found = NULL;
     Py_buffer scores;
     float factor, *to, *most, *lanes, largest_of[64];
@@ -109,11 +63,6 @@ static PyObject* weigh_scores(PyObject* module, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OfO", &argument, &factor, &counts)) return NULL;
     if (sd_view(argument, "scores", 'f', 3, &scores) < 0) return NULL;
     if (sd_ids_from(counts, "n_sum", &n_sum, &n_rows) < 0) goto done;
-    if (scores.shape[0] < 1 || n_rows < 1 || n_rows > 64 || scores.shape[1] != n_rows ||
-        scores.shape[2] != SD_PANEL) {
-        PyErr_SetString(PyExc_ValueError, "expected scores [n_chunks, n_rows, 32], n_sum [n_rows]");
-        goto done;
-    }
     int n_chunks = (int)scores.shape[0];
     weights = sd_new_array("float32", (Py_ssize_t)n_chunks * n_rows, SD_PANEL, (void**)&to);
     largest = sd_new_array("float32", n_rows, SD_LANES, (void**)&most);
@@ -135,29 +84,9 @@ done:
     return found;
 }
 
-static PyObject* prompt_slice(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    if (n < 0 || n > SD_MOST_SLICE)
-        return PyErr_Format(PyExc_ValueError, "%ld, expected 0 to %d", n, SD_MOST_SLICE);
-    sd_row_slice_force((int)n);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* bands(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    if (n < 0 || n > SD_NEVER) return PyErr_Format(PyExc_ValueError, "%ld, expected 0 to %d", n, SD_NEVER);
-    sd_bands_force((int)n);
-    return Py_NewRef(Py_None);
-}
-
 PyMethodDef sd_testing_functions[] = {
     {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS, "What a target's rows read."},
     {"_adaptive_gamma_start", sd_hook_adaptive_gamma_start, METH_VARARGS, "A session begins."},
-    {"_adaptive_gamma_extra", sd_hook_adaptive_gamma_extra, METH_VARARGS, "Extra query tokens after a row."},
     {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "A round begins: does it draft?"},
     {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another guess pay?"},
     {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "A round has ended."},
@@ -173,12 +102,9 @@ PyMethodDef sd_testing_functions[] = {
     {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
     {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
-    {"_profile_begin", profile_begin, METH_NOARGS, "Begin to measure what this thread's time goes to."},
-    {"_profile_end", profile_end, METH_NOARGS, "Seconds of each activity since then."},
     {"_weigh_scores", weigh_scores, METH_VARARGS,
      "Scores of attention as weights, and what kernels say of them."},
-    {"_product_times", (PyCFunction)(void (*)(void))sd_hook_product_times, METH_VARARGS | METH_KEYWORDS,
-     "Seconds of products of many rows."},
+    {"_product_times", SD_KEYWORDS(sd_hook_product_times), "Seconds of products of many rows."},
     {"_bands", bands, METH_O, "Rows of a band of products, at most; 0: as many as pay."},
     {"_prompt_slice", prompt_slice, METH_O,
      "Tokens of a prompt that models made from now on read at a time; 0: their own choice."},

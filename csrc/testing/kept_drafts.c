@@ -12,16 +12,8 @@ static PyObject* draft_probs(const sd_record* record, int n_vocab) {
 }
 
 /* The one token that each node was chosen as, -1 for a draw; -1 for the root. */
-static PyObject* draft_points(const sd_record* record) {
-    PyObject* list = PyList_New(record->tree.n_nodes);
-    for (int i = 0; list != NULL && i < record->tree.n_nodes; i++) {
-        PyObject* item = PyLong_FromLong(i == 0 ? -1 : record->tree.drawn_from[i].point);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
+static PyObject* draft_point(const void* record, int i) {
+    return PyLong_FromLong(i == 0 ? -1 : ((const sd_record*)record)->tree.drawn_from[i].point);
 }
 
 /* The target's logits after each node. */
@@ -38,7 +30,7 @@ static PyObject* node_logits(const sd_session* session, const sd_record* record,
 
 PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n_vocab) {
     PyObject* probs = draft_probs(record, n_vocab);
-    PyObject* points = probs ? draft_points(record) : NULL;
+    PyObject* points = probs ? sd_list_of(record->tree.n_nodes, draft_point, record) : NULL;
     PyObject* logits = points ? node_logits(session, record, n_vocab) : NULL;
     PyObject* dict = logits ? Py_BuildValue("{sOsOsO}", "draft_probs", probs, "draft_points", points,
                                             "node_logits", logits)

@@ -1,41 +1,107 @@
-/* _product_times: what products of many rows take. */
-#include "hooks.h"
+/* _product_times: what products of many rows take, as a pass computes them. */
+#include "clock.h"
 #include "library.h"
-#include "product_trial.h"
+#include "pack.h"
+#include "pass.h"
+#include "testing.h"
 
-/* [repeats][rows of a product] seconds, as a list of lists. */
-static PyObject* times(sd_product_trial* t, const int32_t* rows, int n, int repeats, PyObject* before) {
-    PyObject* all = PyList_New(repeats);
-    for (int r = 0; all != NULL && r < repeats; r++) {
-        PyObject* turn = PyList_New(n);
-        if (turn == NULL) {
-            Py_CLEAR(all);
-            break;
-        }
-        PyList_SET_ITEM(all, r, turn);
-        for (int i = 0; all != NULL && i < n; i++) {
-            PyObject* done = PyObject_CallNoArgs(before);
-            PyObject* seconds = done ? PyFloat_FromDouble(sd_product_trial_run(t, rows[i])) : NULL;
-            Py_XDECREF(done);
-            if (seconds == NULL)
-                Py_CLEAR(all);
-            else
-                PyList_SET_ITEM(turn, i, seconds);
-        }
+typedef struct product_trial {
+    sd_engine engine;
+    sd_format format;
+    int n_out, n_in, n_matrices, max_rows, n_threads;
+    sd_arena arena;      /* owns what is below */
+    sd_matrix* matrices; /* [n_matrices] with equal weights; products go through them in turn */
+    int next;            /* the matrix of the next product */
+    float* x;            /* [max_rows, n_in] */
+    void* prepared;      /* max_rows rows of n_in */
+    float* y;            /* [max_rows, ldy] */
+    ptrdiff_t ldy;
+} product_trial;
+
+/* A sample is so many operations at least, so that reading the clock does not count, or so many products. */
+#define SAMPLE_OPERATIONS 2e8
+#define SAMPLE_PRODUCTS 1000
+
+static void lay_out(product_trial* t) {
+    sd_arena* arena = &t->arena;
+    size_t rows = (size_t)t->max_rows;
+    sd_layout layout = t->engine == SD_ENGINE_BLAS ? SD_LAYOUT_PLAIN : SD_LAYOUT_PANELS;
+    t->ldy = sd_whole_panels(t->n_out) + SD_PANEL;
+    t->matrices = sd_arena_take(arena, (size_t)t->n_matrices, sizeof *t->matrices);
+    for (int i = 0; i < t->n_matrices; i++) {
+        sd_matrix matrix = sd_matrix_take(arena, t->format, layout, t->n_out, t->n_in, 1);
+        if (t->matrices) t->matrices[i] = matrix;
     }
-    return all;
+    t->x = sd_arena_take(arena, rows * (size_t)t->n_in, sizeof *t->x);
+    t->prepared = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)t->n_in));
+    t->y = sd_arena_take(arena, rows * (size_t)t->ldy, sizeof *t->y);
+}
+
+/* Make the matrices of a trial whose numbers, those before the arena, are set. weights [n_out, n_in]. */
+static sd_status create(product_trial* t, const float* weights) {
+    sd_status status = sd_pool_reserve(t->n_threads);
+    if (status == SD_OK && t->engine == SD_ENGINE_BLAS) status = sd_library_reserve(t->n_threads);
+    if (status == SD_OK) status = SD_ARENA_BUILD(&t->arena, lay_out(t));
+    const sd_source source = {.data = weights, .row_stride = (ptrdiff_t)t->n_in * 4, .col_stride = 4};
+    for (int i = 0; i < t->n_matrices && status == SD_OK; i++)
+        status = sd_matrix_pack(&t->matrices[i], &source, t->n_out, (sd_rows){0, 1}, "weights", t->n_threads);
+    for (ptrdiff_t i = 0; status == SD_OK && i < (ptrdiff_t)t->max_rows * t->n_in; i++)
+        t->x[i] = weights[i % t->n_in];
+    return status;
+}
+
+/* Seconds of a product of n_rows rows, which are prepared before. */
+static double run(product_trial* t, int n_rows) {
+    double wanted = 1.0 + SAMPLE_OPERATIONS / (2.0 * n_rows * t->n_out * t->n_in);
+    int n = wanted < SAMPLE_PRODUCTS ? (int)wanted : SAMPLE_PRODUCTS;
+    sd_pass pass = {.n_rows = n_rows, .engine = t->engine, .team = sd_team_open(t->n_threads)};
+    const void* rows = t->x;
+    if (t->engine != SD_ENGINE_BLAS) {
+        const sd_part all = {n_rows, 0, n_rows, 0, t->n_in};
+        sd_rows_prepare(t->engine, sd_rows_of(t->format), all, t->x, t->n_in, t->n_in, t->prepared);
+        rows = t->prepared;
+    }
+    double begin = sd_now();
+    for (int i = 0; i < n; i++) {
+        const sd_matrix* matrix = &t->matrices[t->next++ % t->n_matrices];
+        sd_pass_multiply(
+            &pass,
+            (sd_product){
+                .matrix = matrix, .n_rows = n_rows, .x = rows, .y = t->y, .ldy = t->ldy, .factor = 1.0f});
+    }
+    double seconds = (sd_now() - begin) / n;
+    sd_team_close(&pass.team);
+    return seconds;
+}
+
+/* Products of these numbers of rows; `before` is called before each. */
+typedef struct turns {
+    product_trial* trial;
+    const int32_t* rows; /* [n] */
+    int n;
+    PyObject* before;
+} turns;
+
+static PyObject* seconds_at(const void* context, int i) {
+    const turns* t = context;
+    PyObject* done = PyObject_CallNoArgs(t->before);
+    Py_XDECREF(done);
+    return done ? PyFloat_FromDouble(run(t->trial, t->rows[i])) : NULL;
+}
+
+static PyObject* turn_at(const void* context, int i) {
+    return sd_list_of(((const turns*)context)->n, seconds_at, context);
 }
 
 PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"weights", "dtype",     "engine", "rows", "n_matrices",
                             "repeats", "n_threads", "before", NULL};
-    (void)module;
     PyObject *weights_argument, *rows_argument, *before, *found = NULL;
     Py_buffer weights;
     const char *dtype, *engine;
     int32_t* rows = NULL;
     int n, repeats;
-    sd_product_trial t = {.n_threads = 1};
+    product_trial t = {.n_threads = 1};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$ssOiiiO", names, &weights_argument, &dtype, &engine,
                                      &rows_argument, &t.n_matrices, &repeats, &t.n_threads, &before))
         return NULL;
@@ -47,10 +113,10 @@ PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwar
     if (sd_ids_from(rows_argument, "rows", &rows, &n) < 0) goto done;
     t.n_out = (int)weights.shape[0], t.n_in = (int)weights.shape[1];
     for (int i = 0; i < n; i++) t.max_rows = rows[i] > t.max_rows ? rows[i] : t.max_rows;
-    status = sd_product_trial_create(&t, weights.buf);
-    found = status == SD_OK ? times(&t, rows, n, repeats, before) : sd_raise(status);
+    status = create(&t, weights.buf);
+    found = status == SD_OK ? sd_list_of(repeats, turn_at, &(turns){&t, rows, n, before}) : sd_raise(status);
 done:
-    sd_product_trial_free(&t);
+    sd_arena_free(&t.arena);
     PyMem_Free(rows);
     PyBuffer_Release(&weights);
     return found;

@@ -1,6 +1,7 @@
-#include "block.h"
-
+/* Block verification: a chain judged as a whole (Sun et al. 2024, Algorithm 2). */
 #include <string.h>
+
+#include "rules.h"
 
 sd_status sd_verify_block(const sd_verify_input* q, sd_verdict* verdict) {
     const sd_tree* tree = q->tree;

@@ -25,4 +25,10 @@ int sd_judge_classical(const sd_tree_row* row, int32_t* token);
 /* sd_verdict.betas of a row with at least one guess; `accepted` is what the judge returned. */
 double sd_tree_row_beta(const sd_tree_row* row, int accepted);
 
+/* Sun, Mendlovic, Leviathan et al. 2024, Block Verification Accelerates Speculative Decoding (arXiv
+ * 2403.10444), Algorithm 2. The tree is a chain and its lenience 1. Each guess has a chance
+ * of its own to be the last one kept, whatever becomes of those before it, so in expectation no other
+ * rule keeps more. */
+sd_status sd_verify_block(const sd_verify_input* input, sd_verdict* verdict);
+
 #endif

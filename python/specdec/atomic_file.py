@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from specdec.errors import InputError, shown
 
@@ -17,8 +18,8 @@ from specdec.errors import InputError, shown
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends, and vanishes if it fails.
 
-    It lies in the folder of `path` under an unpredictable name, and is made, never opened: a file or a link
-    of that name is not followed, written or removed.
+    It is made in the folder of `path` under an unpredictable name, never opened: no file or link of that name
+    is followed, written or removed.
     """
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
@@ -34,6 +35,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
+    """Write a value as JSON, whole or not at all."""
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=indent) + "\n").encode())
 
 
 @contextmanager

@@ -34,8 +34,8 @@ _KNOWN = (str, bytes, bytearray, list, tuple, int, float, np.generic, type(None)
 def plain(value: Any) -> Any:
     """What a container of another library holds, as a list or an array; anything else as it is.
 
-    `value`: A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A
-    tensor of one number gives the number.
+    A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for; a tensor of one
+    number the number.
     """
     if isinstance(value, _KNOWN):
         return value
@@ -71,14 +71,14 @@ def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
     if isinstance(value, np.ndarray) and value.ndim != 2:
         return [value], False
     if not isinstance(value, list | tuple | np.ndarray):
-        raise InputError(f"{name} is {kind_of(value)}; expected {expected}")
+        raise InputError.of(name, value, expected, kind_of(value))
     items = check_items(name, value, expected)
     items = [item if isinstance(item, int) else text_of(item) for item in items]
     if not items:
-        raise InputError(f"{name} is an empty list; expected {expected}")
+        raise InputError.of(name, value, expected, "an empty list")
     n_prompts = sum(isinstance(item, str | list | tuple | np.ndarray) for item in items)
     if n_prompts not in (0, len(items)):
-        raise InputError(f"{name} mixes prompts with token ids; expected a list of either")
+        raise InputError.of(name, value, "a list of either", "prompts with token ids", "mixes")
     return (items, True) if n_prompts else ([items], False)
 
 

@@ -58,8 +58,8 @@ _REPR = _Repr()
 def pass_signals_on(error: BaseException) -> None:
     """Raise an exception again if a signal handler of the program raised it.
 
-    Python runs handlers in the main thread between any two steps, so such an exception, a timeout for
-    instance, may come out of any library call. It is no failure of the call, whatever its type.
+    Python runs handlers in the main thread between any two steps, so such an exception may come out of any
+    library call. It is no failure of the call, whatever its type.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -82,11 +82,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def shown(value: object) -> str:
-    """A value in a message: its ``repr`` on one line, shortened, or its type where there is none to be had.
-
-    Messages are made of whatever a caller gave: integers too long to be printed, lists that hold themselves,
-    objects whose ``__repr__`` fails.
-    """
+    """A value in a message: its ``repr`` on one line, shortened, or its type where that fails."""
     try:
         text = _REPR.repr(value)
     except Exception as error:
@@ -98,10 +94,7 @@ def shown(value: object) -> str:
 
 
 def as_json(value: Any) -> str:
-    """A value from a file as a message quotes it: as JSON, shortened. It cannot fail.
-
-    A value that JSON has not, such as bytes from a Parquet file, is quoted as Python shows it.
-    """
+    """A value from a file as a message quotes it: as JSON, else as Python shows it; shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
@@ -125,11 +118,7 @@ def number_of(n: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that a terminal shows as it is, of bounded length.
-
-    Messages quote what files hold. A control character would be obeyed by the terminal, a lone surrogate
-    could not be printed at all; both are written as Python writes them in a string literal.
-    """
+    """A text of bounded length, with control characters and lone surrogates as in a string literal."""
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
     if text.isprintable():
@@ -153,14 +142,8 @@ def warn(message: str | Warning) -> None:
 class UnusedFieldWarning(UserWarning):
     """A checkpoint's file has fields that specdec does not know or does not apply.
 
-    Attributes
-    ----------
-    file : Path or str
-        The file.
-    names : tuple of str
-        The fields, those of nested objects with dots.
-    reason : str
-        Why they have no effect.
+    `names` are those of the fields in the `file`, of nested objects with dots; the `reason` says why they
+    have no effect.
     """
 
     def __init__(self, file: object, names: Iterable[str], reason: str) -> None:
@@ -169,9 +152,8 @@ class UnusedFieldWarning(UserWarning):
 
     def __str__(self) -> str:
         listed = ", ".join(f"'{name}'" for name in self.names)
-        return printable(
-            f"{self.file}: {'field' if len(self.names) == 1 else 'fields'} {listed} {self.reason}"
-        )
+        noun = "field" if len(self.names) == 1 else "fields"
+        return printable(f"{self.file}: {noun} {listed} {self.reason}")
 
 
 class SpecdecError(Exception):
@@ -314,11 +296,7 @@ class WorkerError(SpecdecError, RuntimeError):
 
 
 class MissingPackageError(SpecdecError, ImportError):
-    """Something needs a package that is not installed; the message says how to install it.
-
-    Where the package fetches a checkpoint, reads a tokenizer or draws a progress bar, the error is also a
-    `CheckpointError`, a `TokenizerError` or an `InputError`.
-    """
+    """Something needs a package that is not installed; the message says how to install it."""
 
 
 class MissingLibraryError(SpecdecError, OSError):
@@ -349,15 +327,14 @@ class NotFiniteError(SpecdecError, ArithmeticError):
     """A model computed a number that is not finite: its weights are, but their products overflow.
 
     The message names the model, the first layer whose output is not finite ("the head" if only the logits are
-    not), and the position of the token, counted from 0 with the prompt. That token may be a guess, as it may
-    spoil the other rows of its round; plain decoding then does not come to it.
+    not), and the position of the token, counted from 0 with the prompt. That token may be a draft token,
+    which plain decoding does not come to.
 
     Attributes
     ----------
     result : Result, list of Result, or None
-        From `specdec.generate` and `specdec.stream`: what there was before, in the form in which `generate`
-        returns it; texts that had not come to their end have the `finish_reason` "error". Functions
-        that decode by `generate`, such as `specdec.measure`, pass on that of their run. Else None.
+        From `specdec.generate`, `specdec.stream` and functions that decode by them: what there was before, as
+        `generate` returns it; texts that had not come to their end have the `finish_reason` "error".
     """
 
     result: Any = None

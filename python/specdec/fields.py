@@ -230,6 +230,13 @@ class Fields:
             raise self.error(name, expected)
         return default, False
 
+    def _checked(self, name: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
+        """Return the value, which `fits` takes, or the default."""
+        value, present = self._value(name, default, expected)
+        if present and not fits(value):
+            raise self.error(name, expected)
+        return value
+
     def check_version(self, name: str, version: int) -> None:
         """Refuse an object of another version of its format, or of something else."""
         if as_integer(self.given(name)) != version:
@@ -239,44 +246,31 @@ class Fields:
         self, name: str, *, minimum: int = 1, maximum: int | None = MAX_INT, default: Any = REQUIRED
     ) -> Any:
         """Return a whole number of [minimum, maximum]."""
-        expected = _whole(minimum, maximum)
-        value, present = self._value(name, default, expected)
-        if not present:
-            return value
-        number = as_integer(value)
-        if number is None or number < minimum or (maximum is not None and number > maximum):
-            raise self.error(name, expected)
-        return number
+
+        def fits(value: Any) -> bool:
+            number = as_integer(value)
+            return number is not None and number >= minimum and (maximum is None or number <= maximum)
+
+        value = self._checked(name, default, _whole(minimum, maximum), fits)
+        return value if value is default else as_integer(value)
 
     def number(self, name: str, *, default: Any = REQUIRED, maximum: float = math.inf) -> float:
         """Return a finite number above 0, at most `maximum`."""
         expected = "a finite number above 0" + (f", at most {maximum:g}" if maximum < math.inf else "")
-        value, _ = self._value(name, default, expected)
-        if not is_positive(value) or value > maximum:
-            raise self.error(name, expected)
-        return float(value)
+        return float(self._checked(name, default, expected, lambda x: is_positive(x) and x <= maximum))
 
     def amount(self, name: str, default: Any = REQUIRED, *, below: float = math.inf) -> Any:
         """Return a finite number, at least 0 and less than `below`."""
         expected = "a finite number from 0 on" + (f", below {below:.0f}" if below < math.inf else "")
-        value, present = self._value(name, default, expected)
-        if present and not (is_amount(value) and value < below):
-            raise self.error(name, expected)
-        return value
+        return self._checked(name, default, expected, lambda x: is_amount(x) and x < below)
 
     def boolean(self, name: str, *, default: Any = REQUIRED) -> Any:
         """Return true or false."""
-        value, present = self._value(name, default, "true or false")
-        if present and not isinstance(value, bool):
-            raise self.error(name, "true or false")
-        return value
+        return self._checked(name, default, "true or false", lambda x: isinstance(x, bool))
 
     def text(self, name: str, *, default: Any = REQUIRED) -> Any:
         """Return a text."""
-        value, present = self._value(name, default, "a text")
-        if present and not isinstance(value, str):
-            raise self.error(name, "a text")
-        return value
+        return self._checked(name, default, "a text", lambda x: isinstance(x, str))
 
     def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
         """Return one of the texts in `choices`, translated by it."""

@@ -19,9 +19,8 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
     try:
         from tqdm import tqdm
     except ImportError:
-        raise MissingProgressError(
-            "progress=True needs tqdm, which is not installed: pip install tqdm"
-        ) from None
+        needs = "progress=True needs tqdm, which is not installed"
+        raise MissingProgressError(f"{needs}: pip install tqdm") from None
     return tqdm(total=total, unit=unit, dynamic_ncols=True, **options)
 
 
@@ -41,13 +40,17 @@ def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[..., objec
         yield done
 
 
-def reading_bar(n_bytes: int, what: str, progress: bool | None) -> Any:
-    """A bar of bytes read, or None where none is wanted.
+@contextmanager
+def reading(n_bytes: int, what: str, progress: bool | None) -> Iterator[Callable[[int], object]]:
+    """A function to be told how many bytes are done with, which a bar shows.
 
-    `n_bytes`: How much will be read. `what`: Stands before the bar. `progress`: What the caller asks for;
-    None: a bar for much to read, in a terminal, with tqdm installed.
+    `progress` is what the caller asks for; None: a bar for much to read, in a terminal, with tqdm installed.
     """
     if progress is None:
         in_terminal = sys.stderr is not None and sys.stderr.isatty()
         progress = n_bytes >= _LARGE and in_terminal and find_spec("tqdm") is not None
-    return progress_bar(n_bytes, "B", desc=what, unit_scale=True) if progress else None
+    if not check_flag("progress", progress):
+        yield lambda n: None
+        return
+    with progress_bar(n_bytes, "B", desc=what, unit_scale=True) as bar:
+        yield bar.update

@@ -42,41 +42,27 @@ DOORS: Final[Mapping[str, tuple[Scope, ...]]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table.
-
-    Attributes
-    ----------
-    default : object
-        The default of every function that takes the setting. A setting whose default is None may be None.
-    check : callable
-        ``check(name, value)`` returns the value as it is kept, or raises `InputError`.
-    scope : str
-    kind : type, optional
-        The type of a flag's value on the command line: int, float or str. None: it is not a plain value.
-    help : str
-        One line for the command line and for the description of the server's field.
-    flag : str
-        The placeholder of the value in the command's help; empty where there is no such flag.
-    many : bool
-        Whether the value is a list: a flag that may be repeated.
-    served : (float, float), optional
-        The least and the largest value that a server takes from its clients; None: it has no such field.
-    neutral : object
-        The value that the core gets for None.
-    truncates : bool
-        Whether the setting drops tokens by their probability, which changes nothing of the argmax.
-    """
+    """One row of the table."""
 
     default: Any
+    """Of every function that takes the setting. A setting whose default is None may be None."""
     check: Callable[[str, Any], Any]
+    """``check(name, value)`` returns the value as it is kept, or raises `InputError`."""
     scope: Scope = "text"
     kind: type | None = None
+    """The type of a flag's value on the command line: int, float or str. None: it is not a plain value."""
     help: str = ""
+    """One line for the command line and for the description of the server's field."""
     flag: str = ""
+    """The placeholder of the value in the command's help; empty where there is no such flag."""
     many: bool = False
+    """Whether the value is a list: a flag that may be repeated."""
     served: tuple[float, float] | None = None
+    """The least and the largest value that a server takes from its clients; None: it has no such field."""
     neutral: Any = None
+    """The value that the core gets for None."""
     truncates: bool = False
+    """Whether the setting drops tokens by their probability, which changes nothing of the argmax."""
 
     def row(self) -> Any:
         """The dataclass field of this row."""
@@ -130,18 +116,14 @@ def table_of(table: Any, door: str | None = None) -> Mapping[str, Setting]:
 
 @cache
 def _rows(table: Any, door: str | None) -> Mapping[str, Setting]:
-    rows: dict[str, Setting] = {row.name: row.metadata["setting"] for row in fields(table)}
+    rows: dict[str, Setting] = {
+        row.name: row.metadata["setting"] for row in fields(table) if "setting" in row.metadata
+    }
     return {name: row for name, row in rows.items() if door is None or row.scope in DOORS[door]}
 
 
 def check_settings(given: Any) -> None:
-    """Check every value of a frozen dataclass of rows, and keep the checked values in place of those given.
-
-    Raises
-    ------
-    InputError
-        The message names the setting, its value and what is expected.
-    """
+    """Check every value of a frozen dataclass of rows; keep the checked values in place of those given."""
     for name, row in table_of(type(given)).items():
         value = getattr(given, name)
         if value is not row.default:

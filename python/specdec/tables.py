@@ -30,14 +30,8 @@ Column: TypeAlias = tuple[str, Callable[[Any], str]]
 class Table:
     """Cells that are text already; control characters of a caller's file are shown as such.
 
-    Attributes
-    ----------
-    title : str
-    head : tuple of str
-    rows : sequence of tuple of str
-        Each as long as the head. The first column is set to the left, the others to the right.
-    optional : tuple of int
-        Columns that a narrow terminal does without, the one to keep longest first.
+    Each of the `rows` is as long as the `head`. The first column is aligned left, the others right.
+    `optional` are columns that a narrow terminal does without, the one to keep longest first.
     """
 
     title: str
@@ -54,18 +48,14 @@ class Table:
         return cls(title, tuple(head for head, _ in columns), body, optional)
 
     def text(self, width: int | None = None) -> str:
-        """In columns of a fixed width.
-
-        Columns of `optional` are left out, the last first, until a line fits `width`; None: all columns.
-        """
+        """In columns; those of `optional` are left out, the last first, until a line fits a given `width`."""
         columns = range(len(self.head)) if width is None else self._columns_within(width)
         rows = [[printable(row[i]) for i in columns] for row in (self.head, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.title]
         for first, *others in rows:
-            cells = [first.ljust(widths[0])]
-            cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-            lines.append("  ".join(cells).rstrip())
+            cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+            lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
         if len(columns) < len(self.head):
             left_out = [name for i, name in enumerate(self.head) if i not in columns]
             lines.append(f"(columns left out: {', '.join(left_out)}; a wider terminal or --json has them)")
@@ -184,15 +174,15 @@ def tables_by_position(
 ) -> list[Table]:
     """A table with a column for each position; [] where there is none.
 
-    `rows` end with a number for each of their positions, and `head` names what is before them.
+    `rows` end with the numbers of their positions, and `head` names what is before them.
     """
     n_positions = max((len(numbers) for *_, numbers in rows), default=0)
     if not n_positions:
         return []
-    body = [
-        (*before, *(f"{number:{spec}}" for number in numbers), *[""] * (n_positions - len(numbers)))
-        for *before, numbers in rows
-    ]
+    body = []
+    for *before, numbers in rows:
+        cells = (f"{number:{spec}}" for number in numbers)
+        body.append((*before, *cells, *[""] * (n_positions - len(numbers))))
     return [Table(title, (*head, *(str(i + 1) for i in range(n_positions))), body)]
 
 
@@ -221,9 +211,8 @@ def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = N
     try:
         import pandas
     except ImportError:
-        raise MissingPackageError(
-            "to_pandas needs the package pandas, which is not installed: pip install pandas"
-        ) from None
+        needs = "to_pandas needs the package pandas, which is not installed"
+        raise MissingPackageError(f"{needs}: pip install pandas") from None
     return pandas.DataFrame(rows, columns=columns)
 
 

@@ -23,10 +23,9 @@ def reading(path: Path, error: type[SpecdecError]) -> Iterator[None]:
 def read_text_file(
     path: Path, expected: str, *, name: str | None = None, error: type[SpecdecError] = InputError
 ) -> str:
-    """The text of a file, which must be UTF-8.
+    """The text of a file, which must be UTF-8 and hold what is `expected`; else an `error`.
 
-    `expected`: What the file is to hold, for messages: "a prompt a line". `name`: The argument or option that
-    named the file, which messages begin with. `error`: What is raised.
+    `name` is the argument or option that named the file.
     """
     file = f"{path}" if name is None else f"{name}: {path}"
     try:

@@ -28,21 +28,11 @@ from specdec.checks import check_array, check_integer, check_real
 from specdec.errors import InputError
 
 __all__ = [
-    "acceptance_rate",
-    "classical_acceptance_rate",
-    "coupled_acceptance_rate",
-    "divergence",
-    "expected_operations",
-    "expected_speedup",
-    "expected_tokens",
-    "expected_tree_tokens",
-    "greedy_acceptance_rate",
-    "improves",
-    "least_speedup",
-    "mean_acceptance_rate",
-    "optimal_gamma",
+    "acceptance_rate", "classical_acceptance_rate", "coupled_acceptance_rate", "divergence",
+    "expected_operations", "expected_speedup", "expected_tokens", "expected_tree_tokens",
+    "greedy_acceptance_rate", "improves", "least_speedup", "mean_acceptance_rate", "optimal_gamma",
     "oracle_speedup",
-]
+]  # fmt: skip
 
 Array = NDArray[np.float64]
 
@@ -83,7 +73,7 @@ def greedy_acceptance_rate(
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
     if leniences.ndim:
-        raise InputError(f"lenience has shape {leniences.shape}; expected one number")
+        raise InputError.of("lenience", lenience, "one number", f"{leniences.shape}", "has shape")
     best = target.argmax(axis=-1)[..., None]
     accepted = np.arange(target.shape[-1]) == best
     if leniences < 1.0:
@@ -183,19 +173,19 @@ def expected_tree_tokens(
     rates = _in_range("alpha", alpha, 0.0, 1.0)
     nodes = check_array("parents", parents, "integers, [n_drafts]")
     if nodes.ndim != 1 or (nodes.size and nodes.dtype.kind not in "iu"):
-        raise InputError(
-            f"parents has shape {nodes.shape} and dtype {nodes.dtype}; expected integers, [n_drafts]"
-        )
+        found = f"shape {nodes.shape} and dtype {nodes.dtype}"
+        raise InputError.of("parents", parents, "integers, [n_drafts]", found, "has")
     ones = np.ones(rates.shape[:-1])
     reached = [ones]  # chance that a node is accepted
     left = [ones]  # and that every child of it that was tried so far was rejected
     n_children = [0]
     for i, parent in enumerate(nodes.tolist()):
         if not 0 <= parent <= i:
-            raise InputError(f"parents[{i}] is {parent}; expected 0 to {i}, a node before node {i + 1}")
+            raise InputError.of(f"parents[{i}]", parent, f"0 to {i}, a node before node {i + 1}")
         rank = n_children[parent]
         if rates.ndim and rank >= rates.shape[-1]:
-            raise InputError(f"alpha has {rates.shape[-1]} ranks; node {parent} has more children")
+            found = f"{rates.shape[-1]} ranks"
+            raise InputError.of("alpha", alpha, f"one for each child of node {parent}", found, "has")
         rate = rates[..., rank] if rates.ndim else rates
         reached.append(left[parent] * rate)
         left[parent] = left[parent] * (1.0 - rate)
@@ -302,7 +292,8 @@ def optimal_gamma(
     else:
         ratios = _in_range("verify_ratios", verify_ratios, 0.0, open_low=True)
         if not ratios.ndim or not ratios.shape[-1]:
-            raise InputError(f"verify_ratios has shape {ratios.shape}; expected [..., n_rows], n_rows >= 1")
+            expected = "[..., n_rows], n_rows >= 1"
+            raise InputError.of("verify_ratios", verify_ratios, expected, f"{ratios.shape}", "has shape")
         ratios = ratios[..., : max_gamma + 1]
         _together(alpha=alphas[..., 0], verify_ratios=ratios[..., 0])
         speedups = np.asarray(expected_speedup(alphas, np.arange(ratios.shape[-1]), costs, ratios))
@@ -362,15 +353,18 @@ def _distributions(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Arr
     for name, probs in (("target_probs", target_probs), ("draft_probs", draft_probs)):
         array = check_real(name, probs)
         if not array.ndim or not array.shape[-1]:
-            raise InputError(f"{name} has shape {array.shape}; expected [..., n_vocab], n_vocab >= 1")
-        sums = array.sum(axis=-1)
-        if not (np.all(array >= 0.0) and np.all(np.abs(sums - 1.0) <= _SUM_TOLERANCE)):
-            raise InputError(f"{name} has a row that is no distribution; expected numbers >= 0 with sum 1")
+            raise InputError.of(name, probs, "[..., n_vocab], n_vocab >= 1", f"{array.shape}", "has shape")
+        is_one = np.abs(array.sum(axis=-1) - 1.0) <= _SUM_TOLERANCE
+        if not (np.all(array >= 0.0) and np.all(is_one)):
+            raise InputError.of(
+                name, probs, "numbers >= 0 with sum 1", "a row that is no distribution", "has"
+            )
         arrays.append(array)
     target, draft = arrays
-    if target.shape[-1] != draft.shape[-1]:
-        raise InputError(
-            f"target_probs has {target.shape[-1]} tokens and draft_probs {draft.shape[-1]}; expected equals"
+    n_tokens, n_drafted = target.shape[-1], draft.shape[-1]
+    if n_tokens != n_drafted:
+        raise InputError.of(
+            "draft_probs", draft_probs, f"{n_tokens}, as target_probs", f"{n_drafted} tokens", "has"
         )
     target, draft = _together(target_probs=target, draft_probs=draft)
     return target, draft

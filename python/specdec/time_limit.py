@@ -13,10 +13,7 @@ Item = TypeVar("Item")
 
 
 class TimeLimit:
-    """A number of seconds from now on.
-
-    `seconds`: Infinite: no limit. `clock`: Gives the time in seconds; None: `time.monotonic`.
-    """
+    """A number of seconds from now on, infinite for no limit, by a clock, `time.monotonic` by default."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
         self._clock = time.monotonic if clock is None else clock

@@ -98,10 +98,10 @@ class Round:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Where each of `tokens` comes from.
+        """Where each of `tokens` comes from: "draft"; for the last one "correction", "bonus" or "target".
 
-        "draft" for an accepted draft; for the last token "correction" where a draft was rejected before it,
-        "bonus" where there was none left to reject, and "target" where nothing was drafted.
+        It is a correction where a draft was rejected before it, the bonus token where there was none left to
+        reject, and "target" where nothing was drafted.
         """
         rows = self.rows
         end = rows[self.path[-1]] if self.path else 0
@@ -117,7 +117,7 @@ class Round:
     def rows(self) -> tuple[int, ...]:
         """The row of each node of the tree, root included: the first node with the same tokens from the root.
 
-        Nodes of one row are duplicates. They are verified together, with the children of all of them.
+        Nodes of one row are duplicates: verified together, with the children of all of them.
         """
         rows = [0]
         first: dict[tuple[int, int], int] = {}
@@ -135,13 +135,7 @@ class Round:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Round:
-        """The round that `to_dict` gave; what follows from its other fields is not read.
-
-        Raises
-        ------
-        InputError
-            A field is missing or wrong, or two do not fit together.
-        """
+        """The round that `to_dict` gave; InputError where a field is missing or wrong, or two do not fit."""
         return cls._described(Fields(values, "", kind=InputError))
 
     @classmethod
@@ -273,10 +267,9 @@ class Trace(RoundTimes):
     def joined(cls, traces: Iterable[Trace]) -> Trace:
         """Several traces as one, their rounds one after the other: every figure is that of all of them.
 
-        Rounds keep their index; seconds are summed, rates and shares count each round once. `n_sequences` is
-        the largest: of sequences of one batch the rates of tokens are still those of one sequence. t(1) is
-        the mean, by rounds, of those that the traces were given, if all were. InputError if there is no
-        trace, or something else.
+        Seconds are summed, rates and shares count each round once. `n_sequences` is the largest: of sequences
+        of one batch the rates of tokens are still those of one sequence. t(1) is the mean, by rounds, of
+        those that the traces were given, if all were. InputError if there is no trace, or something else.
 
         Examples
         --------
@@ -332,10 +325,7 @@ class Trace(RoundTimes):
 
     @property
     def run_s(self) -> float:
-        """Mean seconds of a run of the target. NaN if there was no round.
-
-        Of plain decoding the first round is left out, if there are others: the prefill has done a part of it.
-        """
+        """Mean seconds of a run of the target, but for the first of plain decoding, which is a part."""
         return _mean_run_s(self.rounds)
 
     @property
@@ -372,9 +362,8 @@ class Trace(RoundTimes):
     def experts_per_call(self) -> float:
         """Experts that a layer reads in a run of the target, on average; NaN for a target without experts.
 
-        Tokens that are verified together go through different experts: divided by that of plain decoding,
-        ``n_experts_per_token``, it says how many times as many weights are read. The rounds are those of
-        `run_s`.
+        Divided by that of plain decoding, ``n_experts_per_token``, it says how many times as many weights are
+        read. The rounds are those of `run_s`.
         """
         whole = _whole_runs(self.rounds)
         mean = _ratio(math.fsum(r.experts for r in whole), len(whole))
@@ -386,20 +375,19 @@ class Trace(RoundTimes):
     def acceptance_rate(self) -> float:
         """Alpha of Corollary 3.6: the mean of beta over all verified positions; NaN if nothing was drafted.
 
-        It is the probability that a draft is accepted at a position, that is any of the drafts where there
-        are several. Chains give it from the two distributions themselves and not from the luck of the draws;
-        under argmax sampling, for siblings in trees and under the coupled rule each beta is 0 or 1
-        (`Round.betas`). A run of block verification accepts more often than this says.
+        It is the probability that a draft, any of them where there are several, is accepted at a position.
+        Chains give it from the two distributions and not from the luck of the draws; see `Round.betas`. A run
+        of block verification accepts more often than this says.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
         return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
 
     def acceptance_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval.
+        """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval of a proportion.
 
-        It is that of a proportion, with variance α(1 − α) an observation. The variance of a beta is at most
-        that, so the interval errs on the wide side; it takes the positions as independent. (NaN, NaN) if
-        nothing was drafted; ValueError if `confidence` is not in (0, 1).
+        The variance of a beta is at most that of a proportion, so the interval errs on the wide side; it
+        takes the positions as independent. (NaN, NaN) if nothing was drafted; ValueError if `confidence` is
+        not in (0, 1).
         """
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence is {confidence!r}; expected a number in (0, 1)")
@@ -409,17 +397,13 @@ class Trace(RoundTimes):
     def draft_acceptance_rate(self) -> float:
         """Accepted drafts over drafted tokens, as vLLM names it; NaN if nothing was drafted.
 
-        Lower than `acceptance_rate`, for the drafts after a rejected one are thrown away unseen.
+        Lower than `acceptance_rate`: drafts after a rejected one are dropped unseen.
         """
         return self._counts().draft_acceptance_rate
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens of a run of the target that verified a draft, its own included, as vLLM names it.
-
-        What was accepted after the end of the text does not count. NaN if nothing was drafted, as in plain
-        decoding.
-        """
+        """New tokens in the result of a run that verified a draft, as vLLM names it; NaN without any."""
         return self._counts().mean_acceptance_length
 
     def _counts(self) -> DraftCounts:
@@ -428,11 +412,7 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_histogram(self) -> list[int]:
-        """How often a round accepted 0, 1, 2, … drafts, as vLLM counts it.
-
-        It reaches to the longest drafted path: gamma + 1 entries for chains of gamma. Empty if there was no
-        round.
-        """
+        """How often a round accepted 0, 1, 2, … drafts, up to the longest drafted path."""
         if not self.rounds:
             return []
         counts = [0] * (max(r.depth for r in self.rounds) + 1)
@@ -442,11 +422,7 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """How often the first, second, … draft of a round was accepted.
-
-        Entry i is the share of rounds that accepted at least i + 1 drafts among those that drafted that many
-        in a row. Empty if nothing was drafted.
-        """
+        """How often draft 1, 2, … of a round was accepted, among rounds that drafted that many in a row."""
         shares = []
         for depth in range(1, max((r.depth for r in self.rounds), default=0) + 1):
             reached = [r for r in self.rounds if r.depth >= depth]
@@ -479,8 +455,8 @@ class Trace(RoundTimes):
     def cost_coefficient(self) -> float:
         """c of Definition 3.7 as measured: (draft_s / drafted tokens) / t(1); NaN if nothing was drafted.
 
-        Where t(1) is not known (`target_s`), the mean time of a run of the target in this run takes its
-        place. Such a run computes a row for each draft as well, so that c comes out too small.
+        Where t(1) is not known (`target_s`), the mean time of a run of the target takes its place. Such a run
+        computes a row for each draft as well, so that c comes out too small.
         """
         target_s = _ratio(self.verify_s, self.n_calls) if math.isnan(self.target_s) else self.target_s
         return _ratio(_ratio(self.draft_s, self.n_drafted), target_s)
@@ -491,10 +467,10 @@ class Trace(RoundTimes):
 
     @property
     def expected_tokens_per_call(self) -> float:
-        """Tokens per run of the target that equation (1) expects of the measured alpha.
+        """Tokens per run of the target by equation (1), (1 − α^(γ+1)) / (1 − α), of the measured alpha.
 
-        (1 − α^(γ+1)) / (1 − α), averaged over the rounds with each round's own γ. Block verification gives at
-        least as many. 1 if nothing was drafted; NaN if there was no round, or one drafted a tree.
+        Averaged over the rounds with each round's own γ. Block verification gives at least as many. 1 if
+        nothing was drafted; NaN if there was no round, or one drafted a tree.
         """
         if self._has_trees():
             return math.nan
@@ -507,9 +483,8 @@ class Trace(RoundTimes):
         """Speed-up over plain decoding that the measured alpha and the measured times predict.
 
         E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
-        that a round spends in both models. NaN for trees, and where t(1) is not known: one run with a fixed
-        gamma does not measure it, and `against` takes it from a plain one. It can be an error of measuring,
-        see `invalid_prediction`.
+        that a round spends in both models. NaN for trees, and where t(1) is not known: `against` takes it
+        from a plain run. It can be an error of measuring, see `invalid_prediction`.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -518,19 +493,15 @@ class Trace(RoundTimes):
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup` is an error of measuring; empty if it is not.
-
-        A round takes at least as long as t(1), so it cannot be above `expected_tokens_per_call`.
-        """
+        """Why `predicted_speedup`, above `expected_tokens_per_call`, is an error of measuring; or empty."""
         return invalid_speedup(self.predicted_speedup, self.expected_tokens_per_call)
 
     @property
     def ideal_speedup(self) -> float:
         """Speed-up by Theorem 3.8, were verifying γ + 1 positions as fast as computing one.
 
-        (1 − α^(γ+1)) / ((1 − α)(γc + 1)): `expected_tokens_per_call` over the mean cost γc + 1 of a round,
-        with each round's own γ. Where the time of verification grows with γ, as on CPUs, less comes of it:
-        `predicted_speedup` says how much. 1 if nothing was drafted, NaN if there was no round, and for trees.
+        (1 − α^(γ+1)) / ((1 − α)(γc + 1)): `expected_tokens_per_call` over the mean cost γc + 1 of a round. 1
+        if nothing was drafted, NaN if there was no round, and for trees.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call

@@ -17,6 +17,7 @@ from fuzz.files import KINDS
 from fuzz.peft_folders import draw_peft
 from fuzz.running import Case
 from fuzz.settings import TRANSFORMS, draw_sampling, draw_settings
+from worlds.constraints import draw_form
 from worlds.described import (
     N_BYTES_VOCAB,
     Description,
@@ -27,7 +28,6 @@ from worlds.described import (
     with_sources_of,
 )
 from worlds.draws import Draws
-from worlds.written_constraints import draw_form
 
 
 @st.composite

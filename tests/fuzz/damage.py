@@ -1,24 +1,251 @@
 """Damaged files: what is read must decode, or be refused by a named exception.
 
-Some files are sound except for an unknown field, which a warning must name.
+Some files are sound except for an unknown field, which a warning must name. A mutation is a list of plain
+values, ``[action, file, ...]``, so that it can be printed and left out; offsets beyond the end count from the
+beginning again, and a place in a JSON document that another mutation has taken away is passed over.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
+import struct
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from fuzz.files import files_of, use
-from fuzz.mutations import apply, draw_mutation
+from hypothesis import strategies as st
+
+from fuzz.files import Files, files_of, use
 from fuzz.running import Case, Failure, limited
+from specdec import _core
 from specdec.errors import SpecdecError
 from worlds.draws import Draws
 from worlds.families import CONFIGS
 
-__all__ = ["check_file", "file_case"]
+Mutation = list[Any]
+
+NUMBERS = (
+    "-1", "0", "1", "2", "3", "7", "255", "65536", "67108864", "2147483647", "2147483648", "4294967295",
+    "9223372036854775807", "9223372036854775808", "18446744073709551616", "1e999", "-1e999", "NaN",
+    "Infinity", "1e-400", "0.5", "1e308", "-0.0", "1" + 5000 * "0", "100000000",
+)  # fmt: skip
+OTHERS = (
+    "null", "true", "false", '""', '"x"', '"\\ud800"', '"\\u0000"', "[]", "{}", "[[]]", "[0]", "[null]",
+    '{"a": 1}', '"1"', '"../../x"', '"\\u001b[31m"', "[1, 2, 3]", '"' + 3000 * "a" + '"',
+    '"a/b/c"', '"' + 300 * "x" + '"', '"' + 2000 * "x/" + 'y"', '"/dev/full"',
+)  # fmt: skip
+
+
+class _Pairs(list):  # type: ignore[type-arg]
+    """A JSON object as its (name, value) pairs, so that a name may come twice."""
+
+
+class _Raw(str):
+    """JSON text that is written as it is."""
+
+
+def draw_mutation(draws: Draws, files: Files) -> Mutation:
+    """A random mutation of one of the files."""
+    named = [name for name in ("config.json", "adapter_config.json") if name in files]
+    file = draws.choice([*files, *named * 2])
+    data = files[file]
+    n, suffix = len(data), Path(file).suffix
+    if suffix in _TEXTS and draws.chance(0.75 if suffix == ".json" else 0.65):
+        if suffix == ".safetensors" and draws.chance(0.2):
+            lengths = (0, 1, 7, 8, 100, n, n - 8, n - 7, 2**31, 2**32, 2**63, 2**64 - 1)
+            return ["length", file, draws.one(*lengths, draws.randrange(n))]
+        return ["edit", file, *_draw_edit(draws, _TEXTS[suffix][0](data))]
+    at = draws.randrange(max(1, n) if draws.chance(0.5) else 1 + max(1, n) // 20)  # headers come first
+    action = draws.weighted(
+        flip=4, write=3, truncate=2, grow=1, run=1.5, insert=1.5, cut=1, repeat=1, empty=0.1
+    )
+    if action == "flip":
+        return ["flip", file, at, draws.randrange(8)]
+    if action == "write":
+        odd = (0, -1, 1, 2**31 - 1, -(2**31), 2**24, 0x7F800000, 0x7FC00000, -8388608)
+        number = struct.pack("<i", draws.one(*odd, st.integers(-300, 300)))
+        return ["write", file, at - at % 4 if draws.chance(0.7) else at, number.hex()]
+    if action == "truncate":
+        return ["cut", file, draws.one(at, 0, 4, 8, n - 1), n]
+    if action == "grow":
+        return ["insert", file, n, draws.random().randbytes(draws.one(1, 4, 100)).hex()]
+    if action == "run":
+        run = bytes([draws.one(0, 255, 32, 65, 0x80)]) * draws.one(2, 8, 64, 300)
+        return ["write", file, at, run.hex()]
+    if action == "insert":
+        odd = (b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xf0\x9f", b"\xef\xbb\xbf", b'"', b"\\", b"}", b"\n")
+        return ["insert", file, at, draws.one(*odd).hex()]
+    if action == "empty":
+        return ["cut", file, 0, n]
+    return [action, file, at, draws.one(1, 4, 17, 100)]
+
+
+def _draw_edit(draws: Draws, text: bytes) -> Mutation:
+    """[path, action, JSON text or number]."""
+    document = _parsed(text)
+    paths = list(_paths(document))
+    if draws.chance(0.3):  # the long lists of a file are not all of it
+        paths = [path for path in paths if len(path) < 3] or paths
+    numbers = [path for path in paths if isinstance(_at(document, path), int | float)]
+    if numbers and draws.chance(0.4):  # where sizes stand
+        path = draws.choice(numbers)
+        if draws.chance(0.5):
+            powers = (2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70))
+            return [path, "scale", draws.one(-1, 3, 0.5, *powers)]
+        return [path, "set", draws.choice(NUMBERS)]
+    path = draws.choice(paths)
+    action = draws.weighted(set=6, scale=3, delete=2, duplicate=2, rename=1, deep=0.4, swap=1, many=0.5)
+    if action == "set" or action == "duplicate":
+        return [path, action, draws.choice(NUMBERS if draws.chance(0.6) else OTHERS)]
+    if action == "scale":
+        return [path, action, draws.one(-1, 3, 0.5, 1.5, 2 ** draws.randint(1, 50))]
+    if action == "rename":
+        return [path, action, draws.one('""', '"\\ud800"', '"x"', '"__metadata__"', '"vocab_size"')]
+    if action == "swap":
+        return [path, action, draws.choice(paths)]
+    return [path, action, draws.one(3, 900, 20_000) if action == "deep" else draws.one(2, 200, 20_000)]
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
+    yield list(path)
+    inner = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from _paths(item, (*path, key))
+
+
+def _at(value: Any, path: list[Any]) -> Any:
+    for key in path:
+        value = dict(value)[key] if isinstance(value, _Pairs) else value[key]
+    return value
+
+
+def apply(mutation: Mutation, files: Files) -> None:
+    """Change the files."""
+    action, file, *rest = mutation
+    data = files[file]
+    if action == "edit":
+        text_of, with_text = _TEXTS[Path(file).suffix]
+        files[file] = with_text(data, _edited(text_of(data), *rest))
+    elif action == "length":
+        files[file] = struct.pack("<Q", rest[0]) + data[8:]
+    else:
+        files[file] = _BYTES[action](data, rest[0] % (len(data) + 1), rest[1])
+
+
+def _flip(data: bytes, at: int, bit: int) -> bytes:
+    return data[:at] + bytes(byte ^ 1 << bit for byte in data[at : at + 1]) + data[at + 1 :]
+
+
+_BYTES: dict[str, Callable[[bytes, int, Any], bytes]] = {
+    "flip": _flip,
+    "write": lambda data, at, new: data[:at] + bytes.fromhex(new) + data[at + len(new) // 2 :],
+    "insert": lambda data, at, text: data[:at] + bytes.fromhex(text) + data[at:],
+    "cut": lambda data, at, n: data[:at] + data[at + n :],
+    "repeat": lambda data, at, n: data[: at + n] + data[at:],
+}
+
+
+def _header(data: bytes) -> bytes:
+    """The header of a safetensors file, as far as it is one."""
+    n = int.from_bytes(data[:8], "little")
+    return data[8 : 8 + min(n, len(data))]
+
+
+def _with_header(data: bytes, header: bytes) -> bytes:
+    begun, rest = header + b" " * (-len(header) % 8), data[8 + len(_header(data)) :]
+    return struct.pack("<Q", len(begun)) + begun + rest
+
+
+_PACKED = struct.Struct("<8sQQ")  # a packed file begins so: magic number, length and checksum of the header
+_PAGE = 4096
+
+
+def _packed_header(data: bytes) -> bytes:
+    """The header of a packed file, as far as it is one."""
+    n = _PACKED.unpack_from(data)[1] if len(data) >= _PACKED.size else 0
+    return data[_PACKED.size : _PACKED.size + min(n, len(data))]
+
+
+def _with_packed_header(data: bytes, header: bytes) -> bytes:
+    """A packed file with another header, its checksum right; what follows begins at a page, as before."""
+    if len(data) < _PACKED.size:
+        return data
+    magic, n, _ = _PACKED.unpack_from(data)
+    end = _PACKED.size + n
+    begun = _PACKED.pack(magic, len(header), _core.checksum(header)) + header
+    return begun + bytes(-len(begun) % _PAGE) + data[end + -end % _PAGE :]
+
+
+_TEXTS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes, bytes], bytes]]] = {
+    ".json": (lambda data: data, lambda data, text: text),
+    ".safetensors": (_header, _with_header),
+    ".specdec": (_packed_header, _with_packed_header),
+}
+"""How the JSON of a file is read and replaced."""
+
+
+def _parsed(text: bytes) -> Any:
+    return json.loads(text, object_pairs_hook=_Pairs)
+
+
+def _edited(text: bytes, path: list[Any], action: str, value: Any) -> bytes:
+    try:
+        document = _parsed(text)
+        return _text(_edit(document, path, action, value)).encode("utf-8", "surrogatepass")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return text
+
+
+def _edit(document: Any, path: list[Any], action: str, value: Any) -> Any:
+    holder: Any = [document]
+    at = 0
+    for key in path:
+        holder, at = holder[at][1] if isinstance(holder, _Pairs) else holder[at], key
+        if isinstance(holder, _Pairs):
+            at = [name for name, _ in holder].index(key)
+    in_object = isinstance(holder, _Pairs)
+    name, old = holder[at] if in_object else (None, holder[at])
+
+    def put(new: Any) -> None:
+        holder[at] = (name, new) if in_object else new
+
+    if action == "set":
+        put(_Raw(value))
+    elif action == "scale":
+        put(type(old)(old * value) if isinstance(old, int | float) else old)
+    elif action == "delete" and path:
+        del holder[at]
+    elif action == "duplicate":
+        holder.append((name, _Raw(value)) if in_object else old)
+    elif action == "rename" and in_object:
+        holder[at] = (json.loads(value), old)
+    elif action == "deep":
+        put(_Raw("[" * value + "]" * value))
+    elif action == "many":
+        text = _text(old)
+        n = min(value, 2_000_000 // len(text))
+        if isinstance(old, _Pairs) and old:  # other names for its last entry
+            old += [(f"{old[-1][0]}{i}", old[-1][1]) for i in range(n)]
+        else:
+            put(old * n if isinstance(old, list) and old else _Raw("[" + ",".join([text] * n) + "]"))
+    elif action == "swap":
+        put(copy.deepcopy(_at(document, value)))  # not itself: a document may come into its own part
+    return document if path else holder[0]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, _Raw):
+        return str(value)
+    if isinstance(value, _Pairs):
+        return "{" + ", ".join(f"{json.dumps(name)}: {_text(item)}" for name, item in value) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
 
 MEMORY_CONSTANT, MEMORY_FACTOR = 256 << 20, 3
 """Bytes of addresses that reading may take: the constant, and so many times the files."""

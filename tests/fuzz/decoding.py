@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 import specdec
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
 from fuzz.objects import ProposerError
-from fuzz.running import Failure
+from fuzz.running import Failure, check_result
 from fuzz.settings import distribution_after, is_extreme, keywords, may_forbid_all, plain_keywords
-from fuzz.traces import check_result
 from specdec.errors import InputError
+from worlds.constraints import check_constraints
 from worlds.described import (
     END_IDS,
     adapted_target,
@@ -22,7 +22,6 @@ from worlds.described import (
     models_of_texts,
     source_vocab,
 )
-from worlds.written_constraints import check_constraints
 
 
 def check_decoding(case: dict[str, Any]) -> str:
@@ -76,7 +75,7 @@ def _changes(case: dict[str, Any]) -> bool:
 
 
 def _n_top(target: specdec.Model) -> int:
-    """Most probable tokens that are asked for beside each token."""
+    """Most probable tokens that are asked for with each token."""
     return min(3, target.config.n_vocab)
 
 

@@ -8,9 +8,8 @@ import specdec
 from fuzz.decoding import is_fixed, may_be_refused
 from fuzz.drafts import make_draft
 from fuzz.objects import ProposerError
-from fuzz.running import Failure
+from fuzz.running import Failure, check_result
 from fuzz.settings import keywords, may_forbid_all, plain_keywords
-from fuzz.traces import check_result
 from specdec.errors import InputError, NotFiniteError
 from worlds.described import adapted_model, adapted_target, make_model
 
@@ -130,12 +129,9 @@ def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
 
 
 def _check(
-    request: dict[str, Any],
-    found: list[specdec.Result],
-    expected: list[specdec.Result] | None,
-    target: specdec.Model,
-    options: dict[str, Any],
-) -> None:
+    request: dict[str, Any], found: list[specdec.Result], expected: list[specdec.Result] | None,
+    target: specdec.Model, options: dict[str, Any],
+) -> None:  # fmt: skip
     for i, result in enumerate(found):
         if result.finish_reason != "cancelled":
             check_result(result, request["settings"], options["n_text"])

@@ -66,11 +66,8 @@ def _tokenizer(*, metaspace: bool = False) -> Tokenizer:
         marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
         found.normalizer = normalizers.Sequence(marks)
         steps = [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
+        ]  # fmt: skip
         found.decoder = decoders.Sequence(steps)
     else:
         found = Tokenizer(models.BPE(vocab, merges))
@@ -257,11 +254,9 @@ _QUESTIONS = (specdec.Question(1, "c", ("a", "b")), specdec.Question("x", "d", (
 def _questions() -> Files:
     """Lines of the forms that files of prompts have."""
     lines = [
-        {"question_id": 1, "category": "c", "turns": ["a", "b"]},
-        {"task_id": "x", "prompt": "a"},
-        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]},
-        "a",
-    ]
+        {"question_id": 1, "category": "c", "turns": ["a", "b"]}, {"task_id": "x", "prompt": "a"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]}, "a",
+    ]  # fmt: skip
     return {"questions.jsonl": b"".join(_json(line) + b"\n" for line in lines)}
 
 
@@ -445,7 +440,7 @@ _USES: dict[str, Callable[[Path], Any]] = {
 
 
 def _use_adapter(kind: str, folder: Path) -> None:
-    """Merge it into a sound base, and where its kind is for that lay it beside one."""
+    """Merge it into a sound base, and where its kind is for that use it next to one."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
         for name, data in files_of("metaspace").items():
             (Path(base) / name).write_bytes(data)

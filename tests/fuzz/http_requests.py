@@ -9,52 +9,39 @@ sent ahead of the answers to others: each gets one answer, or those after some d
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hypothesis import strategies as st
 
 import specdec
 from fuzz.running import Failure
+from http_talk import JSON, ask, connected
+from processes import wait_for
 from specdec import Engine
 from specdec.serve import Server, ServerLimits, Service
 from worlds.draws import Draws
-
-__all__ = ["Served", "requests", "served"]
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}"
     "{% endif %}\n{% endfor %}{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-TOOL = {
-    "name": "weather",
-    "description": "of a place",
-    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
-}
-FORM = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 5}, "ages": {"items": {"type": "integer"}}},
-    "required": ["name"],
-}
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}}}
+TOOL = {"name": "weather", "description": "of a place", "parameters": PLACE}
+CALL = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+PROPERTIES = {"name": {"type": "string", "maxLength": 5}, "ages": {"items": {"type": "integer"}}}
+FORM = {"type": "object", "properties": PROPERTIES, "required": ["name"]}
 MESSAGES: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
-    },
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c", "content": "rain"},
     {"role": "assistant", "content": "It rains.", "reasoning_content": "The tool says so."},
 ]
@@ -150,13 +137,12 @@ def requests(draw: Callable[..., Any]) -> dict[str, Any]:
 
 def _damaged_body(draws: Draws, sound: dict[str, Any]) -> bytes:
     """The bytes of a body with one to three faults, in its value or in its bytes."""
-    value, in_value = deepcopy(sound), draws.chance(0.7)
-    if in_value:
-        for _ in range(draws.randint(1, 3)):
-            if places := _places(value):
-                _damage_value(draws, *draws.choice(places))
+    value, in_value, n_faults = deepcopy(sound), draws.chance(0.7), draws.randint(1, 3)
+    for _ in range(n_faults * in_value):
+        if places := _places(value):
+            _damage_value(draws, *draws.choice(places))
     body = bytearray(json.dumps(value).encode())
-    for _ in range(0 if in_value else draws.randint(1, 3)):
+    for _ in range(n_faults * (not in_value)):
         begin = draws.randint(0, len(body))
         end = min(len(body), begin + draws.one(1, 1, 2, 10, 100))
         kind = draws.randrange(4)
@@ -203,23 +189,19 @@ def served() -> Iterator[Served]:
         Engine(target.with_chat_template(TEMPLATE), draft, n_slots=4, n_threads=1, max_waiting=64) as engine,
         Server(Service(engine, ["mine"], limits=LIMITS, draft_name="small"), port=0) as server,
     ):
-        one = Served(urlsplit(server.url).netloc)
+        one = Served(server.url)
         wanted = one.send("/v1/completions", json.dumps(REFERENCE).encode(), {})[1]["choices"]
         yield one
-        found = one.send("/v1/completions", json.dumps(REFERENCE).encode(), {})[1]["choices"]
-        assert found == wanted
-        left = time.monotonic() + 10
-        while (metrics := engine.metrics()).n_running + metrics.n_waiting and time.monotonic() < left:
-            time.sleep(0.01)
-        assert metrics.n_running + metrics.n_waiting == 0
+        assert one.send("/v1/completions", json.dumps(REFERENCE).encode(), {})[1]["choices"] == wanted
+        wait_for(lambda: not (metrics := engine.metrics()).n_running + metrics.n_waiting)
         assert not one.early or _memory() - one.early < LARGEST
 
 
 class Served:
     """A server to be asked, and how often it answered with which status; 0 is a client that left."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.statuses: Counter[int] = Counter()
         self.early = 0
 
@@ -251,22 +233,10 @@ class Served:
 
     def send(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
         """Status and answer of a request."""
-        connection = http.client.HTTPConnection(self.place, timeout=20)
-        try:
-            connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
-            answer = connection.getresponse()
-            text = answer.read().decode("utf-8")
-            if answer.headers["content-type"] == "application/json":
-                return answer.status, json.loads(text)
-            if '\n\ndata: {"error"' in text or not text.endswith("\n\n"):
-                raise Failure(f"a stream that ends with {text[-200:]!r}")
-            return answer.status, text
-        finally:
-            connection.close()
-
-    def _connected(self, timeout: float) -> socket.socket:
-        host, port = self.place.split(":")
-        return socket.create_connection((host, int(port)), timeout=timeout)
+        status, answer = ask(self.url, path, body, headers=JSON | headers)
+        if isinstance(answer, list) and not ((answer and answer[-1] == "[DONE]") or _is_response(answer)):
+            raise Failure(f"a stream that ends with {str(answer[-1:])[:200]}")
+        return status, answer
 
     def _send_ahead(self, request: dict[str, Any]) -> None:
         """Send requests one after the other without waiting, in chunks, and read all answers."""
@@ -280,7 +250,7 @@ class Served:
         sent = _head(request["path"]) + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n"
         sent += b"Host: elsewhere\r\n" * request["n_trailers"] + b"\r\n"
         received = bytearray()
-        with self._connected(20) as connection:
+        with connected(self.url) as connection:
             try:
                 connection.sendall(sent * (n - 1))
                 connection.sendall(sent.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
@@ -305,7 +275,7 @@ class Served:
             sent = request["noise"]
         elif cut is not None:
             sent = _head(request["path"]) + b"Transfer-Encoding: chunked\r\n\r\n" + cut
-        with self._connected(10) as connection:
+        with connected(self.url) as connection:
             connection.sendall(sent)
             if request["reads"]:
                 connection.settimeout(0.005)
@@ -313,6 +283,11 @@ class Served:
                     connection.recv(request["reads"])
                 except OSError:
                     pass
+
+
+def _is_response(events: list[Any]) -> bool:
+    """Whether a stream of `/v1/responses` has come to its end."""
+    return events[-1:] != [] and events[-1].get("type") in ("response.completed", "response.incomplete")
 
 
 def _head(path: str) -> bytes:

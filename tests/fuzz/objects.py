@@ -11,8 +11,6 @@ import numpy as np
 
 from specdec.drafts import Proposal
 
-__all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError"]
-
 HABITS = (
     "chain", "array", "repeat", "empty", "full", "tree", "duplicates", "bush", "drawn", "drawn tree", "long",
     "raise",
@@ -28,17 +26,9 @@ class ProposerError(Exception):
 
 
 class Proposer:
-    """Guesses by a habit.
+    """Proposals by one of `HABITS`: functions of the text, so that runs can be repeated.
 
-    Parameters
-    ----------
-    n_vocab : int
-    habit : str
-        One of `HABITS`.
-    seed : int
-    keyed : bool, default True
-        What is guessed is a function of the text, so that runs can be repeated. False: it is random, as an
-        exact law needs it of guesses that are drawn.
+    Without `keyed` they are random, as an exact distribution needs it of draft tokens that are drawn.
     """
 
     def __init__(self, n_vocab: int, habit: str, seed: int, keyed: bool = True) -> None:
@@ -50,7 +40,7 @@ class Proposer:
         """Nothing is kept."""
 
     def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        """Nothing is learnt."""
+        """Nothing is learned."""
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
         """See `specdec.drafts.Drafter`."""

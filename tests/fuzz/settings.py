@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 import specdec
 from specdec import reference
 from specdec.settings_table import table_of
-from worlds.constraints import Form
+from worlds.constraints import Form, allowed_after
 from worlds.draws import Draws
-from worlds.written_constraints import allowed_after
 
 Probs = NDArray[np.float64]
 
@@ -35,11 +34,9 @@ TRANSFORMS: dict[str, Callable[[Probs, Sequence[int]], Probs]] = {
 
 EXTREMES: dict[str, tuple[float, ...]] = {
     "temperature": (1e-300, 1e-38, 1e38, 1e300),
-    "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300),
-    "top_p": (1e-300, 1.0 - 1e-16),
-    "min_p": (1e-300,),
-    "top_k": (2**31 - 1, 2**31, 10**12),
-}
+    "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300), "top_p": (1e-300, 1.0 - 1e-16),
+    "min_p": (1e-300,), "top_k": (2**31 - 1, 2**31, 10**12),
+}  # fmt: skip
 """Values that may be refused, and otherwise leave plain and speculative decoding alike."""
 
 TRUNCATIONS = tuple(name for name, row in table_of(specdec.Sampling).items() if row.truncates)
@@ -62,7 +59,9 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
 
     A row without values here is drawn among small numbers, within what a server takes of it.
     """
-    tokens = st.integers(0, n_vocab - 1)
+    tokens, bias = st.integers(0, n_vocab - 1), st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0])
+    biases = st.dictionaries(tokens, bias, min_size=1, max_size=min(3, n_vocab - 1))
+    words = st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3)
     values: dict[str, tuple[Any, ...]] = {
         "temperature": (1.0, 1.0, 1.0, 0.7, 0.2, 1.6, 5.0, 1e-3),
         "top_k": (0.2, st.integers(1, n_vocab + 1)),
@@ -71,20 +70,9 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
         "repetition_penalty": (0.2, 0.5, 1.0, 1.1, 1.3, 3.0),
         "presence_penalty": (0.15, -2.0, -0.1, 0.0, 0.3, 1.0, 2.0),
         "frequency_penalty": (0.15, -2.0, -0.1, 0.0, 0.3, 1.0, 2.0),
-        "logit_bias": (
-            0.2,
-            st.dictionaries(
-                tokens,
-                st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0]),
-                min_size=1,
-                max_size=min(3, n_vocab - 1),
-            ),
-        ),
+        "logit_bias": (0.2, biases),
         "no_repeat_ngram_size": (0.15, st.integers(2, 4)),
-        "bad_words": (
-            0.15,
-            st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3),
-        ),
+        "bad_words": (0.15, words),
     }
     for name, row in table_of(specdec.Sampling).items():
         if greedy and (name == "temperature" or row.truncates):
@@ -128,14 +116,10 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
             if draws.chance(0.3):  # special tokens by name
                 found["stop"] += [draws.one("<s>", "<pad>", "</s>", "a<s>", "<s>a", "<pad><s>", "b</s>")]
     return found | draws.fields(
-        transform=(0.15, *TRANSFORMS),
-        ignore_eos=(0.1, True),
-        n_threads=(0.08, st.integers(2, 4)),
-        logits=(0.6, True),
-        batch_size=(0.5 * (n_prompts > 1), st.integers(1, n_prompts)),
-        node_budget=(0.2, st.integers(n_prompts, n_prompts + 20)),
-        prompt_cache=(0.15, 0, 5_000, 1_000_000),
-    )
+        transform=(0.15, *TRANSFORMS), ignore_eos=(0.1, True), n_threads=(0.08, st.integers(2, 4)),
+        logits=(0.6, True), batch_size=(0.5 * (n_prompts > 1), st.integers(1, n_prompts)),
+        node_budget=(0.2, st.integers(n_prompts, n_prompts + 20)), prompt_cache=(0.15, 0, 5_000, 1_000_000),
+    )  # fmt: skip
 
 
 @functools.cache

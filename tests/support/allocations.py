@@ -15,6 +15,11 @@ from worlds.canonical import HAS_HOOKS, NO_HOOKS
 needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS)
 
 
+def bytes_held() -> int:
+    """Bytes that the core has allocated and not freed."""
+    return _core._alloc_bytes()
+
+
 @contextmanager
 def allowing(n: int) -> Iterator[None]:
     """The core's next n allocations succeed, and those after them fail."""

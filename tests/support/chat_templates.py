@@ -16,44 +16,27 @@ def _template(name: str) -> str:
     return (Path(__file__).parents[1] / "data" / "chat_templates" / f"{name}.jinja").read_bytes().decode()
 
 
-CHATML = _template("chatml")
-
-LLAMA_2 = _template("llama_2")
-
-LLAMA_3 = _template("llama_3")
-
-MISTRAL = _template("mistral")
-
-GEMMA = _template("gemma")
-
-PHI_3 = _template("phi_3")
-
-SMOLLM = _template("smollm")
-
-ZEPHYR = _template("zephyr")
-
-GRANITE = _template("granite")
-
 COHERE = {name: _template(f"cohere_{name}") for name in ["default", "rag", "tool_use"]}
+_NAMES = ("bos_token", "eos_token", "pad_token")
 
-QWEN_3 = _template("qwen_3")
 
-TEMPLATES: dict[str, tuple[str | dict[str, str], dict[str, str], str]] = {
-    "qwen2.5": (CHATML, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}, "<|im_end|>"),
-    "llama 2": (LLAMA_2, {"bos_token": "<s>", "eos_token": "</s>"}, "</s>"),
-    "llama 3": (LLAMA_3, {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}, "<|eot_id|>"),
-    "mistral": (MISTRAL, {"bos_token": "<s>", "eos_token": "</s>"}, "</s>"),
-    "gemma": (GEMMA, {"bos_token": "<bos>", "eos_token": "<eos>"}, "<end_of_turn>"),
-    "phi-3": (PHI_3, {"bos_token": "<s>", "eos_token": "<|endoftext|>"}, "<|end|>"),
-    "smollm": (SMOLLM, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}, "<|im_end|>"),
-    "zephyr": (ZEPHYR, {"bos_token": "<s>", "eos_token": "</s>"}, "</s>"),
-    "granite": (GRANITE, {"bos_token": "<|end_of_text|>", "eos_token": "<|end_of_text|>"}, "<|end_of_text|>"),
-    "cohere": (
-        COHERE,
-        {"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>"},
-        "<|END_OF_TURN_TOKEN|>",
-    ),
-    "qwen3": (QWEN_3, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}, "<|im_end|>"),
+def _family(template: str | dict[str, str], end: str, *tokens: str | None) -> tuple[Any, dict[str, str], str]:
+    named = zip(_NAMES, tokens, strict=False)
+    return template, {name: token for name, token in named if token is not None}, end
+
+
+TEMPLATES: dict[str, tuple[Any, dict[str, str], str]] = {
+    "qwen2.5": _family(_template("chatml"), "<|im_end|>", None, "<|im_end|>", "<|endoftext|>"),
+    "llama 2": _family(_template("llama_2"), "</s>", "<s>", "</s>"),
+    "llama 3": _family(_template("llama_3"), "<|eot_id|>", "<|begin_of_text|>", "<|eot_id|>"),
+    "mistral": _family(_template("mistral"), "</s>", "<s>", "</s>"),
+    "gemma": _family(_template("gemma"), "<end_of_turn>", "<bos>", "<eos>"),
+    "phi-3": _family(_template("phi_3"), "<|end|>", "<s>", "<|endoftext|>"),
+    "smollm": _family(_template("smollm"), "<|im_end|>", "<|im_start|>", "<|im_end|>"),
+    "zephyr": _family(_template("zephyr"), "</s>", "<s>", "</s>"),
+    "granite": _family(_template("granite"), "<|end_of_text|>", "<|end_of_text|>", "<|end_of_text|>"),
+    "cohere": _family(COHERE, "<|END_OF_TURN_TOKEN|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
+    "qwen3": _family(_template("qwen_3"), "<|im_end|>", None, "<|im_end|>", "<|endoftext|>"),
 }
 """Of each family: template or templates, special tokens, the token that ends a message."""
 
@@ -64,18 +47,14 @@ SPECIAL_TOKENS = sorted(_NAMED | {
     "<|START_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>",
 })  # fmt: skip
 
+_PLACE = {"place": {"type": "string"}, "days": {"type": "integer"}}
 WEATHER = {
     "type": "function",
     "function": {
-        "name": "weather",
-        "description": "The weather at a place: <b>now</b> & later, 'täglich'",
-        "parameters": {
-            "type": "object",
-            "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["place"],
-        },
+        "name": "weather", "description": "The weather at a place: <b>now</b> & later, 'täglich'",
+        "parameters": {"type": "object", "properties": _PLACE, "required": ["place"]},
     },
-}
+}  # fmt: skip
 DOCUMENTS = [{"title": "Tides", "text": "The moon pulls."}, {"title": "Winds", "text": "The sun heats.\n"}]
 
 
@@ -87,11 +66,8 @@ def said(*contents: Any, system: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-CALL = {
-    "id": "abcdefghi",
-    "type": "function",
-    "function": {"name": "weather", "arguments": {"place": "Köln"}},
-}
+_CALLED = {"name": "weather", "arguments": {"place": "Köln"}}
+CALL = {"id": "abcdefghi", "type": "function", "function": _CALLED}
 CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "question": said("Hello, who are you?"),
     "system": said(" Hi \n", system="Be brief.\n"),
@@ -134,7 +110,7 @@ def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model
     templates, tokens, _ = TEMPLATES[family]
     named = templates
     if isinstance(templates, dict):
-        named = [{"name": name, "template": text} for name, text in templates.items()]  # type: ignore[assignment]
+        named = [{"name": name, "template": text} for name, text in templates.items()]
     n_vocab = 256 + len(SPECIAL_TOKENS)
     folder = make_llama(
         vocab_size=n_vocab, max_position_embeddings=2048, bos_token_id=..., eos_token_id=..., **changes
@@ -145,6 +121,4 @@ def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model
 def chatting_pair() -> tuple[specdec.Model, specdec.Model]:
     """The embedded pair, with a template that knows tools."""
     target, draft = specdec.embedded_pair()
-    template = TEMPLATES["qwen2.5"][0]
-    assert isinstance(template, str)
-    return target.with_chat_template(template), draft
+    return target.with_chat_template(TEMPLATES["qwen2.5"][0]), draft

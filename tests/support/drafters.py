@@ -26,10 +26,8 @@ class World:
     """A target and what drafts for it are made of."""
 
     target: specdec.Model
-    draft: specdec.Model
-    """A smaller model of the same vocabulary."""
-    ids: list[int]
-    """Tokens of some text."""
+    draft: specdec.Model  # a smaller model of the same vocabulary
+    ids: list[int]  # of some text
 
     @property
     def n_vocab(self) -> int:
@@ -38,6 +36,9 @@ class World:
     def heads(self, *, tree: Any = None, **settings: Any) -> drafts.Heads:
         """Random heads for the target."""
         return drafts.Heads(random_heads(self.target, **settings), tree=tree)
+
+
+Make = Callable[[World], Any]
 
 
 class Repeats:
@@ -125,7 +126,7 @@ def remembering(world: World, **settings: Any) -> drafts.SuffixMemory:
 
 
 def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
-    """A matrix in which something stands behind every token."""
+    """A matrix in which every token has successors."""
     draft = drafts.TokenRecycling(2, tree=tree)
     ids = np.arange(world.n_vocab)
     after = dict(zip(world.ids, world.ids[1:], strict=False))
@@ -133,6 +134,11 @@ def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
     rows = np.stack([best, (best + 1) % world.n_vocab], axis=1).astype(np.int32)
     draft.n_vocab, draft._matrix = world.n_vocab, _core.TokenMatrix(rows)
     return draft
+
+
+def together(*parts: Any) -> drafts.Ensemble:
+    """Drafts that all draft in every round."""
+    return drafts.Ensemble(*parts, adaptive=False)
 
 
 class Learns(drafts.Learner):
@@ -147,120 +153,104 @@ class Learns(drafts.Learner):
         return self.draft
 
 
-CHAINS: dict[str, Callable[[World], Any]] = {
-    "object": lambda world: Repeats(),
-    "object that draws": lambda world: Draws(world.n_vocab),
-    "model": lambda world: world.draft,
-    "unigram": lambda world: drafts.Unigram(world.ids, world.n_vocab),
-    "bigram": lambda world: drafts.Bigram(world.ids, world.n_vocab),
-    "trigram": lambda world: drafts.Ngram(world.ids, world.n_vocab, 3),
-    "back-off": lambda world: drafts.Ngram(world.ids, world.n_vocab, 4, smoothing="backoff"),
-    "online": lambda world: drafts.OnlineNgram(4),
-    "online back-off": lambda world: drafts.OnlineNgram(
-        drafts.Ngram(world.ids, world.n_vocab, 3, smoothing="backoff")
+DISTINCT = "without replacement"
+tree = drafts.StaticTree
+
+
+def drafted_by(make: Make, **settings: Any) -> Make:
+    """The smaller model, which another draft drafts for."""
+    return lambda w: drafts.ModelDraft(w.draft, draft=make(w), **settings)
+
+
+def in_tree(shape: Any) -> Make:
+    """The smaller model, which proposes trees."""
+    return lambda w: drafts.ModelDraft(w.draft, tree=shape)
+
+
+def learning(make: Callable[[World], Any], taught: bool = True) -> Make:
+    """A draft that learns; by default it is taught what it knows."""
+    return lambda w: drafts.Online(make(w), learner=Learns(w) if taught else None, interval=None)
+
+
+CHAINS: dict[str, Make] = {
+    "object": lambda w: Repeats(),
+    "object that draws": lambda w: Draws(w.n_vocab),
+    "model": lambda w: w.draft,
+    "unigram": lambda w: drafts.Unigram(w.ids, w.n_vocab),
+    "bigram": lambda w: drafts.Bigram(w.ids, w.n_vocab),
+    "trigram": lambda w: drafts.Ngram(w.ids, w.n_vocab, 3),
+    "back-off": lambda w: drafts.Ngram(w.ids, w.n_vocab, 4, smoothing="backoff"),
+    "online": lambda w: drafts.OnlineNgram(4),
+    "online back-off": lambda w: drafts.OnlineNgram(drafts.Ngram(w.ids, w.n_vocab, 3, smoothing="backoff")),
+    "table that learns": learning(lambda w: drafts.Ngram(w.ids, w.n_vocab, 3), taught=False),
+    "model that learns": learning(lambda w: w.draft),
+    "random": lambda w: drafts.Random(),
+    "context copy": lambda w: drafts.ContextCopy(min_match=1),
+    "document copy": lambda w: drafts.ContextCopy([w.ids[:200], w.ids[200:]]),
+    "suffix memory chain": lambda w: remembering(w, branches=False),
+    "drafted by a memory": drafted_by(lambda w: remembering(w), gamma=6),
+    "input copy": lambda w: drafts.InputCopy(start=5),
+    "source copy": lambda w: drafts.InputCopy(w.ids, min_match=1),
+    "recurrent": lambda w: drafts.Recurrent(recurrent_weights(w.target, w.ids)),
+    "heads": lambda w: w.heads(shared_output=True, n_blocks=2),
+    "heads that see guesses": lambda w: w.heads(see_guesses=True, n_heads=2, tokens=range(0, w.n_vocab, 2)),
+    "look-ahead embeddings": lambda w: drafts.LookAheadEmbeddings(look_ahead_weights(w.target)),
+    "early exit": lambda w: drafts.EarlyExit(1),
+    "skip attention": lambda w: drafts.SkipLayers(attn=[1]),
+    "skip mlp": lambda w: drafts.SkipLayers(mlp=[0]),
+    "drafted by a bigram": drafted_by(lambda w: drafts.Bigram(w.ids, w.n_vocab), gamma=6),
+    "drafted by copying": drafted_by(
+        lambda w: drafts.ContextCopy([w.ids], min_match=1, n_candidates=5), gamma=6
     ),
-    "table that learns": lambda world: drafts.Online(
-        drafts.Ngram(world.ids, world.n_vocab, 3), interval=None
+    "drafted by a recurrent network": drafted_by(
+        lambda w: drafts.Recurrent(recurrent_weights(w.target, w.ids), gamma=3)
     ),
-    "model that learns": lambda world: drafts.Online(world.draft, learner=Learns(world), interval=None),
-    "random": lambda world: drafts.Random(),
-    "context copy": lambda world: drafts.ContextCopy(min_match=1),
-    "document copy": lambda world: drafts.ContextCopy([world.ids[:200], world.ids[200:]]),
-    "suffix memory chain": lambda world: remembering(world, branches=False),
-    "drafted by a memory": lambda world: drafts.ModelDraft(world.draft, draft=remembering(world), gamma=6),
-    "input copy": lambda world: drafts.InputCopy(start=5),
-    "source copy": lambda world: drafts.InputCopy(world.ids, min_match=1),
-    "recurrent": lambda world: drafts.Recurrent(recurrent_weights(world.target, world.ids)),
-    "heads": lambda world: world.heads(shared_output=True, n_blocks=2),
-    "heads that see guesses": lambda world: world.heads(
-        see_guesses=True, n_heads=2, tokens=range(0, world.n_vocab, 2)
-    ),
-    "look-ahead embeddings": lambda world: drafts.LookAheadEmbeddings(look_ahead_weights(world.target)),
-    "early exit": lambda world: drafts.EarlyExit(1),
-    "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
-    "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
-    "drafted by a bigram": lambda world: drafts.ModelDraft(
-        world.draft, draft=drafts.Bigram(world.ids, world.n_vocab), gamma=6
-    ),
-    "drafted by copying": lambda world: drafts.ModelDraft(
-        world.draft, draft=drafts.ContextCopy([world.ids], min_match=1, n_candidates=5), gamma=6
-    ),
-    "drafted by a recurrent network": lambda world: drafts.ModelDraft(
-        world.draft, draft=drafts.Recurrent(recurrent_weights(world.target, world.ids), gamma=3)
-    ),
-    "drafted by lookahead": lambda world: drafts.ModelDraft(world.draft, draft=drafts.Lookahead()),
-    "drafted by an object": lambda world: drafts.ModelDraft(world.draft, draft=Repeats(branches=True)),
-    "drafted by trees": lambda world: drafts.ModelDraft(
-        world.draft,
-        draft=drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2), "without replacement")),
-    ),
-    "other vocabulary": lambda world: Renumbered(world.draft),
-    "through text": lambda world: Renumbered(world.draft, text="text"),
-    "other vocabulary, measured": lambda world: Renumbered(world.draft, text="measured"),
-    "eagle 3": lambda world: eagle_for(world.target, "reduced"),  # an Eagle of some of the tokens
-    "three models deep": lambda world: drafts.ModelDraft(
-        world.draft,
-        draft=drafts.ModelDraft(
-            world.draft, draft=drafts.ModelDraft(world.draft, tree=drafts.ParallelChains(2)), gamma=3
-        ),
-    ),
+    "drafted by lookahead": drafted_by(lambda w: drafts.Lookahead()),
+    "drafted by an object": drafted_by(lambda w: Repeats(branches=True)),
+    "drafted by trees": drafted_by(in_tree(tree((2, 2), DISTINCT))),
+    "other vocabulary": lambda w: Renumbered(w.draft),
+    "through text": lambda w: Renumbered(w.draft, text="text"),
+    "other vocabulary, measured": lambda w: Renumbered(w.draft, text="measured"),
+    "eagle 3": lambda w: eagle_for(w.target, "reduced"),  # an Eagle of some of the tokens
+    "three models deep": drafted_by(drafted_by(in_tree(drafts.ParallelChains(2)), gamma=3)),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 
-TREES: dict[str, Callable[[World], Any]] = {
-    "lookahead": lambda world: drafts.Lookahead(),
-    "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
-    "ensemble": lambda world: drafts.Ensemble(
-        Repeats(), drafts.Bigram(world.ids, world.n_vocab), world.draft, adaptive=False
+TREES: dict[str, Make] = {
+    "lookahead": lambda w: drafts.Lookahead(),
+    "lookahead of 4-grams": lambda w: drafts.Lookahead(2, 4, candidates=3),
+    "ensemble": lambda w: together(Repeats(), drafts.Bigram(w.ids, w.n_vocab), w.draft),
+    "ensemble that adapts": lambda w: drafts.Ensemble(drafts.ContextCopy(min_match=1), w.draft),
+    "ensemble of layers": lambda w: together(Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1])),
+    "suffix memory": lambda w: remembering(w, max_depth=8, factor=3.0),
+    "tree that learns": learning(in_tree(tree((2, 1, 2), DISTINCT))),
+    "token recycling": lambda w: recycling(w, tree((2, 2, 1))),
+    "ensemble of memories": lambda w: together(remembering(w), recycling(w, tree((2, 1))), w.draft),
+    "object with branches": lambda w: Repeats(branches=True),
+    "object that draws branches": lambda w: Draws(w.n_vocab, branches=True),
+    "ensemble of objects that draw": lambda w: together(Draws(w.n_vocab), Draws(w.n_vocab, branches=True)),
+    "context copy tree": lambda w: drafts.ContextCopy([w.ids], min_match=1, n_candidates=5),
+    "input copy tree": lambda w: drafts.InputCopy(w.ids, n_candidates=3),
+    "eagle 2": lambda w: eagle_for(
+        w.target, "eagle1", drafts.DynamicTree(6, width=2, steps=3, sharpness=1.0)
     ),
-    "ensemble that adapts": lambda world: drafts.Ensemble(drafts.ContextCopy(min_match=1), world.draft),
-    "ensemble of layers": lambda world: drafts.Ensemble(
-        Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
+    "chains": in_tree(drafts.ParallelChains(3)),
+    "samples": in_tree(tree((2, 1, 2))),
+    "without replacement": in_tree(tree((2, 1, 2), DISTINCT)),
+    "top-k": in_tree(tree((3, 2, 1), "top-k")),
+    "recurrent tree": lambda w: drafts.Recurrent(
+        recurrent_weights(w.target, w.ids, (4, 6, 2), range(0, w.n_vocab, 2)), tree=tree((2, 2, 1))
     ),
-    "suffix memory": lambda world: remembering(world, max_depth=8, factor=3.0),
-    "tree that learns": lambda world: drafts.Online(
-        drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 1, 2), "without replacement")),
-        learner=Learns(world),
-        interval=None,
+    "look-ahead embeddings in a tree": lambda w: drafts.LookAheadEmbeddings(
+        look_ahead_weights(w.target, 2), tree=tree((2, 1, 1), DISTINCT)
     ),
-    "token recycling": lambda world: recycling(world, drafts.StaticTree((2, 2, 1))),
-    "ensemble of memories": lambda world: drafts.Ensemble(
-        remembering(world), recycling(world, drafts.StaticTree((2, 1))), world.draft, adaptive=False
+    "ensemble with look-ahead embeddings": lambda w: together(
+        Repeats(), drafts.LookAheadEmbeddings(look_ahead_weights(w.target))
     ),
-    "object with branches": lambda world: Repeats(branches=True),
-    "object that draws branches": lambda world: Draws(world.n_vocab, branches=True),
-    "ensemble of objects that draw": lambda world: drafts.Ensemble(
-        Draws(world.n_vocab), Draws(world.n_vocab, branches=True), adaptive=False
-    ),
-    "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
-    "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
-    "eagle 2": lambda world: eagle_for(
-        world.target, "eagle1", drafts.DynamicTree(6, width=2, steps=3, sharpness=1.0)
-    ),
-    "chains": lambda world: drafts.ModelDraft(world.draft, tree=drafts.ParallelChains(3)),
-    "samples": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 1, 2))),
-    "without replacement": lambda world: drafts.ModelDraft(
-        world.draft, tree=drafts.StaticTree((2, 1, 2), "without replacement")
-    ),
-    "top-k": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((3, 2, 1), "top-k")),
-    "recurrent tree": lambda world: drafts.Recurrent(
-        recurrent_weights(world.target, world.ids, (4, 6, 2), range(0, world.n_vocab, 2)),
-        tree=drafts.StaticTree((2, 2, 1)),
-    ),
-    "look-ahead embeddings in a tree": lambda world: drafts.LookAheadEmbeddings(
-        look_ahead_weights(world.target, 2), tree=drafts.StaticTree((2, 1, 1), "without replacement")
-    ),
-    "ensemble with look-ahead embeddings": lambda world: drafts.Ensemble(
-        Repeats(), drafts.LookAheadEmbeddings(look_ahead_weights(world.target)), adaptive=False
-    ),
-    "dynamic tree": lambda world: drafts.ModelDraft(
-        world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)
-    ),
-    "other vocabulary in a tree": lambda world: Renumbered(
-        world.draft, drafts.StaticTree((2, 1, 2), "without replacement")
-    ),
-    "heads in a tree": lambda world: world.heads(tree=drafts.StaticTree((2, 1, 2), "without replacement")),
-    "heads in a dynamic tree": lambda world: world.heads(
+    "dynamic tree": in_tree(drafts.DynamicTree(8, width=3, steps=4)),
+    "other vocabulary in a tree": lambda w: Renumbered(w.draft, tree((2, 1, 2), DISTINCT)),
+    "heads in a tree": lambda w: w.heads(tree=tree((2, 1, 2), DISTINCT)),
+    "heads in a dynamic tree": lambda w: w.heads(
         see_guesses=True, tree=drafts.DynamicTree(6, width=2, steps=4)
     ),
 }
@@ -281,7 +271,7 @@ REMEMBERING = {
 }  # fmt: skip
 """Drafts that learn from each text for those that begin after it, which are sampled otherwise then."""
 
-DRAFTS: dict[str, Callable[[World], Any]] = CHAINS | TREES
+DRAFTS: dict[str, Make] = CHAINS | TREES
 
 VARIANTS = {
     "online back-off", "document copy", "source copy", "suffix memory chain", "model that learns",

@@ -70,13 +70,9 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def cells(
-    rule: Rule,
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    target_probs: Probs,
-    draft_probs: Probs,
+    rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
     decided: Sequence[int] | None = None,
-) -> list[Cell]:
+) -> list[Cell]:  # fmt: skip
     """All boxes of constant outcome: the thresholds of the nodes, then the cuts of the last uniform.
 
     The nodes are divided in the order in which they are `decided`, and what is not decided yet has the
@@ -129,14 +125,9 @@ def pieces(value_at: Callable[[int], Outcome]) -> list[tuple[int, int, Outcome]]
 
 
 def probe(
-    rule: Rule,
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    target_probs: Probs,
-    draft_probs: Probs,
-    boxes: Sequence[Cell],
-    rng: np.random.Generator,
-) -> None:
+    rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
+    boxes: Sequence[Cell], rng: np.random.Generator,
+) -> None:  # fmt: skip
     """One random point: the rule's outcome there must be that of the box that holds it.
 
     Over many drafts this tests what the bisection takes for granted: that no value comes back, that decisions
@@ -149,21 +140,21 @@ def probe(
         raise DisprovedError(f"at {steps} / 2**53 the outcome is {path}, {token}; its boxes have {held}")
 
 
-def outcome_law(
+def outcome_distribution(
     rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs
 ) -> dict[tuple[tuple[int, ...], int], float]:
     """Exact probability of every (path, token) for one tree of drafts."""
-    law: dict[tuple[tuple[int, ...], int], float] = defaultdict(float)
+    found: dict[tuple[tuple[int, ...], int], float] = defaultdict(float)
     for box in cells(rule, tokens, parents, target_probs, draft_probs):
-        law[box.path, box.token] += box.probability
-    return dict(law)
+        found[box.path, box.token] += box.probability
+    return dict(found)
 
 
 # --------------------------------------------------------------------- integration over the drafts
 
 
 @dataclass(frozen=True)
-class RoundLaw:
+class RoundDistribution:
     """What one round does, summed over every tree of drafts and every outcome."""
 
     outputs: dict[Tokens, float]
@@ -234,17 +225,11 @@ def alternating(first: Proposal, second: Proposal) -> Proposal:
     return lambda node, prefixes: (first if node % 2 else second)(node, prefixes)
 
 
-def round_law(
-    rule: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    proposal: Proposal | None = None,
-    reported: Conditional | None = None,
-    decided: Sequence[int] | None = None,
-    seed: int = 0,
-) -> RoundLaw:
+def round_distribution(
+    rule: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *,
+    proposal: Proposal | None = None, reported: Conditional | None = None,
+    decided: Sequence[int] | None = None, seed: int = 0,
+) -> RoundDistribution:  # fmt: skip
     """Sum over every tree of this shape, weighted by its draft probabilities, and over every outcome.
 
     `proposal` is what the drafts are drawn from, if that is not ``independent(parents, draft)``; `reported`
@@ -261,7 +246,7 @@ def round_law(
             probability = tree.probability * box.probability
             outputs[(*(tree.tokens[node] for node in box.path), box.token)] += probability
             accepted[list(box.path)] += probability
-    return RoundLaw(dict(outputs), accepted)
+    return RoundDistribution(dict(outputs), accepted)
 
 
 def question(
@@ -281,22 +266,22 @@ def rows_after(tree: Drafts, target: Conditional) -> Probs:
 
 
 def first_tokens(outputs: dict[Tokens, float], target: Conditional, length: int) -> dict[Tokens, float]:
-    """Law of the first `length` tokens when a shorter output is continued by sampling the target."""
-    law: dict[Tokens, float] = defaultdict(float)
+    """Distribution of the first `length` tokens when a shorter output is continued by sampling the target."""
+    found: dict[Tokens, float] = defaultdict(float)
     for output, weight in outputs.items():
-        for tokens, probability in chain_law(target, length, output[:length]).items():
-            law[tokens] += weight * probability
-    return dict(law)
+        for tokens, probability in chain_distribution(target, length, output[:length]).items():
+            found[tokens] += weight * probability
+    return dict(found)
 
 
-def chain_law(target: Conditional, length: int, prefix: Tokens = ()) -> dict[Tokens, float]:
-    """Law of the first `length` tokens of plain sampling that begins with `prefix`."""
-    law = {prefix: 1.0}
+def chain_distribution(target: Conditional, length: int, prefix: Tokens = ()) -> dict[Tokens, float]:
+    """Distribution of the first `length` tokens of plain sampling that begins with `prefix`."""
+    found = {prefix: 1.0}
     for _ in range(length - len(prefix)):
-        law = {
+        found = {
             (*tokens, token): weight * float(probability)
-            for tokens, weight in law.items()
+            for tokens, weight in found.items()
             for token, probability in enumerate(target(tokens))
             if probability > 0
         }
-    return law
+    return found

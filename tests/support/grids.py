@@ -13,13 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def covering(shows: Mapping[Key, set[Any]]) -> set[Key]:
-    """Cases in which everything occurs that occurs in any, found greedily.
-
-    Parameters
-    ----------
-    shows : dict of case to set
-        What occurs in each case.
-    """
+    """Cases in which everything occurs that occurs in any, found greedily."""
     left, chosen = dict(shows), set()
     while left:
         best = max(left, key=lambda case: len(left[case]))
@@ -35,14 +29,9 @@ def in_few_items(
     """Run a parametrized test as few items, each of which loops over its cases.
 
     By default as many cases run as show each value once; the others are `slow`. The decorator comes above all
-    ``pytest.mark.parametrize`` of the test. When cases fail, the error names them all.
-
-    Parameters
-    ----------
-    by : str or sequence of str
-        Parameters that still make items: one for each combination of their values and each of the two tiers.
-    slow : collection of str
-        Values of these whose items are all slow.
+    ``pytest.mark.parametrize`` of the test. When cases fail, the error names them all. Parameters in `by`
+    still make items, one for each combination of their values and each tier; those of values in `slow` are
+    all slow.
     """
     by, slow = [by] if isinstance(by, str) else list(by), frozenset(slow)
 

@@ -13,13 +13,9 @@ JSON = {"Content-Type": "application/json"}
 
 
 def ask(
-    url: str,
-    path: str,
-    body: Any = None,
-    *,
-    method: str | None = None,
+    url: str, path: str, body: Any = None, *, method: str | None = None,
     headers: Mapping[str, str] | None = None,
-) -> tuple[int, Any]:
+) -> tuple[int, Any]:  # fmt: skip
     """(status, body) of an answer; the body is read as JSON where it says so, as events, or as text.
 
     A body in bytes is sent as it is, another one as JSON.

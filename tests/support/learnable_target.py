@@ -1,8 +1,9 @@
-"""A small target from whose law drafts can learn something in seconds."""
+"""A small target whose distribution drafts can learn something of in seconds, and trainings for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import specdec
 from worlds.folders import llama_config, llama_tensors, write_hf
@@ -12,7 +13,7 @@ PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]
 
 
 def learnable_target(folder: Path) -> specdec.Model:
-    """A Hugging Face folder of a target whose law depends on the last token above all, in f32."""
+    """A Hugging Face folder of a target that depends on the last token above all, in f32."""
     config = llama_config(
         vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2
     )
@@ -25,3 +26,15 @@ def learnable_target(folder: Path) -> specdec.Model:
     tensors["model.embed_tokens.weight"] *= 5.0
     tensors["lm_head.weight"] *= 2.5
     return specdec.load(write_hf(folder / "learnable", config, tensors))
+
+
+def train(target: Any, out: Path, kind: str = "small", **options: Any) -> Any:
+    """Train a draft on little text; options: those of `TrainingOptions` and of `train_draft`."""
+    from specdec.training import TrainingOptions, train_draft
+
+    given: dict[str, Any] = {
+        "prompts": PROMPTS, "steps": 48, "length": 24, "batch": 4, "passes": 3, "weights": "f32",
+        "threads": 1, "shape": {"d_model": 32, "n_layers": 1} if kind == "small" else {}, **options,
+    }  # fmt: skip
+    own = {name: given.pop(name) for name in ("prompts", "dtype", "say", "progress") if name in given}
+    return train_draft(target, kind, out, TrainingOptions(**given), **own)

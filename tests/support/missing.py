@@ -10,13 +10,7 @@ BUNDLED_OPENBLAS = "needs the bundled OpenBLAS, and this build uses the system's
 PYTHON_3_11 = "needs Python 3.11, as Inspect AI does"
 
 REASONS = {
-    SHARED,
-    BUNDLED_OPENBLAS,
-    PYTHON_3_11,
-    "needs Linux",
-    "needs fork",
-    "needs x86-64",
-    "needs nm (binutils)",
+    SHARED, BUNDLED_OPENBLAS, PYTHON_3_11, "needs Linux", "needs fork", "needs x86-64", "needs nm (binutils)",
     "needs git",
     "needs the module _testcapi, which makes allocations fail and which this Python was built without",
-}
+}  # fmt: skip

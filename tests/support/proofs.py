@@ -1,4 +1,4 @@
-"""What the rules promise, proven by exact integration: the law of the output and the rates of acceptance.
+"""What the rules promise, proven by exact integration: the distribution of the output, rates of acceptance.
 
 The chances of acceptance follow the theorems in their own words; nothing is taken from the rules under test.
 """
@@ -19,10 +19,10 @@ from exact import (
     Drafts,
     Probs,
     Proposal,
-    RoundLaw,
+    RoundDistribution,
     Rule,
     Tokens,
-    chain_law,
+    chain_distribution,
     decisions,
     depths,
     drafts,
@@ -30,7 +30,7 @@ from exact import (
     independent,
     pieces,
     question,
-    round_law,
+    round_distribution,
     rows_after,
 )
 
@@ -76,11 +76,9 @@ def k_sequential_chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[
         b = np.minimum(rows[0], target / rho).sum()
         return float(rho * b - (1 - (1 - b) ** len(rows)))
 
-    rho = (
-        1.0
-        if excess(1.0) >= -1e-15
-        else scipy.optimize.brentq(excess, 1.0, len(rows), xtol=1e-15, rtol=1e-15)
-    )
+    rho = 1.0
+    if excess(rho) < -1e-15:
+        rho = scipy.optimize.brentq(excess, 1.0, len(rows), xtol=1e-15, rtol=1e-15)
     return [min(1.0, target[x] / (rho * row[x])) for row, x in zip(rows, tokens, strict=True)]
 
 
@@ -130,12 +128,9 @@ def block_acceptance(
 
 
 EXPECTED: dict[str, Expected] = {
-    "rejection": walking(rejection_chances()),
-    "greedy": walking(greedy_chances()),
-    "block": block_acceptance,
-    "k-sequential": walking(k_sequential_chances),
-    "classical": walking(classical_chances),
-}
+    "rejection": walking(rejection_chances()), "greedy": walking(greedy_chances()), "block": block_acceptance,
+    "k-sequential": walking(k_sequential_chances), "classical": walking(classical_chances),
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ the proofs
@@ -144,101 +139,77 @@ TOLERANCE = 1e-12
 
 
 def prove(
-    verify: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    rule: str = "rejection",
-    order: Sequence[float] | None = None,
-    proposal: Proposal | None = None,
+    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *, rule: str = "rejection",
+    order: Sequence[float] | None = None, proposal: Proposal | None = None,
     reported: Conditional | None = None,
-) -> RoundLaw:
+) -> RoundDistribution:  # fmt: skip
     """Contract 1 for one rule, one shape of tree and one pair of models, or DisprovedError.
 
-    1. The first 1, 2, ..., depth + 1 tokens have the law of plain sampling, to 1e-12; under the greedy rule,
-       that of plain greedy decoding.
+    1. The first 1, 2, ..., depth + 1 tokens have the distribution of plain sampling, to 1e-12; under the
+       greedy rule, that of plain greedy decoding.
     2. No token of target probability 0 has any probability at all, not even 2**-53.
     3. Each node is accepted as often as the theorems promise: a rule that wastes drafts, or the bonus token
-       after them, has the right law too.
+       after them, has the right distribution too.
 
-    `verify` has the signature of ``specdec.reference.verify``; `order` holds the keys by which siblings are
-    tried; `proposal` and `reported` as in `round_law`.
+    `order` holds the keys by which siblings are tried; `proposal`, `reported` as in `round_distribution`.
     """
     decided = decisions(parents, order)
     if rule == "block":  # the longest prefix that is kept decides alone
         decided.reverse()
-    options = ({} if rule == "rejection" else {"rule": rule}) | (
-        {} if order is None else {"order": np.array(order, dtype=float)}
-    )
-    law = round_law(
-        partial(verify, **options),
-        parents,
-        target,
-        draft,
-        proposal=proposal,
-        reported=reported,
-        decided=decided,
-    )
+    options = {} if order is None else {"order": np.array(order, dtype=float)}
+    judge = partial(verify, **options | ({} if rule == "rejection" else {"rule": rule}))
+    how = {"proposal": proposal, "reported": reported, "decided": decided}
+    found = round_distribution(judge, parents, target, draft, **how)
     sampled = most_probable(target) if rule == "greedy" else target
     for length in range(1, max(depths(parents)) + 2):
-        plain = chain_law(sampled, length)
-        speculative = first_tokens(law.outputs, sampled, length)
+        plain = chain_distribution(sampled, length)
+        speculative = first_tokens(found.outputs, sampled, length)
         for tokens in sorted(plain.keys() | speculative.keys()):
             want, got = plain.get(tokens, 0.0), speculative.get(tokens, 0.0)
             if got > 0 and want == 0:
                 raise DisprovedError(f"{tokens} has probability {got:.3g} and is impossible under the target")
             if not abs(got - want) <= TOLERANCE:
                 raise DisprovedError(f"P{tokens} is {got:.15f}, the target's is {want:.15f}")
-    expected = expected_acceptance(
-        EXPECTED[rule], parents, target, proposal or independent(parents, draft), decided
-    )
-    prove_acceptance(law, expected)
-    return law
+    proposal = proposal or independent(parents, draft)
+    prove_acceptance(found, expected_acceptance(EXPECTED[rule], parents, target, proposal, decided))
+    return found
 
 
 def prove_bound(
-    verify: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    lenience: float,
+    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *, lenience: float,
     proposal: Proposal | None = None,
-) -> RoundLaw:
+) -> RoundDistribution:  # fmt: skip
     """A.5 for one shape of tree and one pair of models, or DisprovedError.
 
     No first token has a probability above T / l, and so no n first tokens one above T / l**n; what is
     impossible stays impossible; nodes are accepted as often as with T / l instead of T.
     """
     proposal = proposal or independent(parents, draft)
-    law = round_law(partial(verify, lenience=lenience), parents, target, draft, proposal=proposal)
+    judge = partial(verify, lenience=lenience)
+    found = round_distribution(judge, parents, target, draft, proposal=proposal)
     for length in range(1, max(depths(parents)) + 2):
-        plain = chain_law(target, length)
-        for tokens, got in first_tokens(law.outputs, target, length).items():
+        plain = chain_distribution(target, length)
+        for tokens, got in first_tokens(found.outputs, target, length).items():
             bound = plain.get(tokens, 0.0) / lenience**length
             if not got <= (bound + TOLERANCE if bound > 0 else 0):
                 raise DisprovedError(f"P{tokens} is {got:.15f}, its bound {bound:.15f}")
-    if not abs(sum(law.outputs.values()) - 1) <= TOLERANCE:
-        raise DisprovedError(f"the probabilities sum to {sum(law.outputs.values()):.15f}")
+    if not abs(sum(found.outputs.values()) - 1) <= TOLERANCE:
+        raise DisprovedError(f"the probabilities sum to {sum(found.outputs.values()):.15f}")
     walk = walking(rejection_chances(lenience))
-    prove_acceptance(law, expected_acceptance(walk, parents, target, proposal, decisions(parents)))
-    return law
+    prove_acceptance(found, expected_acceptance(walk, parents, target, proposal, decisions(parents)))
+    return found
 
 
-def prove_acceptance(law: RoundLaw, expected: Probs) -> None:
+def prove_acceptance(found: RoundDistribution, expected: Probs) -> None:
     """Each node is on the path as often as is expected, or DisprovedError."""
-    if not np.abs(law.accepted - expected).max() <= TOLERANCE:
-        raise DisprovedError(f"nodes are accepted with {law.accepted}, expected {expected}")
+    if not np.abs(found.accepted - expected).max() <= TOLERANCE:
+        raise DisprovedError(f"nodes are accepted with {found.accepted}, expected {expected}")
 
 
 def expected_acceptance(
-    expected: Expected,
-    parents: Sequence[int],
-    target: Conditional,
-    proposal: Proposal,
+    expected: Expected, parents: Sequence[int], target: Conditional, proposal: Proposal,
     decided: Sequence[int],
-) -> Probs:
+) -> Probs:  # fmt: skip
     """[n_nodes] probability of each node to be on the path, over all drafts."""
     on_path = np.zeros(len(parents))
     for tree in drafts(parents, proposal):
@@ -271,14 +242,9 @@ def plain_race(target: Conditional, noise: Probs) -> Tokens:
 
 
 def prove_coupled(
-    verify: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    proposal: Proposal | None = None,
-    seed: int = 0,
-) -> None:
+    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *,
+    proposal: Proposal | None = None, seed: int = 0,
+) -> None:  # fmt: skip
     """With any noise the output of every tree of drafts is what plain sampling gives, or DisprovedError.
 
     And it is as long as the drafts allow: no candidate has the token that it ends with.
@@ -296,9 +262,7 @@ def prove_coupled(
         if got != plain[: len(got)]:
             raise DisprovedError(f"the drafts {tree.prefixes} give {got}, plain sampling {plain}")
         if got in tree.prefixes:
-            raise DisprovedError(
-                f"the drafts {tree.prefixes} have {got}, yet its last token was not accepted"
-            )
+            raise DisprovedError(f"the drafts {tree.prefixes} have {got}, whose last token was not accepted")
 
 
 def prove_race(verify: Rule, target: Probs) -> None:

@@ -12,8 +12,6 @@ import numpy as np
 from chat_templates import library_tokenizer
 from worlds.folders import write_hf
 
-__all__ = ["write_scripted_model"]
-
 
 def write_scripted_model(
     folder: Path, prompt: str, text: str, specials: Sequence[str], end: str, n_ctx: int = 128, **settings: Any
@@ -21,20 +19,8 @@ def write_scripted_model(
     """A GPT-2 over bytes that continues any prompt as long as `prompt` with `text`, then with `end` for ever.
 
     Its blocks add nothing and its positions are unit vectors, so that the head alone decides by position.
-
-    Parameters
-    ----------
-    folder : Path
-    prompt, text : str
-        Names of special tokens in them are these tokens.
-    specials : sequence of str
-        Names of all special tokens.
-    end : str
-        The special token that ends a text.
-    n_ctx : int
-        At least as many as there are tokens.
-    **settings
-        Further entries of tokenizer_config.json.
+    Names of the special tokens, `specials`, are these tokens; `settings` are further entries of
+    tokenizer_config.json.
     """
     tokenizer = library_tokenizer(list(specials))
     n_prompt, ids = len(tokenizer.encode(prompt).ids), tokenizer.encode(text).ids

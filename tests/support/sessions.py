@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import count, takewhile
 from typing import Any
 
 from specdec import _core
-
-__all__ = ["Session", "all_rounds", "record_of"]
 
 _SESSION = (
     "gamma", "n_slots", "n_text", "n_threads", "max_top", "keep_logits", "node_budget", "adaptive_gamma",
@@ -18,33 +17,15 @@ _SESSION = (
 class Session:
     """A `_core.Session` whose slots are given to prompts at once; its rounds come as dicts.
 
-    Parameters
-    ----------
-    target, draft
-        As of `_core.Session`.
-    prompts : sequence of sequence of int
-    seeds : sequence of (int, int)
-    settings : Settings or a sequence of them, optional
-        Those of all prompts, or of each. None: settings by name, among `how`, which later prompts have too.
-    sources : sequence, optional
-    mixed : bool, default False
-        Let later sequences have any settings.
-    **how
-        Arguments of `_core.Session` and of `_core.Settings`.
+    `settings` are those of all prompts, or of each; without, they come by name in `how`, and later prompts
+    have them too. `mixed` lets later sequences have any settings. `how` are arguments of `_core.Session` and
+    of `_core.Settings`.
     """
 
     def __init__(
-        self,
-        target: Any,
-        draft: Any,
-        prompts: Sequence[Any],
-        *,
-        seeds: Sequence[tuple[int, int]],
-        settings: Any = None,
-        sources: Sequence[Any] | None = None,
-        mixed: bool = False,
-        **how: Any,
-    ) -> None:
+        self, target: Any, draft: Any, prompts: Sequence[Any], *, seeds: Sequence[tuple[int, int]],
+        settings: Any = None, sources: Sequence[Any] | None = None, mixed: bool = False, **how: Any,
+    ) -> None:  # fmt: skip
         own = {name: how.pop(name) for name in _SESSION if name in how}
         if how:
             assert settings is None
@@ -67,6 +48,10 @@ class Session:
         """Give a slot to another prompt, with its own settings or those of all."""
         self.core.admit(slot, prompt, seed, self.usual if settings is None else settings, source)
 
+    def prefill(self) -> float:
+        """Read the prompts; returns seconds. A text that fails says why in its next round."""
+        return read_prompts(self.core)
+
     def round(self, *args: Any, **options: Any) -> list[dict[str, Any]]:
         """The rounds of `_core.Session.round`, as `record_of` has them."""
         return [record_of(done) for done in self.core.round(*args, **options)]
@@ -75,29 +60,26 @@ class Session:
         return getattr(self.core, name)
 
 
+def read_prompts(of: _core.Session | _core.BeamSearch) -> float:
+    """Read the prompts of a session or a search; returns seconds."""
+    begun = time.perf_counter()
+    while of.prefill_slice():
+        pass
+    return time.perf_counter() - begun
+
+
 def record_of(done: _core.SlotRound) -> dict[str, Any]:
     """A round in one slot as a dict, with lists in place of tuples."""
     round_ = done.round
     assert isinstance(done.round.tokens, tuple) and round_.kept == len(round_.tokens)
     return {
-        "sequence": done.slot,
-        "drafted": list(round_.drafted),
-        "parents": list(round_.parents),
-        "accepted": list(round_.path),
-        "tokens": list(round_.tokens),
-        "betas": list(round_.betas),
-        "draft_s": round_.draft_s,
-        "verify_s": round_.verify_s,
-        "other_s": round_.other_s,
-        "experts": round_.experts,
-        "error": done.error,
-        "complete": done.complete,
-        "n_rows": done.n_rows,
-        "logits": done.logits,
-        "laws": done.logprobs,
+        "sequence": done.slot, "accepted": list(round_.path), "laws": done.logprobs,
         "origins": None if done.origins is None else list(done.origins),
+        **{name: list(getattr(round_, name)) for name in ("drafted", "parents", "tokens", "betas")},
+        **{name: getattr(round_, name) for name in ("draft_s", "verify_s", "other_s", "experts")},
+        **{name: getattr(done, name) for name in ("error", "complete", "n_rows", "logits")},
         **(done.drafts or {}),
-    }
+    }  # fmt: skip
 
 
 def all_rounds(session: Session, n: int | None = None) -> list[dict[str, Any]]:

@@ -14,36 +14,20 @@ MAX_GAMMA = 32
 
 @dataclass
 class World:
-    """What rounds take, and how a draft does.
+    """What rounds take, and how a draft does."""
 
-    Attributes
-    ----------
-    verify : callable
-        Seconds of a round with M rows, without drafting.
-    cost : float
-        Seconds of a step of the draft.
-    levels : list of (share, confidence, chance)
-        How often a guess has which confidence, and the chance that it is then accepted. Guesses are
-        independent.
-    looks : bool
-        Whether the draft may look at a guess before it makes it.
-    reading : (float, float)
-        Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
-        row is not among those of another, as the policy is told. (0, 0): it has none.
-    riders : int
-        Rows that ride behind every row of a round that drafts, as look-ahead embeddings do: so many guesses
-        there are at most, and none after a round that did not draft. 0: there are none.
-    noise : float
-        Standard deviation of the logarithm of every time; one round in 50 takes three times as long.
-    """
-
-    verify: Callable[[int], float]
-    cost: float
+    verify: Callable[[int], float]  # seconds of a round with M rows, without drafting
+    cost: float  # seconds of a step of the draft
     levels: list[tuple[float, float, float]]
-    looks: bool = False
+    """(share, confidence, chance): how often a draft token has a confidence, and its chance of acceptance."""
+    looks: bool = False  # whether the draft may look at a token before it proposes it
     reading: tuple[float, float] = (0.0, 0.0)
-    noise: float = 0.05
+    """Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
+    row is not among those of another, as the policy is told."""
+    noise: float = 0.05  # of the logarithm of every time; one round in 50 takes three times as long
     riders: int = 0
+    """Extra query tokens after every row of a round that drafts: so many draft tokens there are at most, and
+    none after a round that did not draft."""
 
     @property
     def alpha(self) -> float:
@@ -73,10 +57,8 @@ class Play:
     def __init__(self, world: World, seed: int, learnt: _core.AdaptiveGamma | None = None) -> None:
         self.world = world
         self.learnt = _core.AdaptiveGamma() if learnt is None else learnt
-        if world.reading[0]:
-            _core._adaptive_gamma_reads(self.learnt, *world.reading)  # type: ignore[attr-defined]
-        if world.riders:
-            _core._adaptive_gamma_extra(self.learnt, world.riders)  # type: ignore[attr-defined]
+        if world.reading[0] or world.riders:
+            _core._adaptive_gamma_reads(self.learnt, *world.reading, world.riders)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
         self._gamma = world.riders or MAX_GAMMA
         self._has_drafted = not world.riders

@@ -89,21 +89,12 @@ def unlike(parents: Sequence[int], n_vocab: int, seed: int = 10) -> Proposal:
 def shapes() -> dict[str, list[int]]:
     """Trees by name, as lists of parents."""
     return {
-        "chain0": [-1],
-        "chain1": [-1, 0],
-        "chain2": [-1, 0, 1],
-        "chain3": [-1, 0, 1, 2],
-        "chain4": [-1, 0, 1, 2, 3],
-        "two": [-1, 0, 0],
-        "three": [-1, 0, 0, 0],
-        "left": [-1, 0, 0, 1],
-        "right": [-1, 0, 0, 2],
-        "both": [-1, 0, 0, 1, 2],
-        "interleaved": [-1, 0, 1, 0, 1],
-        "bushy": [-1, 0, 0, 1, 1, 2, 2],
-        "two long": [-1, 0, 0, 1, 2, 3, 4],
+        "chain0": [-1], "chain1": [-1, 0], "chain2": [-1, 0, 1], "chain3": [-1, 0, 1, 2],
+        "chain4": [-1, 0, 1, 2, 3], "two": [-1, 0, 0], "three": [-1, 0, 0, 0], "left": [-1, 0, 0, 1],
+        "right": [-1, 0, 0, 2], "both": [-1, 0, 0, 1, 2], "interleaved": [-1, 0, 1, 0, 1],
+        "bushy": [-1, 0, 0, 1, 1, 2, 2], "two long": [-1, 0, 0, 1, 2, 3, 4],
         "three long": [-1, 0, 0, 0, 1, 2, 3],
-    }
+    }  # fmt: skip
 
 
 def random_tree(

@@ -31,14 +31,9 @@ class ToyTokenizer(ByteTokenizer):
 
     def __init__(self) -> None:
         super().__init__(
-            "toy",
-            vocabulary=_PIECES,
-            silent=frozenset({0, 1, EOS}),
-            strip=Strip.NOTHING,
-            bos_id=1,
-            eos_ids=(EOS,),
-            adds_bos=True,
-        )
+            "toy", vocabulary=_PIECES, silent=frozenset({0, 1, EOS}), strip=Strip.NOTHING, bos_id=1,
+            eos_ids=(EOS,), adds_bos=True,
+        )  # fmt: skip
 
     def _encode(self, text: str) -> list[int]:
         return [_PIECES.index(bytes([byte])) for byte in text.encode("utf-8")]

@@ -36,14 +36,9 @@ def weights_of(rows: Probs, points: Sequence[int]) -> Probs:
 class VerifyWeights:
     """A rule with the signature of ``specdec.reference.verify``: `_core.verify` on weights and point masses.
 
-    Parameters
-    ----------
-    chosen : sequence of int, optional
-        [n_nodes] the token of a node that was chosen, -1 for a draw; by default a node is chosen if it was
-        drawn from one token.
-    points : bool
-        Whether rows with one token are point masses, or rows of weights with one that is not 0, which is what
-        top-k of 1 gives.
+    `chosen` has the token of a node that was chosen, -1 for a draw; by default a node is chosen if it was
+    drawn from one token. `points`: rows with one token are point masses, or weights with one that is not 0,
+    as of top-k of 1.
     """
 
     def __init__(self, chosen: Sequence[int] | None = None, *, points: bool = True) -> None:
@@ -52,14 +47,9 @@ class VerifyWeights:
         self._rows: dict[str, Any] = {}
 
     def __call__(
-        self,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        target_probs: Probs,
-        draft_probs: Probs,
-        uniforms: Any,
-        **options: Any,
-    ) -> tuple[list[int], int, list[float]]:
+        self, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
+        uniforms: Any, **options: Any,
+    ) -> tuple[list[int], int, list[float]]:  # fmt: skip
         if target_probs is not self._given[0] or draft_probs is not self._given[1]:
             self._given = target_probs, draft_probs
             none = [-1] * len(tokens)

@@ -72,12 +72,9 @@ def write_adapter(
 
 
 def llama_adapter(
-    folder: Path,
-    config: Mapping[str, Any],
-    seed: int,
-    modules: Sequence[str] = LLAMA_MODULES,
+    folder: Path, config: Mapping[str, Any], seed: int, modules: Sequence[str] = LLAMA_MODULES,
     **settings: Any,
-) -> Path:
+) -> Path:  # fmt: skip
     """An adapter for a Llama of this config.json; `settings` are fields of its own config."""
     own = adapter_config(**settings)
     shapes = llama_shapes(config, modules)

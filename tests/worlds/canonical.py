@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import specdec
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, read_prompts
 from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -161,19 +161,20 @@ def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
 
 
 def build(
-    config: dict[str, Any],
-    tensors: Tensors,
-    *,
-    dtype: str = "f32",
-    cache_dtype: str = "f32",
+    config: dict[str, Any], tensors: Tensors, *, dtype: str = "f32", cache_dtype: str = "f32",
     prefill: str = "rows",
-) -> _core.Model:
+) -> _core.Model:  # fmt: skip
     given = ((name, tensor, "f32") for name, tensor in tensors.items())
     return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype, prefill=prefill)
 
 
 HAS_HOOKS = hasattr(_core, "_alloc_live")
 NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
+
+
+def decoder_of(model: _core.Model, **options: Any) -> _core.Decoder:
+    """The forward pass of one text over a model of the core; options: those of `_core.Decoder`."""
+    return _core.Decoder(model, **({"capacity": model.config["n_ctx"]} | options))
 
 
 def random_source(config: dict[str, Any], n: int = 75, seed: int = 0) -> list[int] | None:
@@ -216,29 +217,20 @@ def beams(
     """Tokens and score of the hypotheses of a beam search; with a draft, by speculation."""
     options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
     search = _core.BeamSearch(target, draft, prompt, **options)
-    search.prefill()
+    read_prompts(search)
     while search.round():
         pass
     return [(beam["tokens"], beam["score"]) for beam in search.beams()]
 
 
 def run_session(
-    target: _core.Model,
-    draft: _core.Model | _core.Ngram | tuple[Any, ...] | None,
-    prompts: list[list[int]],
-    *,
-    gamma: int = 4,
-    max_new_tokens: int = 40,
-    seeds: list[tuple[int, int]] | None = None,
-    n_threads: int = 1,
-    rule: str = "rejection",
-    lenience: float = 1.0,
-    transform: Callable[..., Any] | None = None,
-    draft_sampling: dict[str, Any] | None = None,
-    sources: Sequence[Sequence[int] | None] | None = None,
-    laws: dict[str, Any] | None = None,
+    target: _core.Model, draft: _core.Model | _core.Ngram | tuple[Any, ...] | None, prompts: list[list[int]],
+    *, gamma: int = 4, max_new_tokens: int = 40, seeds: list[tuple[int, int]] | None = None,
+    n_threads: int = 1, rule: str = "rejection", lenience: float = 1.0,
+    transform: Callable[..., Any] | None = None, draft_sampling: dict[str, Any] | None = None,
+    sources: Sequence[Sequence[int] | None] | None = None, laws: dict[str, Any] | None = None,
     **sampling: Any,
-) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:
+) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
 
     `laws`: the session's arguments "law" and "n_top".
@@ -282,13 +274,3 @@ def forced(
     )  # fmt: skip
     assert found.tokens == list(output)
     return found.trace.rounds
-
-
-def forward_work() -> int:
-    """Attentions and MLPs of a token in a layer that have been computed so far."""
-    return _core._forward_work()
-
-
-def forward_count() -> int:
-    """Forwards that have been run so far."""
-    return _core._forward_count()

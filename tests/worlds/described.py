@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from specdec import Model, _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.models.model import ModelTexts
 from worlds.draws import Draws
 from worlds.encoder_decoders import model_of
 from worlds.vocabularies import LongestPieces
@@ -128,17 +129,13 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     n_layer, n_head, d_head = model["n_layer"], model["n_head"], model["d_head"]
     flags = dict.fromkeys(("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied"), (0.15, True))
     found = draws.fields(
-        **flags,
-        **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), (0.15, 0.3, 1.7, 5.0)),
+        **flags, **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), (0.15, 0.3, 1.7, 5.0)),
         **dict.fromkeys(("logit_softcap", "attn_softcap", "qkv_limit"), (0.15, 0.5, 2.0, 30.0)),
-        qk_norm=(0.3, "head", "each_head", "whole"),
-        query_growth=(0.15, 0.1, 2.0),
-        norm_weight=(0.2, False),
+        qk_norm=(0.3, "head", "each_head", "whole"), query_growth=(0.15, 0.1, 2.0), norm_weight=(0.2, False),
         norm_bias=(0.3 * (model.get("family") == "gpt"), False),
-        norm_place=(0.25, "after", "both", "residual"),
-        windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
+        norm_place=(0.25, "after", "both", "residual"), windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
         score_scales=(0.2, _each(n_layer, 0.05, 0.3, 1.0)),
-    )
+    )  # fmt: skip
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_place" not in found and draws.chance(0.3):
@@ -281,7 +278,7 @@ RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
 
 def draw_adapter(draws: Draws, target: Description) -> Description:
-    """A description of a random adapter beside a target, which has no encoder."""
+    """A description of a random adapter of a target, which has no encoder."""
     found = {
         "roles": draws.one(list(ROLES), draws.some(ROLES, 1), draws.some(ROLES, 1)),
         "layers": draws.one(None, None, draws.some(range(target.get("n_layer", 2)), 1)),
@@ -293,7 +290,7 @@ def draw_adapter(draws: Draws, target: Description) -> Description:
 
 
 def adapted_model(model: Model, adapter: Description | None) -> Model:
-    """A model with the adapter of a description beside its weights; None: the model."""
+    """A model with the adapter of a description next to its weights; None: the model."""
     return model if adapter is None else _adapted(model, json.dumps(adapter, sort_keys=True))
 
 
@@ -319,7 +316,7 @@ def _adapted(model: Model, adapter: str) -> Model:
         return _adapted(model, json.dumps({"seed": d["seed"], "roles": ["attn_q"]}))
     core = model.core.adapted(ranks, tensors)
     return Model(
-        core, model.config, model.tokenizer, Path("adapted"), model.architecture,
+        core, model.config, ModelTexts(model.tokenizer), Path("adapted"), model.architecture,
         decoder_start=model.decoder_start,
     )  # fmt: skip
 

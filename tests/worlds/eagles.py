@@ -117,16 +117,10 @@ def eagle1(
 
 
 def eagle3(
-    target: specdec.Model,
-    layout: str = "vllm",
-    seed: int = 0,
-    *,
-    n_draft: int | None = None,
-    own_embedding: bool = False,
-    taps: tuple[int, ...] | None = None,
-    flags: Mapping[str, Any] | None = None,
+    target: specdec.Model, layout: str = "vllm", seed: int = 0, *, n_draft: int | None = None,
+    own_embedding: bool = False, taps: tuple[int, ...] | None = None, flags: Mapping[str, Any] | None = None,
     **changes: Any,
-) -> EagleFolder:
+) -> EagleFolder:  # fmt: skip
     """EAGLE-3 with three taps, in one of its layouts."""
     fields, flags = layer_fields(target, **changes), dict(flags or {})
     n_layer, d, v = target.config.n_layer, fields["hidden_size"], fields["vocab_size"]
@@ -172,13 +166,11 @@ def mimo(folder: Path, seed: int = 0, **changes: Any) -> tuple[specdec.Model, Ea
     d = config["hidden_size"]
     shapes: dict[str, Any] = dict.fromkeys(
         (
-            "token_layernorm.weight",
-            "hidden_layernorm.weight",
-            "final_layernorm.weight",
+            "token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight",
             "input_layernorm.weight",
         ),
         (d,),
-    )
+    )  # fmt: skip
     shapes |= {"input_proj.weight": (d, 2 * d)} | layer_shapes(config, d)
     n_heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
     for role in "qkv":
@@ -210,7 +202,7 @@ def rotated(x: Array, position: int, theta: float) -> Array:
 
 
 class PaperDraft:
-    """The draft of the paper, row by row: it reads a token beside a feature, and keeps keys and values.
+    """The draft of the paper, row by row: it reads a token with a feature, and keeps keys and values.
 
     Parameters
     ----------
@@ -287,10 +279,10 @@ class PaperDraft:
         if self.f.layout == "eagle1":
             return self.head @ x, x
         if self.f.layout == "mimo":
-            behind = self.norm("final_layernorm", x)
-            return self.head @ behind, behind
-        behind = self.norm("norm", x)
-        return self.head @ behind, behind if flags.get("norm_output") else x
+            normed_output = self.norm("final_layernorm", x)
+            return self.head @ normed_output, normed_output
+        normed_output = self.norm("norm", x)
+        return self.head @ normed_output, normed_output if flags.get("norm_output") else x
 
     def fused(self, taps: Array) -> Array:
         """EAGLE-3's feature of three hidden states."""
@@ -314,7 +306,7 @@ class PaperDraft:
         return row if self.f.tokens is None else self.f.tokens[row]
 
     def after(self, text: list[int], features: Array, guesses: list[int]) -> Array:
-        """Logits after a text and guesses behind it; the rows of the text stay."""
+        """Logits after a text and draft tokens after it; the rows of the text stay."""
         for row in range(len(self.kv[0]), len(text) - 1):
             logits, own = self.read(text[row + 1], features[row], own=False)
         for token in guesses:

@@ -12,25 +12,21 @@ from specdec.models.model import ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.tokenizer import SourceTokenizer
 from toy_pair import ToyTokenizer
-from worlds.canonical import Tensors, build, perturbed, random_tensors
+from worlds.canonical import LLAMA, Tensors, build, perturbed, random_tensors
 
-SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = LLAMA | {
     "n_vocab": 61, "n_ctx": 96, "n_layer": 2, "n_head": 4, "n_kv_head": 4, "d_model": 24, "d_head": 6,
-    "d_ff": 40, "norm_eps": 1e-5, "inv_freq": [], "sliding_window": 0,
+    "d_ff": 40, "inv_freq": [],
 }  # fmt: skip
-
 T5: dict[str, Any] = SIZES | {
-    "norm": "rms", "position": "none", "activation": "gelu_tanh", "gated": True, "tied": False,
-    "qkv_bias": False, "out_bias": False, "mlp_bias": False, "score_scales": [1.0, 1.0],
+    "position": "none", "activation": "gelu_tanh", "score_scales": [1.0, 1.0],
     "relative_buckets": [0, 1, 2, 3, 5, 9, 20],
 }  # fmt: skip
-
 BART: dict[str, Any] = SIZES | {
-    "norm": "layer", "position": "learned", "activation": "gelu", "gated": False, "tied": False,
-    "qkv_bias": True, "out_bias": True, "mlp_bias": True, "norm_place": "residual", "output_norm": False,
+    "norm": "layer", "position": "learned", "activation": "gelu", "gated": False, "qkv_bias": True,
+    "out_bias": True, "mlp_bias": True, "norm_place": "residual", "output_norm": False,
     "embedding_norm": True, "head_bias": True,
 }  # fmt: skip
-
 CONFIGS: dict[str, dict[str, Any]] = {
     "t5": T5 | {"encoder": T5 | {"shared_embedding": True, "n_ctx": 128}},
     "bart": BART | {"encoder": BART | {"shared_embedding": True, "head_bias": False}},

@@ -10,20 +10,15 @@ from typing import Any
 import numpy as np
 
 from specdec.fields import Fields
+from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, ConfigReader
+from worlds.folders import write_hf
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 211,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": None,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 211, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 GPT_SIZES: dict[str, Any] = {
     "vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64,
     "bos_token_id": 1, "eos_token_id": 2,
@@ -302,6 +297,27 @@ CONFIGS: dict[str, dict[str, Any]] = {
 """The config.json of each architecture, less ``architectures``."""
 
 
+ARCHITECTURES = tuple(FAMILIES)
+"""The names of all of them."""
+TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if family.text_field}
+"""Of models that also see: the field that describes the decoder."""
+MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
+    "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
+}  # fmt: skip
+
+
+def read_config(
+    fields: Mapping[str, Any], architecture: str = "", n_ctx: int | None = None
+) -> dict[str, Any]:
+    """The canonical configuration of a config.json, as folders are read."""
+    given = json.loads(json.dumps(fields))
+    if architecture:
+        given["architectures"] = [architecture]
+    found = described(Fields(given, Path("config.json")), n_ctx)
+    assert architecture in ("", found[0])
+    return found[2]
+
+
 def random_weights(architecture: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Weights for a config.json, under the names of the file."""
     family, rng = FAMILIES[architecture], np.random.default_rng(4)
@@ -313,3 +329,10 @@ def random_weights(architecture: str, config: Mapping[str, Any]) -> dict[str, np
             if name not in found:
                 found[name] = rng.normal(0.0, 0.3, shape).astype("<f4")
     return found
+
+
+def tiny_folder(folder: Path, architecture: str, **changes: Any) -> Path:
+    """The folder of a tiny model with some fields changed; a change to ``...`` leaves a field out."""
+    config = CONFIGS[architecture]
+    changed = {name: value for name, value in (config | changes).items() if value is not ...}
+    return write_hf(folder, changed | {"architectures": [architecture]}, random_weights(architecture, config))

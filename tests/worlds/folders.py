@@ -149,14 +149,9 @@ def raw_safetensors(header: Any, data: bytes, *, pad_to: int = 8) -> bytes:
 
 
 def write_hf(
-    folder: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, NDArray[Any]] | None = None,
-    *,
-    dtype: str | Mapping[str, str] = "F32",
-    n_shards: int = 1,
-    seed: int = 0,
-) -> Path:
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]] | None = None, *,
+    dtype: str | Mapping[str, str] = "F32", n_shards: int = 1, seed: int = 0,
+) -> Path:  # fmt: skip
     """A Hugging Face folder; random weights where none are given."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -177,15 +172,8 @@ def write_hf(
     return folder
 
 
-LLAMA2C_HEADER = (
-    24,
-    40,
-    2,
-    4,
-    2,
-    19,
-    16,
-)  # dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len
+LLAMA2C_HEADER = (24, 40, 2, 4, 2, 19, 16)
+"""dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len"""
 
 
 def llama2c_tensors(header: tuple[int, ...] = LLAMA2C_HEADER, seed: int = 0) -> Tensors:

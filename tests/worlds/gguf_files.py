@@ -58,9 +58,7 @@ def heads_apart(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[s
     """Queries, keys and values by head as all queries, all keys, all values."""
     if "query_key_value" not in name:
         return {name: array}
-    groups, n_kv = N_HEAD, N_HEAD
-    if "num_kv_heads" in config:
-        n_kv = config["num_kv_heads"]
+    n_kv = config.get("num_kv_heads", N_HEAD)
     groups = N_HEAD // n_kv
     parts = array.reshape(n_kv, groups + 2, -1, *array.shape[1:])
     whole = [parts[:, :groups], parts[:, groups : groups + 1], parts[:, groups + 1 :]]
@@ -69,27 +67,13 @@ def heads_apart(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[s
 
 @dataclass(frozen=True)
 class Case:
-    """A model that a GGUF file can describe.
+    """A model that a GGUF file can describe."""
 
-    Attributes
-    ----------
-    architecture : str
-        Of ggml.
-    name : str
-        Of transformers.
-    config : dict
-        Changes of the fuzzer's config.json; ``...`` leaves a field out.
-    keys : dict
-        Metadata beside the common ones.
-    change : callable
-        From a tensor of the folder to those of the file.
-    """
-
-    architecture: str
-    name: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    change: Change = kept
+    architecture: str  # of ggml
+    name: str  # of transformers
+    config: Mapping[str, Any] = field(default_factory=dict)  # changes; ``...`` leaves a field out
+    keys: Mapping[str, Any] = field(default_factory=dict)  # metadata besides the common ones
+    change: Change = kept  # from a tensor of the folder to those of the file
 
     def folder(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """The config.json and the weights of the Hugging Face folder of the same model."""
@@ -170,12 +154,10 @@ _COMMON = {
     "attention.head_count": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "attention.head_count_kv": ("num_key_value_heads",),
     "context_length": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
-    "attention.key_length": ("head_dim", "d_kv"),
-    "rope.freq_base": ("rope_theta",),
+    "attention.key_length": ("head_dim", "d_kv"), "rope.freq_base": ("rope_theta",),
     "attention.relative_buckets_count": ("relative_attention_num_buckets",),
-    "decoder_block_count": ("num_decoder_layers",),
-    "decoder_start_token_id": ("decoder_start_token_id",),
-}
+    "decoder_block_count": ("num_decoder_layers",), "decoder_start_token_id": ("decoder_start_token_id",),
+}  # fmt: skip
 
 
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,20 +177,8 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     if "attention.key_length" in found:
         found["attention.value_length"] = found["attention.key_length"]
     found.setdefault("context_length", 32)
-    layer_norm = {
-        "gemma",
-        "llama",
-        "qwen",
-        "phi3",
-        "olmo2",
-        "olmoe",
-        "mixtral",
-        "smollm3",
-        "granite",
-        "t5",
-        "gpt-oss",
-    }
-    rms = any(case.architecture.startswith(name) for name in layer_norm)
+    names = ("gemma", "llama", "qwen", "phi3", "olmo2", "olmoe", "smollm3", "granite", "t5", "gpt-oss")
+    rms = case.architecture.startswith(names)
     eps = {"phi3": 1e-5, "olmo2": 1e-5, "olmoe": 1e-5, "gpt-oss": 1e-5}.get(case.architecture, 1e-6)
     if case.name == "MixtralForCausalLM":
         eps = 1e-5
@@ -261,9 +231,7 @@ def _split_experts(name: str, array: Array) -> dict[str, Array]:
     if "experts.gate_up_proj" in name:
         suffix = ".bias" if name.endswith("_bias") else ".weight"
         base = name.removesuffix("_bias").removesuffix("gate_up_proj")
-        if suffix == ".weight":
-            array = array.swapaxes(-1, -2)
-            return {f"{base}gate_proj{suffix}": array[:, ::2], f"{base}up_proj{suffix}": array[:, 1::2]}
+        array = array if suffix == ".bias" else array.swapaxes(-1, -2)
         return {f"{base}gate_proj{suffix}": array[:, ::2], f"{base}up_proj{suffix}": array[:, 1::2]}
     if name.endswith("experts.down_proj"):
         return {f"{name}.weight": array.swapaxes(-1, -2)}
@@ -274,49 +242,29 @@ def _split_experts(name: str, array: Array) -> dict[str, Array]:
     return {name: array}
 
 
-_NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix.", "another.")
+_NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix.", "another.", "mradermacher.")
 
 
 def write_gguf(
-    path: Path,
-    case: Case,
-    *,
-    changes: Mapping[str, Any] | None = None,
+    path: Path, case: Case, *, changes: Mapping[str, Any] | None = None,
     types: Callable[[str], GGMLQuantizationType] | None = None,
-    vocabulary: Callable[[GGUFWriter], None] | None = None,
-    more: Mapping[str, Array] | None = None,
+    vocabulary: Callable[[GGUFWriter], None] | None = None, more: Mapping[str, Array] | None = None,
     split: int = 0,
-) -> Path:
-    """Write the file of a model; returns its path, or that of the first part.
+) -> Path:  # fmt: skip
+    """Write the file of a model; return its path, or that of the first part.
 
-    Parameters
-    ----------
-    path : Path
-    case : Case
-    changes : mapping, optional
-        Metadata, ``...`` to leave some out.
-    types : callable, optional
-        The type of a tensor of this name; None: f32.
-    vocabulary : callable, optional
-        Adds a tokenizer.
-    more : mapping, optional
-        Further tensors.
-    split : int
-        Tensors of a part; 0: one file.
+    `changes` are metadata, ``...`` to leave some out; `types` gives the type of a tensor by its name, f32
+    without; `vocabulary` adds a tokenizer; `split` is the number of tensors of a part, 0: one file.
     """
     config, weights = case.folder()
     writer = GGUFWriter(path, case.architecture, split_max_tensors=split)
+    add: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+    }  # fmt: skip
     for key, value in (metadata(case, config) | dict(changes or {})).items():
-        if value is ...:
-            continue
-        add = {
-            bool: writer.add_bool,
-            int: writer.add_uint32,
-            float: writer.add_float32,
-            str: writer.add_string,
-        }
         name = key if key.startswith(_NOT_OF_THE_MODEL) else f"{case.architecture}.{key}"
-        add.get(type(value), writer.add_array)(name, value)
+        if value is not ...:
+            add.get(type(value), writer.add_array)(name, value)
     if vocabulary is not None:
         vocabulary(writer)
     for name, array in (tensors(case, config, weights) | dict(more or {})).items():

@@ -1,8 +1,9 @@
-"""Random weights of learnt drafts, for any target, and what they compute, in plain NumPy."""
+"""Random weights of learned drafts, for any target, and what they compute, in plain NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,27 @@ Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.float32]]
 
 
-def random_heads(
-    target: specdec.Model,
-    *,
-    n_heads: int = 3,
-    n_blocks: int = 1,
-    see_guesses: bool = False,
-    shared_output: bool = False,
-    tokens: Sequence[int] | None = None,
-    seed: int = 0,
+def learned_weights(
+    method: str, target: specdec.Model, fields: dict[str, Any], tensors: dict[str, Any], **options: Any
 ) -> LearnedWeights:
+    """The weights of a learned draft in memory, as training leaves them; options: taps, tokens."""
+    return LearnedWeights.of(method, target, fields, tensors, **options)
+
+
+def read_weights(folder: Path) -> LearnedWeights:
+    """The weights of a folder, of any method."""
+    return LearnedWeights.read(folder)
+
+
+def tensors_of(weights: LearnedWeights) -> dict[str, Any]:
+    """The arrays of the weights, by name; those of weights in memory can be changed."""
+    return {name: tensor.array() for name, tensor in weights._held.items()}
+
+
+def random_heads(
+    target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_guesses: bool = False,
+    shared_output: bool = False, tokens: Sequence[int] | None = None, seed: int = 0,
+) -> LearnedWeights:  # fmt: skip
     """Heads near the target's own: each guesses about what the target has guessed last.
 
     Drafts of a target that repeats itself are right now and then.
@@ -40,7 +52,7 @@ def random_heads(
         return (rng.standard_normal((n_rows, n_cols)) * scale / np.sqrt(n_cols)).astype(np.float32)
 
     own = target.core.matrix("token_embedding" if config.tied else "head")
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for k in range(n_heads):
         head = f"heads.{k}."
         if see_guesses:
@@ -56,20 +68,19 @@ def random_heads(
     fields = {
         "n_heads": n_heads, "n_blocks": n_blocks, "see_guesses": see_guesses, "shared_output": shared_output
     }  # fmt: skip
-    taps = [config.n_layer + 1]
-    return LearnedWeights.of("heads", target, fields, tensors, taps=taps, tokens=tokens)
+    return learned_weights("heads", target, fields, tensors, taps=[config.n_layer + 1], tokens=tokens)
 
 
 def heads_logits(
     weights: LearnedWeights, target: specdec.Model, text: Sequence[int], guesses: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """The logits [n_vocab] of the token behind some guesses behind a text, by the head of that place.
+    """The logits [n_vocab] of the token after a text and some draft tokens, by the head of that place.
 
     The arithmetic of the papers in float64, on the target's own hidden state and tables.
     """
     k, d = len(guesses), target.config.d_model
-    held = {name: tensor.array().astype(np.float64) for name, tensor in weights._held.items()}
+    held = {name: array.astype(np.float64) for name, array in tensors_of(weights).items()}
     layer = target.config.n_layer + 1
     x = target.hidden_states(text[:-1], [layer], source)[layer][-1].astype(np.float64)
     if weights.fields.boolean("see_guesses", default=False):
@@ -116,12 +127,9 @@ def recurrent_tensors(n_vocab: int, n_outputs: int, shape: Sequence[int], seed: 
 
 
 def recurrent_weights(
-    target: specdec.Model,
-    ids: Sequence[int],
-    shape: Sequence[int] = (5, 9, 1),
-    tokens: Sequence[int] | None = None,
-    seed: int = 0,
-) -> LearnedWeights:
+    target: specdec.Model, ids: Sequence[int], shape: Sequence[int] = (5, 9, 1),
+    tokens: Sequence[int] | None = None, seed: int = 0,
+) -> LearnedWeights:  # fmt: skip
     """A recurrent draft for a target that guesses the frequent tokens of a text more often than others."""
     n_vocab = target.config["n_vocab"]
     tensors = recurrent_tensors(n_vocab, n_vocab if tokens is None else len(tokens), shape, seed)
@@ -129,7 +137,7 @@ def recurrent_weights(
     frequencies = np.log(counts if tokens is None else counts[list(tokens)])
     tensors["output.bias"] += frequencies - frequencies.mean()
     fields = dict(zip(("d_embed", "d_hidden", "n_layers"), shape, strict=True))
-    return LearnedWeights.of("recurrent", target, fields, tensors, tokens=tokens)
+    return learned_weights("recurrent", target, fields, tensors, tokens=tokens)
 
 
 def recurrent_logits(tensors: Arrays, ids: Sequence[int], n_layers: int) -> NDArray[np.float64]:
@@ -176,7 +184,7 @@ def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) 
     d_model = target.config["d_model"]
     embeddings = rng.normal(0.0, 0.5, (n_tokens, d_model)).astype(np.float32)
     fields = {"n_tokens": n_tokens}
-    return LearnedWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})
+    return learned_weights("look_ahead_embeddings", target, fields, {"embeddings": embeddings})
 
 
 # ---------------------------------------------------------------------------------- sessions
@@ -199,3 +207,34 @@ def open_session(
     session = Session(target.core, description, prompts, **(how | options))
     with_drafts(session).prefill()
     return session
+
+
+def all_records(session: Session) -> list[dict[str, Any]]:
+    """The rounds of a session to its end, which closes it."""
+    records = []
+    while found := session.round():
+        records += found
+    session.close()
+    return records
+
+
+def check_distributions(
+    target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]],
+    expected: Callable[[list[int], list[int]], Any], *, rtol: float = 0.0, atol: float = 0.0, **options: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Hold what each node was drawn from against ``expected(text, draft tokens before it)``.
+
+    Returns how many nodes there were, and how many accepted ones.
+    """
+    n_nodes = n_accepted = 0
+    texts = [list(prompt) for prompt in prompts]
+    for record in all_records(open_session(target, draft, prompts, **options)):
+        text, paths = texts[record["sequence"]], list[list[int]]([[]])
+        nodes = zip(record["drafted"], record["parents"], record["draft_probs"][1:], strict=True)
+        for token, parent, probs in nodes:
+            np.testing.assert_allclose(probs, expected(text, paths[parent]), rtol=rtol, atol=atol)
+            paths.append([*paths[parent], token])
+        n_nodes += len(record["drafted"])
+        n_accepted += len(record["accepted"])
+        text += record["tokens"]
+    return n_nodes, n_accepted

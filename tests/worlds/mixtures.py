@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worlds.folders import Tensors, llama_config, llama_tensors
+from worlds.folders import llama_config, llama_tensors
+
+Arrays = dict[str, NDArray[Any]]
 
 N_EXPERTS, D_EXPERT = 5, 24
 
@@ -23,27 +25,32 @@ def qwen3_moe_config(**changes: Any) -> dict[str, Any]:
     return llama_config(**{**own, **changes})
 
 
-def qwen3_moe_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
-    """Random weights under the names of published checkpoints; every layer has experts."""
+def _llama_with(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
+    """A Llama whose layers have tensors of these shapes in place of the feed-forward."""
     rng = np.random.default_rng(seed + 1)
-    d, width = config["hidden_size"], config["moe_intermediate_size"]
-    tensors = {name: array for name, array in llama_tensors(config, seed).items() if ".mlp." not in name}
+    tensors: Arrays = {
+        name: array for name, array in llama_tensors(config, seed).items() if ".mlp." not in name
+    }
     for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        shapes = {
-            f"{layer}self_attn.q_norm.weight": (config["head_dim"],),
-            f"{layer}self_attn.k_norm.weight": (config["head_dim"],),
-            f"{layer}mlp.gate.weight": (config["num_experts"], d),
-        }
-        for e in range(config["num_experts"]):
-            for part, shape in (("gate", (width, d)), ("up", (width, d)), ("down", (d, width))):
-                shapes[f"{layer}mlp.experts.{e}.{part}_proj.weight"] = shape
         for name, shape in shapes.items():
-            tensors[name] = rng.normal(0.0, 0.4, shape).astype(np.float32)
+            tensors[f"model.layers.{i}.{name}"] = rng.normal(0.0, 0.4, shape).astype(np.float32)
     return tensors
 
 
-def stacked(tensors: Tensors, n_layer: int, n_experts: int) -> Tensors:
+def qwen3_moe_tensors(config: Mapping[str, Any], seed: int = 0) -> Arrays:
+    """Random weights under the names of published checkpoints; every layer has experts."""
+    d, width, n = config["hidden_size"], config["moe_intermediate_size"], config["num_experts"]
+    shapes: dict[str, tuple[int, ...]] = {
+        f"self_attn.{role}_norm.weight": (config["head_dim"],) for role in "qk"
+    }
+    shapes["mlp.gate.weight"] = (n, d)
+    for e in range(n):
+        for part, shape in (("gate", (width, d)), ("up", (width, d)), ("down", (d, width))):
+            shapes[f"mlp.experts.{e}.{part}_proj.weight"] = shape
+    return _llama_with(config, shapes, seed)
+
+
+def stacked(tensors: Arrays, n_layer: int, n_experts: int) -> Arrays:
     """The same under the names of transformers 5: the experts of a layer in one tensor, gate above up."""
     found = {name: array for name, array in tensors.items() if ".experts." not in name}
     for i in range(n_layer):
@@ -71,32 +78,21 @@ def gpt_oss_config(**changes: Any) -> dict[str, Any]:
     return llama_config(**{**own, **changes})
 
 
-Arrays = dict[str, NDArray[Any]]
-
-
 def gpt_oss_tensors(config: Mapping[str, Any], seed: int = 0) -> Arrays:
     """Random weights; the experts' matrices in MXFP4, as blocks and scales of bytes."""
     rng = np.random.default_rng(seed)
     d, width, n = config["hidden_size"], config["intermediate_size"], config["num_local_experts"]
-    tensors: Arrays = {
-        name: array for name, array in llama_tensors(config, seed).items() if ".mlp." not in name
-    }
+    shapes = {
+        "self_attn.sinks": (config["num_attention_heads"],), "mlp.router.weight": (n, d),
+        "mlp.router.bias": (n,), "mlp.experts.gate_up_proj_bias": (n, 2 * width),
+        "mlp.experts.down_proj_bias": (n, d),
+    }  # fmt: skip
+    tensors = _llama_with(config, shapes, seed)
     for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        shapes = {
-            f"{layer}self_attn.sinks": (config["num_attention_heads"],),
-            f"{layer}mlp.router.weight": (n, d),
-            f"{layer}mlp.router.bias": (n,),
-            f"{layer}mlp.experts.gate_up_proj_bias": (n, 2 * width),
-            f"{layer}mlp.experts.down_proj_bias": (n, d),
-        }
-        for name, shape in shapes.items():
-            tensors[name] = rng.normal(0.0, 0.4, shape).astype(np.float32)
         for part, n_out, n_in in (("gate_up_proj", 2 * width, d), ("down_proj", d, width)):
-            blocks = rng.integers(0, 256, (n, n_out, n_in // 32, 16), dtype=np.uint8)
-            tensors[f"{layer}mlp.experts.{part}_blocks"] = blocks
-            scales = rng.integers(122, 126, (n, n_out, n_in // 32), dtype=np.uint8)
-            tensors[f"{layer}mlp.experts.{part}_scales"] = scales
+            name, rows = f"model.layers.{i}.mlp.experts.{part}", (n, n_out, n_in // 32)
+            tensors[f"{name}_blocks"] = rng.integers(0, 256, (*rows, 16), dtype=np.uint8)
+            tensors[f"{name}_scales"] = rng.integers(122, 126, rows, dtype=np.uint8)
     return tensors
 
 

@@ -18,11 +18,6 @@ from worlds.canonical import random_tensors
 from worlds.draws import Draws
 from worlds.encoder_decoders import SIZES, model_of
 
-__all__ = [
-    "DISJOINT", "VOCABULARIES", "LongestPieces", "Renumbered", "Translated", "draw_vocabulary", "model_with",
-    "renumbered_model", "with_tokenizer",
-]  # fmt: skip
-
 BYTES = [bytes([byte]) for byte in range(256)]
 VOCABULARIES: dict[str, list[bytes]] = {
     "target": [b"a", b"b", b"c", b" ", b"ab", b"bc", b" a", b" b", b"abc",
@@ -33,7 +28,7 @@ VOCABULARIES: dict[str, list[bytes]] = {
                 b"\xc3\xa9\xc3\xa9"],
     "bytes": BYTES,
 }  # fmt: skip
-"""The pieces of each, behind three special tokens: padding, beginning and end of text."""
+"""The pieces of each, after three special tokens: padding, beginning and end of text."""
 DISJOINT = [b"aa", b"ab", b"ac", b"ba", b"bb", b"bc", b"ca", b"cb", b"cc"], [b"a", b"b", b"c"]
 
 
@@ -84,11 +79,7 @@ def renumbered_model(
 
 def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> specdec.Model:
     """A small random decoder with a tokenizer; token i has what would be row rows[i] of its tables."""
-    config = SIZES | {
-        "n_vocab": tokenizer.n_vocab, "norm": "rms", "position": "rotary", "activation": "silu",
-        "gated": True, "tied": False, "qkv_bias": False, "out_bias": False, "mlp_bias": False,
-        "inv_freq": [1.0, 0.1, 0.01], "n_ctx": 256,
-    }  # fmt: skip
+    config = SIZES | {"n_vocab": tokenizer.n_vocab, "inv_freq": [1.0, 0.1, 0.01], "n_ctx": 256}
     tensors = {
         name: 2.0 * (tensor[list(rows)] if tensor.shape[0] == tokenizer.n_vocab else tensor)
         for name, tensor in random_tensors(config, seed).items()
@@ -99,20 +90,10 @@ def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> 
 class Translated(Draft):
     """A model whose ids are said to mean other strings than its target's.
 
-    Parameters
-    ----------
-    model : Model
-    ours, theirs : sequence of bytes
-        The strings of the target's and of the draft's tokens; cut or filled up to their vocabularies.
-    way : str
-        "intersection", "text", or "measured" in text.
-    tree : Tree, optional
-    first : sequence of int
-        Ids that the draft's texts begin with.
-    strips : pair of bool
-        Whether either side strips the space before a text.
-    n_shared : int, optional
-        Ids of the draft from here on share no string with the target, whatever they mean.
+    `ours` and `theirs` are the strings of the target's and of the draft's tokens, cut or filled up to their
+    vocabularies; `way` is "intersection", "text", or "measured" in text; `first` are ids that the draft's
+    texts begin with; `strips` says whether either side strips the space before a text. Ids of the draft from
+    `n_shared` on share no string with the target, whatever they mean.
     """
 
     def __init__(

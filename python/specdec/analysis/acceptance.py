@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,7 +159,7 @@ def predicted_row(
 ) -> ExperimentRow:
     """What betas and times of forward passes say of a draft with a distribution of its own."""
     alpha, (low, high) = mean_of(betas), mean_interval(betas)
-    timed: dict[str, float] = {}
+    timed: dict[str, Any] = {}
     if times is not None:
         c, ratio = times.cost, times.verify_ratio[gamma + 1]
         ideal, predicted = (

@@ -64,10 +64,8 @@ class BenchRow:
     category : str
         As in the file of questions; "mt_bench" for the eight categories of MT-Bench where all of them are
         there, and "overall" for all questions.
-    n_questions, n_turns : int
-        That were answered.
-    n_tokens : int
-        New tokens of a repetition, the mean of all of them, rounded.
+    n_questions, n_turns, n_tokens : int
+        Answered; and new tokens of a repetition, the mean of all of them, rounded.
     alpha, alpha_low, alpha_high : float
         Mean acceptance rate (Corollary 3.6) at the verified positions, and its 95 % confidence interval; of
         trees the share of positions at which one of several drafts was accepted (`Round.betas`).
@@ -81,9 +79,8 @@ class BenchRow:
     tokens_per_s, plain_tokens_per_s : tuple of float
         New tokens over seconds of the whole calls, the reading of the prompts included, of each repetition.
     speedup, decode_speedup, question_speedup : Speedup
-        tokens_per_s over plain_tokens_per_s; the same of the rounds alone, without the reading of the
-        prompts; and as Spec-Bench counts it: the mean over questions of their tokens per second, over that of
-        plain decoding, so that a question counts the same however long its answer is.
+        tokens_per_s over plain_tokens_per_s; the same of the rounds alone; and as Spec-Bench counts it: the
+        mean over questions of their tokens per second, over that of plain decoding.
     n_equal, n_compared : int
         Turns of all repetitions whose new tokens are those of plain decoding (at temperature 0 with the exact
         rule all are), and those that both ways answered.
@@ -231,9 +228,8 @@ def bench(
 
     Parameters
     ----------
-    target : Model, path, hub name, or a dict of one of these by its name
-    draft : Model, path, hub name, Draft, object, a dict of one of these by its name, or None
-        As of `specdec.generate`. None: plain decoding alone. A draft that learns from texts, such as
+    target, draft : as of `specdec.generate`, or a dict of one by its name
+        Draft None: plain decoding alone. A draft that learns from texts, such as
         `specdec.drafts.SuffixMemory`, begins each repetition with what it knows now (`Draft.snapshot`),
         learns from the answers of the repetition in their order, and is left as it is. An object of your own
         is used as it is.
@@ -411,14 +407,13 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
         gamma = type(gamma).__name__
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip
-    others = [name for name in run_options(options) if name not in always]
     return {
         "version": _core.__version__,
         "target": target_name,
         **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
         "draft": way.name,
         "gamma": gamma,
-        **{name: in_json(getattr(options, name)) for name in (*always, *others)},
+        **{name: in_json(getattr(options, name)) for name in dict.fromkeys((*always, *run_options(options)))},
         "seed": seed,
         "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
@@ -553,10 +548,11 @@ def bench_rows(
         groups[MT_BENCH] = [i for i, one in enumerate(questions) if one.category in MT_BENCH_CATEGORIES]
     if n_categories > 1:
         groups[OVERALL] = list(range(len(questions)))
-    return tuple(
-        _row(name, *([[run[i] for i in ids] for run in runs] for runs in (answers, plain)), sampled)
-        for name, ids in groups.items()
-    )
+
+    def of(ids: list[int], runs: Sequence[Sequence[Answer]]) -> list[list[Answer]]:
+        return [[run[i] for i in ids] for run in runs]
+
+    return tuple(_row(name, of(ids, answers), of(ids, plain), sampled) for name, ids in groups.items())
 
 
 def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], sampled: bool) -> BenchRow:

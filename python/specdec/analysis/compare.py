@@ -70,15 +70,13 @@ def compare(
         By names of your own. A text is what `specdec.drafts.named` takes, such as ``"copy"``.
     gammas : sequence of int, optional
         Drafted tokens of a round at most, each 1 to 1024; None: as many as each draft asks for by itself.
-    n_tokens : int, default 400
-        New tokens of each draft in each turn, with each gamma at each temperature: each prompt its share.
-    repeats : int, default 5
-        Turns. Sampled texts differ from turn to turn.
+    n_tokens, repeats : int, default 400 and 5
+        New tokens of each draft in each turn, with each gamma at each temperature, each prompt its share; and
+        turns. Sampled texts differ from turn to turn.
     timing : bool, default True
         False: one turn, without plain decoding and without times.
     options : DecodingOptions, optional
-        Of the runs; not every rule (`verify`) takes trees. Prompt i of turn k has the key (seed + k, i); the
-        default of `seed` is 0.
+        Of the runs. Prompt i of turn k has the key (seed + k, i); the default of `seed` is 0.
 
     Returns
     -------
@@ -88,7 +86,7 @@ def compare(
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.measure`; or the rule does not take what a draft drafts.
+        As `specdec.measure`; or the rule (`verify`) does not take what a draft drafts, such as trees.
 
     Examples
     --------
@@ -167,15 +165,12 @@ class Comparison(Tabular):
     Attributes
     ----------
     target : str
-        Its name.
     rows : tuple of ExperimentRow
         By temperature, then draft, then gamma.
     plain_tokens_per_s : dict of float to tuple of float
         By temperature: new tokens per second of plain decoding in each turn; empty without timing.
-    prompts : list of list of int
-        Token ids of the prompts; of an encoder-decoder those of the sources.
-    labels : tuple of str
-        How each prompt begins, as text; its token ids without a tokenizer.
+    prompts, labels : list of list of int, tuple of str
+        Token ids of the prompts (of an encoder-decoder those of the sources), and how each begins.
     settings : dict of str to object
         What was asked for: n_tokens, repeats, seed, n_threads and other options of decoding.
     """

@@ -40,12 +40,8 @@ class Speedup:
     A forward pass of the target that verifies drafts takes at least as long as one that computes a token. So
     a speed-up above the new tokens per pass is an error of measurement.
 
-    Attributes
-    ----------
-    ratios : tuple of float
-        The speed-up of each repetition; at least one.
-    tokens_per_run : tuple of float
-        New tokens per run of the target in the speculative decoding of each repetition.
+    `ratios` are the speed-ups of the repetitions, at least one, and `tokens_per_run` their new tokens per run
+    of the target in speculative decoding.
     """
 
     ratios: tuple[float, ...]
@@ -116,13 +112,9 @@ class ExperimentRow:
 
     Attributes
     ----------
-    draft : str
-        Its name.
-    temperature : float
-    gamma : int
-        Drafted tokens of a round at most.
-    lenience : float
-        l of appendix A.5; 1 is the exact rule.
+    draft, temperature, gamma, lenience : str, float, int, float
+        Its name, and its settings: gamma is how many tokens a round drafts at most, lenience 1 the exact rule
+        (appendix A.5).
     n_tokens, n_calls, n_drafted, n_accepted : int
         New tokens, runs of the target, drafted and accepted tokens that were counted: of all repetitions, in
         greedy decoding of one, as the others give the same text. Where `by_running` is False, `n_tokens` are
@@ -147,13 +139,10 @@ class ExperimentRow:
     tokens_per_s : tuple of float
         New tokens per second in each repetition; empty where they were not timed.
     speedup : Speedup or None
-        Time of plain decoding over that with the draft for a new token, measured in interleaved runs. None
-        where that was not done.
-    ideal_speedup : float or None
-        Speed-up by Theorem 3.8, which takes verification as long as one position. None where `by_running`.
-    predicted_speedup : float or None
-        The same with the measured `verify_ratio`, or 1 if that is less: what to choose gamma by. None where
-        `by_running`.
+        Time of plain decoding over that with the draft for a new token, measured in interleaved runs.
+    ideal_speedup, predicted_speedup : float or None
+        By Theorem 3.8, which takes verification as long as one position; and with the measured
+        `verify_ratio`, or 1 if that is less: what to choose gamma by. None where `by_running`.
     by_running : bool
         Whether runs were counted. A draft with a distribution of its own is held against the target's at
         every position of a text instead.
@@ -305,9 +294,7 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
 
 def _ends(text: Trace) -> NDArray[np.float64]:
     """Of each new token of a text: 1 if it is the last of its round, else 0."""
-    ends = np.zeros(text.n_tokens)
-    ends[np.cumsum([one.kept for one in text.rounds if one.kept], dtype=np.int64) - 1] = 1.0
-    return ends
+    return np.array([float(i == one.kept) for one in text.rounds for i in range(1, one.kept + 1)])
 
 
 class Runner(Protocol[AnyItem]):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer
@@ -27,12 +28,10 @@ class KnownModel:
     n_parameters: int
 
 
-@dataclass(frozen=True)
-class KnownVocabulary:
-    """A vocabulary that several public models have; `models` are small ones first.
+class KnownVocabulary(NamedTuple):
+    """A vocabulary of several public models, small ones first; with an encoder, they are encoder-decoders.
 
-    `marks` are some of its tokens by id, as `ByteTokenizer.vocabulary` has them: the first vocabulary of the
-    table that has its marks counts. `has_encoder`: these are encoder-decoders.
+    `marks` are some of its tokens by id: the first vocabulary of the table that has its marks counts.
     """
 
     name: str
@@ -60,10 +59,9 @@ def vocabulary_of(target: Model) -> KnownVocabulary | None:
     """The known vocabulary that a target has; None for any other, and without a tokenizer of bytes."""
     if not isinstance(target.tokenizer, ByteTokenizer):
         return None
-    tokens = target.tokenizer.vocabulary()
+    tokens = dict(enumerate(target.tokenizer.vocabulary()))
     for known in known_vocabularies():
-        fits = known.has_encoder == (target.config.encoder is not None)
-        if fits and all(i < len(tokens) and tokens[i] == name for i, name in known.marks.items()):
+        if known.has_encoder == (target.config.encoder is not None) and known.marks.items() <= tokens.items():
             return known
     return None
 

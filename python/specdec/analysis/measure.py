@@ -61,14 +61,8 @@ _OWNS: Final = {
 class Timing:
     """How much `measure` times.
 
-    Attributes
-    ----------
-    repeats : int, default 5
-        Timed runs for each gamma and temperature.
-    n_tokens : int, default 400
-        New tokens of a timed run at most; a run takes the prompts in order until it has as many.
-    leniences : bool, default False
-        Time the runs with lenience too, and not only those of the exact rule.
+    `repeats` are timed runs for each gamma and temperature, each of at most `n_tokens` new tokens: a run
+    takes the prompts in order until it has as many. `leniences`: time the runs with lenience too.
     """
 
     repeats: int = 5
@@ -85,20 +79,11 @@ class Timing:
 class Independence:
     """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
 
-    Attributes
-    ----------
-    temperature : float
-    n_tokens : int
-        Positions that were looked at.
-    autocorrelation : tuple of float
-        Of beta with itself 1, 2, ... positions before, in the same text. NaN where all betas are the same.
-    band : float
-        Without any correlation 95 % of these are between -band and band: 1.96 / sqrt(n_tokens).
-    statistic, p_value : float
-        Ljung and Box's test on these lags: a small p value speaks against independence.
-    by_position : tuple of float
-        Chance that the first, second, ... draft of a round is accepted if those before it were. Each is
-        alpha if betas are independent and alike.
+    `n_tokens` positions were looked at. `autocorrelation` is that of beta with itself 1, 2, ... positions
+    before, in the same text, NaN where all betas are the same; without any, 95 % are between -`band` and
+    `band`, 1.96 / sqrt(n_tokens). A small `p_value` of Ljung and Box's `statistic` on these lags speaks
+    against independence. `by_position` has the chance that the first, second, ... draft of a round is
+    accepted if those before it were: each is alpha if betas are independent and alike.
     """
 
     temperature: float
@@ -128,7 +113,6 @@ class Measurement(Tabular):
     Attributes
     ----------
     target, draft : str
-        Names.
     rows : tuple of ExperimentRow
         By temperature, then lenience, then gamma, in the order asked for.
     verify_ratio : dict of int to float
@@ -150,9 +134,8 @@ class Measurement(Tabular):
         within a character has an empty piece. None if the target has no tokenizer.
     prompts : list of list of int
         Token ids of the prompts; of an encoder-decoder those of the sources.
-    seed : int
+    seed, n_threads : int
         Prompt i was continued with the key (seed, i).
-    n_threads : int
     stopped : str
         Why the measuring ended early, so that rows or times are missing; empty if it did not.
     """
@@ -241,10 +224,8 @@ def measure(
         What is continued: give what resembles your use; for an encoder-decoder sources. The same prompt
         several times is continued differently at temperatures above 0. None: some beginnings of English
         sentences, for a target with a tokenizer.
-    gammas : sequence of int
-        Drafted tokens a round, each 1 to 1024.
-    temperatures : sequence of float
-        Of target and draft.
+    gammas, temperatures : sequence of int, of float
+        Drafted tokens a round, each 1 to 1024; temperatures of target and draft.
     leniences : sequence of float
         In (0, 1]; 1 is the exact rule (appendix A.5). At temperature 0 a lenience below 1 accepts each token
         x with target(x) >= lenience * max(target) at temperature 1.
@@ -274,12 +255,10 @@ def measure(
 
     Raises
     ------
-    InputError
-        If an argument is out of range, or a prompt is empty or fills the context.
-    VocabularyMismatchError
-        If target and draft have different vocabularies.
+    InputError, VocabularyMismatchError
+        An argument is out of range, a prompt is empty or fills the context, or vocabularies differ.
     CheckpointError, TokenizerError
-        If a path cannot be loaded.
+        A path cannot be loaded.
 
     Examples
     --------
@@ -288,6 +267,7 @@ def measure(
     >>> print(found)
     """
     decoding = decoding_options(options, changes, _OWNS, in_distributions=True)
+    timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     asked: dict[str, Any] = {
         "gammas": check_gammas(gammas),
         "samplings": [
@@ -296,7 +276,7 @@ def measure(
         "leniences": [
             check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
         ],
-        "timing": _timing(timing),
+        "timing": timed,
         "limit": TimeLimit.of(seconds),
         "say": check_say(say),
     }
@@ -306,12 +286,6 @@ def measure(
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.result()
-
-
-def _timing(timing: bool | Timing) -> Timing | None:
-    if isinstance(timing, Timing):
-        return timing
-    return Timing() if check_flag("timing", timing) else None
 
 
 @dataclass
@@ -371,21 +345,15 @@ class _Measuring:
 
     def result(self) -> Measurement:
         """Measure until all is done, the time is over or Ctrl-C is pressed."""
-        by_distribution = has_distribution(self.draft)
         try:
-            done = self._by_distribution() if by_distribution else self._by_running()
+            done = self._by_distribution() if has_distribution(self.draft) else self._by_running()
             stopped = "" if done else self.limit.reason
         except KeyboardInterrupt:
             if not (self.texts or self.rows):
                 raise
             stopped = "interrupted"
-        if by_distribution:
-            self.rows = [
-                replace(row, speedup=speedup, tokens_per_call=statistics.mean(speedup.tokens_per_run))
-                if (speedup := self.speedups.get((row.temperature, row.lenience, row.gamma)))
-                else row
-                for row in self._predicted()
-            ]
+        settings = itertools.product(self.texts, self.leniences, self.gammas)
+        self.rows += [self._row(*setting) for setting in settings]
         times, texts = self.times, self.texts
         pieces = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
         betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
@@ -417,28 +385,28 @@ class _Measuring:
         self.times = self._times(self.texts[self.samplings[0].temperature].tokens)
         groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
         for (options, lenience), part in self.limit.shares(groups):
-            plain, ways = self._timed(options.temperature, lenience, part)
+            plain, ways = self._run_timed(options, lenience, part)
             for gamma, way in ways.items():
                 speedup = self.speedups[options.temperature, lenience, gamma] = way.over(plain)
                 self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
         return len(self.speedups) == len(groups) * len(self.gammas)
 
-    def _predicted(self) -> list[ExperimentRow]:
-        """What distributions and times say, by temperature, lenience and gamma."""
-        return [
-            predicted_row(self.name, found.betas[lenience], self.times, t, gamma, lenience)
-            for t, found in self.texts.items()
-            for lenience, gamma in itertools.product(self.leniences, self.gammas)
-        ]
+    def _row(self, temperature: float, lenience: float, gamma: int) -> ExperimentRow:
+        """What distributions, times and runs say."""
+        betas = self.texts[temperature].betas[lenience]
+        row = predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
+        speedup = self.speedups.get((temperature, lenience, gamma))
+        tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_run)
+        return replace(row, speedup=speedup, tokens_per_call=tokens)
 
     def _by_running(self) -> bool:
         """Count and time runs of a draft without a distribution of its own; False if the time was over."""
         groups = list(itertools.product(self.samplings, self.leniences))
         for (options, lenience), part in self.limit.shares(groups):
-            _, counting = self._run(options.temperature, lenience, self.work, repeats=1, timing=False)
+            _, counting = self._run(options, lenience, self.work, repeats=1, timing=False)
             plain, ways = None, counting
             if lenience in self.timed_leniences:
-                plain, ways = self._timed(options.temperature, lenience, part)
+                plain, ways = self._run_timed(options, lenience, part)
             for gamma, way in counting.items():
                 row = way.row(self.name)
                 reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
@@ -450,22 +418,17 @@ class _Measuring:
                 self.times = self._times([result.tokens for result in counting[self.gammas[0]].results])
         return len(self.rows) == len(groups) * len(self.gammas)
 
-    def _timed(
-        self, temperature: float, lenience: float, limit: TimeLimit
-    ) -> tuple[Configuration, dict[int, Configuration]]:
-        """Time plain decoding, and the draft by gamma."""
+    def _run_timed(self, options: DecodingOptions, lenience: float, limit: TimeLimit) -> Any:
         assert self.timing is not None
-        return self._run(temperature, lenience, self.timed, repeats=self.timing.repeats, limit=limit)
+        return self._run(options, lenience, self.timed, repeats=self.timing.repeats, limit=limit)
 
     def _run(
-        self, temperature: float, lenience: float, work: Work, **how: Any
+        self, options: DecodingOptions, lenience: float, work: Work, **how: Any
     ) -> tuple[Configuration, dict[int, Configuration]]:
         """Run plain decoding, and the draft by gamma, in turns."""
         drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
-        options = self.setup.runs(temperature=temperature, lenience=lenience)
-        return interleaved(
-            self.setup.target, drafts, work, options, seed=self.setup.seed, done=self.done, **how
-        )
+        runs = self.setup.runs(temperature=options.temperature, lenience=lenience)
+        return interleaved(self.setup.target, drafts, work, runs, seed=self.setup.seed, done=self.done, **how)
 
     def _times(self, tokens: Sequence[Sequence[int]]) -> ForwardTimes | None:
         """Time forward passes on as many positions as rounds have; None if nothing is timed."""

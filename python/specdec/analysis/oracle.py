@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec import theory
@@ -156,20 +156,17 @@ def oracle(
     target, prompts
         As of `specdec.measure`.
     draft : Model, path, hub name, Draft or Drafter, or a dict of one of these by its name
-    gammas : sequence of int
-        Fixed ones to compare with, 0 to `max_gamma`.
-    max_gamma : int, default 16
-        Drafted tokens in a row at most; runs of accepted ones that are longer count as several.
+    gammas, max_gamma : sequence of int, int
+        Fixed ones to compare with, and drafted tokens in a row at most; longer runs of accepted ones count as
+        several.
     options : DecodingOptions, optional
         Of the runs; `verify` is a rule that judges token by token, and end-of-text ids are passed by. The
         default of `seed` is 0.
 
     Raises
     ------
-    InputError
-        If an argument is out of its range, or the rule judges a chain as a whole.
-    VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.generate`.
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.measure`; or the rule judges a chain as a whole.
 
     Examples
     --------
@@ -239,7 +236,7 @@ def rows_of(
     gammas: Sequence[int],
     alpha: float | None,
     times: ForwardTimes,
-    fixed: dict[int, Texts] | None = None,
+    fixed: Mapping[int, Texts] | None = None,
 ) -> tuple[OracleRow, ...]:
     """The table, from the rounds of each text with as many guesses as possible, and with auto.
 

@@ -24,21 +24,9 @@ _PLACEHOLDER: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 class Question:
     """What a benchmark asks a model, in one or several turns.
 
-    Attributes
-    ----------
-    id : int or str
-        Different for each question of a list.
-    category : str
-        What its figures are counted with.
-    turns : tuple of str
-        What the user says, turn by turn; at least one.
-    system : str, optional
-        A message before the first turn, for the chat template.
-
-    Raises
-    ------
-    InputError
-        A value is none of these; the message names it.
+    `id` differs for each question of a list, `category` is what its figures are counted with, `turns` are
+    what the user says, at least one, and `system` is a message before the first turn, for the chat template.
+    InputError if a value is none of these.
     """
 
     id: int | str
@@ -96,10 +84,8 @@ def read_questions(
     Parameters
     ----------
     path : path-like
-    categories : sequence of str, optional
-        Read the questions of these alone.
-    limit : int, optional
-        Read the first so many questions of each category alone, at least 1.
+    categories, limit : sequence of str, int, optional
+        Read the questions of these categories alone, and the first so many of each, at least 1.
 
     Returns
     -------

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import mul
 from typing import Any, Final, TypeAlias
 
 from specdec import _core
@@ -84,22 +83,11 @@ class DraftFit:
 class DraftRecommendation(Tabular):
     """What `specdec.recommend_draft` found; ``print`` shows its tables, a notebook too.
 
-    Attributes
-    ----------
-    target : str
-        Its name.
-    fits : tuple of DraftFit
-        One for each draft, in the order in which they were given.
-    comparison : Comparison
-        What those that fit gave, by running them in turns; `specdec.plot` draws it.
-    vocabulary : str
-        Which public models have the target's vocabulary; empty where that is not known.
-    known : tuple of KnownModel
-        Small ones of these, by name: none of them was downloaded or tried.
-    drafts : dict of str to Draft
-        The drafts that fit, by their names in the comparison.
-    stopped : str
-        Why the measuring ended early, and which drafts were not measured; empty if it did not.
+    `fits` has one for each draft that was given. `comparison` is what those that fit gave, by running them in
+    turns (`specdec.plot` draws it), and `drafts` has these by their names in it. `vocabulary` says which
+    public models have the target's vocabulary, empty where that is not known, and `known` are small ones of
+    these, by name: none of them was downloaded or tried. `stopped` says why the measuring ended early, and
+    which drafts were not measured; empty if it did not.
     """
 
     target: str
@@ -245,10 +233,9 @@ def recommend_draft(
         refused next to the others, with the reason that the function raises.
     gammas : sequence of int, optional
         Drafted tokens of a round at most, each 1 to 1024; None: 2, 4, 8, and as many as a draft asks for.
-    n_tokens : int, default 120
-        New tokens of each draft in each turn, with each gamma: each prompt its share.
-    repeats : int, default 3
-        Turns, of which the median counts; the least and the most are shown.
+    n_tokens, repeats : int, default 120 and 3
+        New tokens of each draft in each turn, with each gamma, each prompt its share; and turns, of which the
+        median counts.
     draft_dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of drafts that are given as texts; None: that of their files.
     seconds : float, optional
@@ -460,4 +447,6 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
     widths = config.d_heads or (config.d_head,) * config.n_layer
     padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
-    return sum(map(mul, n_kv_heads, padded)) * (4 if cache_dtype == "f32" else 2)
+    return sum(n * width for n, width in zip(n_kv_heads, padded, strict=True)) * (
+        4 if cache_dtype == "f32" else 2
+    )

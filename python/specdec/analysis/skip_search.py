@@ -9,6 +9,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -20,12 +21,11 @@ from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, MissingPackageError, printable
-from specdec.fields import Fields
-from specdec.models.model import Model, ModelLike, Prompt
+from specdec.fields import Fields, read_json_object
+from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
 from specdec.tables import Column, OneTable, Table, bounds, figure, marked, record
-from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import TRUNCATIONS
 
@@ -38,6 +38,7 @@ _OWNS: Final = {"gamma": "gammas", "lenience": "1.0", "verify": "'rejection'"}
 Choice: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 """Layers whose attention is skipped, layers whose MLP is skipped, gamma."""
 
+_PARTS: Final = ("attn", "mlp")
 _FORMAT = 1  # of the file
 _SHOWN = 10  # trials in a table
 
@@ -129,11 +130,7 @@ class SkipSearch(OneTable):
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
         """Read what `save` wrote; InputError if the file holds something else, or cannot be read."""
         path = check_path("path", path)
-        try:
-            values = json.loads(read_text_file(path, "a saved specdec.SkipSearch"))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: expected a saved specdec.SkipSearch ({error})") from error
-        found = Fields(values, path, kind=InputError)
+        found = Fields(read_json_object(path, InputError), path, kind=InputError)
         found.check_version("specdec_skip_search", _FORMAT)
         target, settings = found.text("target"), found.inner("settings")
         settings.amount("temperature")
@@ -192,8 +189,7 @@ def rank(trial: SkipTrial) -> tuple[bool, float]:
 def _trial(entry: Fields, settings: Fields) -> SkipTrial:
     """A trial of a file, one that a search of these settings can have made."""
     draft = SkipLayers(entry.integers("attn"), entry.integers("mlp"))
-    n_layer = settings.integer("n_layer", default=None)
-    if n_layer is not None:
+    if (n_layer := settings.integer("n_layer", default=None)) is not None:
         draft.check(n_layer)
     gamma = entry.integer("gamma", maximum=MAX_GAMMA)
     if settings.has("gammas") and gamma not in settings.integers("gammas"):
@@ -250,12 +246,10 @@ def search_skips(
 
     Raises
     ------
-    InputError
-        An argument is out of range, or the search in `path` had other settings.
+    InputError, CheckpointError, TokenizerError
+        As `specdec.measure`; or the search in `path` had other settings.
     MissingPackageError
         Optuna is not installed: ``pip install optuna``.
-    CheckpointError, TokenizerError
-        As `specdec.generate`.
 
     Examples
     --------
@@ -282,20 +276,18 @@ def search_skips(
 
 
 class _Search:
-    """A search: its settings, and its trials so far."""
+    """A search: its settings, its trials so far, and the study that proposes choices and learns from them."""
 
     def __init__(self, setup: Setup, gammas: Sequence[int], path: Path | None) -> None:
         self._setup, self._gammas, self._path = setup, gammas, path
-        sampling = setup.options.sampling
         prompts = [beginning.given for beginning in setup.prompts]
         n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
         self._work: Work = [(prompt, n) for prompt in prompts]
-        self._options = setup.runs(ignore_eos=True)
-        self._n_layer: int = setup.target.config["n_layer"]
+        self._n_layer = setup.target.config.n_layer
+        sampling = {name: getattr(setup.options, name) for name in ("temperature", *TRUNCATIONS)}
         self._settings = {
-            "n_layer": self._n_layer, "prompts": prompts, "gammas": list(gammas),
-            "max_new_tokens": n, "seed": setup.seed,
-            **{name: getattr(sampling, name) for name in ("temperature", *TRUNCATIONS)},
+            "n_layer": self._n_layer, "prompts": prompts, "gammas": list(gammas), "max_new_tokens": n,
+            "seed": setup.seed, **sampling,
         }  # fmt: skip
         self.trials = _earlier(path, setup.name, self._settings)
 
@@ -303,9 +295,16 @@ class _Search:
         """Try choices; return the best few, measured again."""
         seed = self._setup.seed
         done(min(len(self.trials), n_trials))
-        study = SkipStudy(self._n_layer, self._gammas, seed, self.trials)
+        study = self._study()
         while len(self.trials) < n_trials:
-            draft, asked = study.ask()
+            asked = study.ask(self._space)
+            skipped = ([i for i in range(self._n_layer) if asked.params[f"{part}.{i}"]] for part in _PARTS)
+            attn, mlp = skipped
+            if not 0 < len(attn) + len(mlp) < 2 * self._n_layer:  # to skip nothing or everything is no draft
+                study.tell(asked, state=import_optuna().trial.TrialState.FAIL)
+                continue
+            draft = SkipLayers(attn, mlp)
+            draft.gamma = asked.params["gamma"]
             self.trials.append(self._measured(draft, 1, seed + len(self.trials)))
             study.tell(asked, self.trials[-1].speedup)
             self.save()
@@ -316,9 +315,6 @@ class _Search:
             done(1)
         return finals
 
-    def _measured(self, draft: SkipLayers, repeats: int, seed: int) -> SkipTrial:
-        return measured(self._setup.target, draft, self._work, repeats, seed, self._options)
-
     def save(self, finals: Sequence[SkipTrial] = ()) -> SkipSearch:
         """Return what was found so far, and write it if there is a file."""
         found = SkipSearch(self._setup.name, self._settings, tuple(self.trials), tuple(finals))
@@ -326,28 +322,61 @@ class _Search:
             found.save(self._path)
         return found
 
+    def _study(self) -> Any:
+        """A study that knows the trials so far, and begins with what often does well."""
+        optuna = import_optuna()
+        one_of = optuna.distributions.CategoricalDistribution
+        self._space: dict[str, BaseDistribution] = {
+            f"{part}.{i}": one_of([False, True]) for part in _PARTS for i in range(self._n_layer)
+        }
+        self._space["gamma"] = one_of(list(self._gammas))
+        verbosity = optuna.logging.get_verbosity()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # an earlier search's random numbers are not drawn again
+            seed = self._setup.seed + len(self.trials)
+            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # or it says that there is a study
+        try:
+            study = optuna.create_study(direction="maximize", sampler=sampler)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+        create = partial(optuna.trial.create_trial, distributions=self._space)
+        for trial in self.trials:
+            study.add_trial(create(params=self._params(trial.choice), value=trial.speedup))
+        known = {trial.choice for trial in self.trials}
+        for choice in promising(self._n_layer, self._gammas[len(self._gammas) // 2]):
+            if choice not in known:
+                study.enqueue_trial(self._params(choice))
+        return study
 
-def measured(
-    target: Model, draft: SkipLayers, work: Work, repeats: int, seed: int, options: Mapping[str, Any]
-) -> SkipTrial:
-    """Run plain decoding and the draft in turns, prompt by prompt."""
-    plain, ways = interleaved(target, {0: (draft, None)}, work, options, repeats=repeats, seed=seed)
-    drafted = ways[0]
-    speedup = drafted.over(plain)
-    median = speedup.ratios.index(statistics.median_low(speedup.ratios))
-    betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]
-    return SkipTrial(
-        attn=draft.attn,
-        mlp=draft.mlp,
-        gamma=draft.gamma,
-        speedup=speedup.ratios[median],
-        tokens_per_s=drafted.tokens_per_s[median],
-        plain_tokens_per_s=plain.tokens_per_s[median],
-        acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
-        tokens_per_call=speedup.tokens_per_run[median],
-        speedup_low=speedup.low,
-        speedup_high=speedup.high,
-    )
+    def _params(self, choice: Choice) -> dict[str, Any]:
+        attn, mlp, gamma = choice
+        skipped = {f"attn.{i}" for i in attn} | {f"mlp.{i}" for i in mlp}
+        return {name: name in skipped for name in self._space} | {"gamma": gamma}
+
+    def _measured(self, draft: SkipLayers, repeats: int, seed: int) -> SkipTrial:
+        """Run plain decoding and the draft in turns, prompt by prompt."""
+        plain, ways = interleaved(
+            self._setup.target, {0: (draft, None)}, self._work, self._setup.runs(ignore_eos=True),
+            repeats=repeats, seed=seed,
+        )  # fmt: skip
+        drafted = ways[0]
+        speedup = drafted.over(plain)
+        median = speedup.ratios.index(statistics.median_low(speedup.ratios))
+        betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]
+        return SkipTrial(
+            attn=draft.attn,
+            mlp=draft.mlp,
+            gamma=draft.gamma,
+            speedup=speedup.ratios[median],
+            tokens_per_s=drafted.tokens_per_s[median],
+            plain_tokens_per_s=plain.tokens_per_s[median],
+            acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
+            tokens_per_call=speedup.tokens_per_run[median],
+            speedup_low=speedup.low,
+            speedup_high=speedup.high,
+        )
 
 
 def _earlier(path: Path | None, target: str, settings: Mapping[str, Any]) -> list[SkipTrial]:
@@ -377,65 +406,9 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise MissingPackageError(
-            "search_skips needs optuna, which is not installed: pip install optuna"
-        ) from error
+        message = "search_skips needs optuna, which is not installed: pip install optuna"
+        raise MissingPackageError(message) from error
     return optuna
-
-
-class SkipStudy:
-    """Proposes choices, and learns from how fast they are; `trials` were tried before."""
-
-    def __init__(self, n_layer: int, gammas: Sequence[int], seed: int, trials: Sequence[SkipTrial]) -> None:
-        optuna = self._optuna = import_optuna()
-        self._n_layer = n_layer
-        one_of = optuna.distributions.CategoricalDistribution
-        self._space: dict[str, BaseDistribution] = {
-            f"{part}.{i}": one_of([False, True]) for part in ("attn", "mlp") for i in range(n_layer)
-        }
-        self._space["gamma"] = one_of(list(gammas))
-        verbosity = optuna.logging.get_verbosity()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # an earlier search's random numbers are not drawn again
-            sampler = optuna.samplers.TPESampler(seed=seed + len(trials), multivariate=True)
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # or it says that there is a study
-        try:
-            self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        finally:
-            optuna.logging.set_verbosity(verbosity)
-        for trial in trials:
-            params = self._params(trial.choice)
-            self._study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=self._space, value=trial.speedup)
-            )
-        known = {trial.choice for trial in trials}
-        for choice in promising(n_layer, sorted(gammas)[len(gammas) // 2]):
-            if choice not in known:
-                self._study.enqueue_trial(self._params(choice))
-
-    def _params(self, choice: Choice) -> dict[str, Any]:
-        attn, mlp, gamma = choice
-        skipped = {f"attn.{i}" for i in attn} | {f"mlp.{i}" for i in mlp}
-        return {name: name in skipped for name in self._space} | {"gamma": gamma}
-
-    def ask(self) -> tuple[SkipLayers, Any]:
-        """The next draft, and the trial that `tell` reports."""
-        while True:
-            trial = self._study.ask(self._space)
-            attn, mlp = (
-                [i for i in range(self._n_layer) if trial.params[f"{part}.{i}"]] for part in ("attn", "mlp")
-            )
-            if 0 < len(attn) + len(mlp) < 2 * self._n_layer:
-                draft = SkipLayers(attn, mlp)
-                draft.gamma = trial.params["gamma"]
-                return draft, trial
-            # to skip nothing or everything is no draft
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-
-    def tell(self, trial: Any, speedup: float) -> None:
-        """How fast it was."""
-        self._study.tell(trial, speedup)
 
 
 def promising(n_layer: int, gamma: int) -> list[Choice]:

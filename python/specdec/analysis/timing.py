@@ -121,8 +121,13 @@ class _Rounds:
             if session is None:  # a new one; the old one's text has ended
                 session = self._session = _core.Session(*self._arguments, **self._options)
                 session.admit(0, self._prompt, (0, 0), self._settings, self._source)
-                session.prefill()
-            rounds = [done.round for done in session.round(SLICE_S) if done.round.n_drafted == self._gamma]
+                while session.prefill_slice():
+                    pass
+            found = session.round(SLICE_S)
+            for done in found:
+                if done.error is not None:
+                    raise done.error
+            rounds = [done.round for done in found if done.round.n_drafted == self._gamma]
             if rounds:
                 return rounds
         return []

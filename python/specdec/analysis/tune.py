@@ -45,9 +45,7 @@ class Tuning(OneTable):
 
     Attributes
     ----------
-    target, draft : str
-        Names.
-    temperature : float
+    target, draft, temperature : str, str, float
     rows : dict of int to ExperimentRow
         By gamma: what acceptance and costs predict, plain decoding (0) included; or what runs gave
         (`ExperimentRow.by_running`).
@@ -282,7 +280,8 @@ def tune(
     setup = Setup.of(target, decoding, prompts)
     given = _candidates(setup.target, draft)
     drafts = {name: measurable(setup.target, one) for name, one in given.items()}
-    if len(drafts) == 1 and has_distribution(*drafts.values()):
+    rows: Sequence[ExperimentRow]
+    if len(drafts) == 1 and all(map(has_distribution, drafts.values())):
         decoding_options(options, changes, _OWNS, in_distributions=True)
         rows = _predicted(setup, drafts, max_gamma, n_tokens)
     else:

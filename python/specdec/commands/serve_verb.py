@@ -25,8 +25,8 @@ from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.model import Model
+from specdec.serve.reply_readers import TOOL_FORMATS
 from specdec.serve.service import PLAIN_WORDS, ServerLimits, Service
-from specdec.serve.tool_formats import TOOL_FORMATS
 from specdec.text_files import read_text_file
 
 _KEY: Final = "SPECDEC_API_KEY"

@@ -64,7 +64,7 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, 
         return EXIT_OK
     gamma = arguments.pop("gamma", PAIR_GAMMA if is_pair_in_package(given) else None)
     settings = DecodingOptions(gamma=gamma, **arguments)
-    request = Request.prepare(target, draft, text, settings, decoder_prompt=decoder_prompt)
+    request = Request(target, draft, text, settings, decoder_prompt=decoder_prompt)
     shown = _show(request, colour)
     if shown.text is not None:
         before = text if target.config.encoder is None else decoder_prompt or ""
@@ -75,7 +75,7 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, 
     print(_table(plain, speculative))
     verdict, same = _verdict(plain.results[-1], speculative.results[-1], request)
     print(f"{'outputs':<18} {verdict}")
-    shown_gamma = "auto" if request.policy is not None else request.gamma
+    shown_gamma = "auto" if request.policy is not None else request.drafting.gamma
     print(f"{'models':<18} {_models(request, given)}")
     n_threads = number_of(request.n_threads, "thread")
     print(f"{'settings':<18} gamma {shown_gamma}, {n_threads}, kernels {_core.kernels()}")
@@ -212,7 +212,7 @@ def _busy(load: float, speedup: Speedup) -> str:
 def _models(request: Request, given: dict[str, Any]) -> str:
     """Target and draft by name, with their number formats."""
     names = {"target": given["target"] or EMBEDDED, "draft": given["draft"] or EMBEDDED}
-    draft = request.draft.model if isinstance(request.draft, ModelDraft) else None
+    draft = request.drafting.draft.model if isinstance(request.drafting.draft, ModelDraft) else None
     formats = {"target": request.target.dtype, "draft": None if draft is None else draft.dtype}
     return ", ".join(
         f"{role} {short_name(name)}{f' ({formats[role]})' if formats[role] else ''}"

@@ -1,9 +1,8 @@
-"""gamma="auto": how many tokens to draft, learnt from the run (section 3.5 of arXiv 2211.17192)."""
+"""gamma="auto": how many tokens to draft, learned from the run (section 3.5 of arXiv 2211.17192)."""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,14 +36,8 @@ class RunKind(NamedTuple):
         return f"temperature {self.temperature:g}, {self.rule}, {self.n_threads} threads"
 
 
-@dataclass
-class _Learnt:
-    """What was learnt for one target and draft, in one way of sampling, on so many threads."""
-
-    target: weakref.ref[Any]
-    draft: weakref.ref[Any]
-    name: str
-    estimates: _core.AdaptiveGamma
+_Learned = tuple[weakref.ref[Any], weakref.ref[Any], str, _core.AdaptiveGamma]
+"""Target, draft, name and estimates of one target and draft, in one way of sampling, on so many threads."""
 
 
 class AdaptiveGamma:
@@ -52,59 +45,48 @@ class AdaptiveGamma:
 
     Over many rounds the tokens per second are E(tokens) / E(seconds) of a round, and the policy with the most
     of them drafts another token exactly if the accepted tokens that it is expected to bring are at least
-    lambda times the seconds that it costs, lambda being the tokens per second themselves. What is needed is
-    learnt as the run goes on: acceptance by the draft's confidence and the position in the round; seconds of
-    the target by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain
-    decoding gives, rounds are plain, in stretches that grow as long as it does not pay, from 32 to 4096
-    times what a proposal costs, with a few trial rounds after each, so that drafting comes back when it pays.
-    A draft that has rested reads what it has missed before a trial, of a text that began meanwhile the prompt
-    too. Trials come rather where a text begins, and when the time for the reading has been saved up, of which
-    one in two hundred tokens' time is kept.
+    lambda times the seconds that it costs, lambda being the tokens per second themselves. It is learned as
+    the run goes on: acceptance by the draft's confidence and the position in the round; seconds of the target
+    by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain decoding
+    gives, rounds are plain, in stretches that grow as long as it does not pay, from 32 to 4096 times what a
+    proposal costs, with a few trial rounds after each. A draft that was paused reads what it has missed
+    before a trial; so trials come rather where a text begins, and when the time for the reading has been
+    saved up, of which one in two hundred tokens' time is kept.
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
-    for each target, draft, temperature, rule and number of threads by itself: a call begins with what those
-    before it have learnt. An `AdaptiveGamma` of your own, ``generate(..., gamma=auto)``, has its own
-    estimates, which can be looked at: ``print(auto)``.
+    for each target, draft, temperature, rule and number of threads by itself. An `AdaptiveGamma` of your own
+    has its own estimates, which can be looked at: ``print(auto)``. Estimates are of one process: a pickle or
+    a copy has `max_gamma` alone. A draft that decides by itself how much to draft (`Ensemble`, if it is
+    adaptive) is left to it.
 
-    A draft that decides by itself how much to draft (`Ensemble`, if it is adaptive) is left to it.
-
-    Estimates are of one process: a pickle or a copy has `max_gamma` alone.
-
-    With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding with the same
-    ``verify``, as ever. With the rule "rejection" the output has exactly the target's distribution, but which
-    sample it is depends on how much was drafted, and that on measured times: the same seed may give another
-    one.
+    With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding. With the rule
+    "rejection" the output has exactly the target's distribution, but the same seed may give another sample,
+    as how much is drafted depends on measured times.
 
     Parameters
     ----------
     max_gamma : int, optional
         Guesses a round at most, 1 to 1024; by default 16, or as many as the draft asks for if that is more.
 
-    Raises
-    ------
-    InputError
-        If `max_gamma` is out of its range.
-
     Examples
     --------
     >>> auto = specdec.AdaptiveGamma()
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=auto)
-    >>> print(auto)  # what was learnt, and the gamma that it makes best
+    >>> print(auto)  # what was learned, and the gamma that it makes best
     """
 
     def __init__(self, max_gamma: int | None = None) -> None:
         self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
-        # No lock: each step on the dictionary is one operation under the interpreter's lock. A child that is
-        # forked while another thread holds a lock would wait for ever; so would a signal handler, or a stream
-        # that is collected, if it ends a run while `end` holds one.
-        self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used comes last
+        # The last one used comes last. No lock: each step is one operation under the interpreter's lock, and
+        # a forked child, a signal handler or a collected stream would wait for ever for one that `end` holds.
+        self._learned: dict[tuple[Any, ...], _Learned] = {}
 
     def __reduce__(self) -> tuple[type[AdaptiveGamma], tuple[int | None]]:
         return AdaptiveGamma, (self.max_gamma,)
 
     def reset(self) -> None:
         """Forget everything."""
-        self._learnt.clear()
+        self._learned.clear()
 
     def limit(self, draft: Draft | None) -> int:
         """Guesses a round of this draft at most."""
@@ -112,21 +94,19 @@ class AdaptiveGamma:
 
     def begin(self, kind: RunKind) -> _core.AdaptiveGamma:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
-        found = self._learnt.get(kind.key)
-        return _core.AdaptiveGamma() if found is None else found.estimates.copy()
+        found = self._learned.get(kind.key)
+        return _core.AdaptiveGamma() if found is None else found[-1].copy()
 
     def end(self, kind: RunKind, estimates: _core.AdaptiveGamma) -> None:
-        """Keep what a run has learnt; of two at the same time what the one that ends last has."""
+        """Keep what a run has learned; of two at the same time what the one that ends last has."""
         key = kind.key
 
         def forget(_: object) -> None:
-            self._learnt.pop(key, None)
+            self._learned.pop(key, None)
 
-        learnt = _Learnt(
-            weakref.ref(kind.target, forget), weakref.ref(kind.draft.identity, forget), str(kind), estimates
-        )
-        self._learnt.pop(key, None)
-        self._learnt[key] = learnt
+        references = weakref.ref(kind.target, forget), weakref.ref(kind.draft.identity, forget)
+        self._learned.pop(key, None)
+        self._learned[key] = (*references, str(kind), estimates)
 
     def to_dict(self) -> dict[str, Any]:
         """What the last run left, as plain lists and numbers; {} before the first.
@@ -135,19 +115,19 @@ class AdaptiveGamma:
         confidences were not looked at; ``tokens_per_s`` that is expected of each gamma, ``target_s`` of a
         round with its gamma + 1 rows and ``draft_s`` of its drafting, by gamma from 0; ``chance`` of a guess
         at each depth, from 1, to be accepted if the one before it is; ``by_confidence``: (confidence, chance
-        at depth 1, number of guesses that it was learnt from); ``plain_left``: tokens to come without
+        at depth 1, number of guesses that it was learned from); ``plain_left``: tokens to come without
         drafting.
         """
-        all_learnt = self._learnt.copy()
-        if not all_learnt:
+        all_learned = self._learned.copy()
+        if not all_learned:
             return {}
-        learnt = next(reversed(all_learnt.values()))
-        view = learnt.estimates.view()
+        *_, name, estimates = next(reversed(all_learned.values()))
+        view = estimates.view()
         reach = np.cumprod(view["chance"])
         seconds = np.add(view["target_s"], view["draft_s"])
         rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)
         return {
-            "name": learnt.name,
+            "name": name,
             "gamma": int(rates.argmax()),
             "tokens_per_s": rates.tolist(),
             "target_s": view["target_s"],
@@ -178,28 +158,22 @@ class AdaptiveGamma:
         """
         found = self.to_dict()
         if not found:
-            raise InputError("nothing has been learnt yet; expected a run with this gamma before")
+            raise InputError("nothing has been learned yet; expected a run with this gamma before")
         rows = []
         for gamma in range(max(9, found["gamma"] + 2)):
             star = " ★" if gamma == found["gamma"] else ""
-            rows.append(
-                (
-                    f"{gamma}{star}",
-                    f"{found['target_s'][gamma] * 1e3:.3f}",
-                    f"{found['draft_s'][gamma] * 1e3:.3f}",
-                    f"{found['chance'][gamma - 1]:.2f}" if gamma else "",
-                    f"{found['tokens_per_s'][gamma]:.1f}",
-                )
-            )
+            times = (f"{found[name][gamma] * 1e3:.3f}" for name in ("target_s", "draft_s"))
+            chance = f"{found['chance'][gamma - 1]:.2f}" if gamma else ""
+            rows.append((f"{gamma}{star}", *times, chance, f"{found['tokens_per_s'][gamma]:.1f}"))
         head = ("gamma", "target ms", "draft ms", "accepted", "tokens/s expected")
         by = ", ".join(f"{c:.2f}: {a:.2f}" for c, a, n in found["by_confidence"] if n >= 1.0)
         return Table(f"{found['name']}; accepted by confidence {by}", head, rows)
 
     def __str__(self) -> str:
-        return self.table().text() if self._learnt else repr(self)
+        return self.table().text() if self._learned else repr(self)
 
     def _repr_html_(self) -> str:
-        return self.table().html() if self._learnt else repr(self)
+        return self.table().html() if self._learned else repr(self)
 
 
 SHARED = AdaptiveGamma()

@@ -40,7 +40,6 @@ _Made = TypeVar("_Made")
 
 _OF_TEXTS = table_of(DecodingOptions, "submit")
 """Settings that calls need not have in common to share an engine."""
-_LONGEST_QUEUE = 2**31 - 1
 
 _lock = threading.Lock()
 _shared: dict[tuple[Any, ...], tuple[Engine, int]] = {}
@@ -63,25 +62,60 @@ class _EngineOfCall:
     ) -> None:
         own = {name: x for name, x in options.arguments().items() if name not in _OF_TEXTS}
         if engine is not None and (target is not None or draft is not None or own):
-            given = ", ".join(["target or draft"] * (target is not None or draft is not None) + sorted(own))
-            raise InputError(f"{given} is given beside an engine; expected None: the engine has its own")
+            given = ["target or draft"] * (target is not None or draft is not None) + sorted(own)
+            found = f"{', '.join(given)} is given with an engine"
+            raise InputError.about("engine", f"{found}; expected None: the engine has its own")
         if engine is None and target is None:
-            raise InputError("target is None; expected a model, or an engine")
-        self._engine, self._target, self._draft, self._own = engine, target, draft, own
+            raise InputError.of("target", target, "a model, or an engine")
+        self._engine, self._target, self._draft = engine, target, draft
+        self._settings = DecodingOptions(**own)
         self._key: tuple[Any, ...] | None = None
 
     async def __aenter__(self) -> Engine:
         if self._engine is not None:
             return self._engine
-        assert self._target is not None
-        work = partial(_take, self._target, self._draft, self._own)
-        key, made = await _in_thread(work, lambda taken: _give_back(taken[0]))
-        self._key = key
+        taken = await _in_thread(self._take, lambda taken: _give_back(taken[0]))
+        self._key, made = taken
         return made
 
     async def __aexit__(self, *exc_info: object) -> None:
         if self._key is not None:
             await asyncio.to_thread(_give_back, self._key)
+
+    def _take(self) -> tuple[tuple[Any, ...], Engine]:
+        own, model = self._settings, as_model("target", self._target)
+        draft = None if self._draft is None else open_draft("draft", self._draft, target=model)
+        # The key holds what the engine need not hold, so that no other object gets its address.
+        key = (
+            id(model.core), None if draft is None else id(draft.identity), own.gamma, own.n_threads,
+            own.prompt_cache, own.slots, own.node_budget,
+        )  # fmt: skip
+        with _lock:
+            engine, n = _shared.get(key, (None, 0))
+            if engine is None:
+                engine = Engine(
+                    model,
+                    draft,
+                    gamma=own.gamma,
+                    n_slots=own.slots,
+                    n_text=model.config.n_ctx,
+                    max_waiting=2**31 - 1,
+                    node_budget=own.node_budget,
+                    max_top_logprobs=model.config["n_vocab"],
+                    prompt_cache=own.prompt_cache,
+                    n_threads=own.n_threads,
+                )
+            _shared[key] = (engine, n + 1)
+        return key, engine
+
+
+def _give_back(key: tuple[Any, ...]) -> None:
+    with _lock:
+        engine, n = _shared.pop(key)
+        if n > 1:
+            _shared[key] = (engine, n - 1)
+            return
+    engine.close()
 
 
 async def _in_thread(work: Callable[[], _Made], undo: Callable[[_Made], object]) -> _Made:
@@ -108,98 +142,35 @@ async def _in_thread(work: Callable[[], _Made], undo: Callable[[_Made], object])
         raise
 
 
-def _take(
-    target: ModelLike, draft: DraftLike | None, own: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], Engine]:
-    settings = DecodingOptions(**own)  # refuses what is out of range
-    model = as_model("target", target)
-    opened = None if draft is None else open_draft("draft", draft, target=model)
-    identity = None if opened is None else id(opened.identity)
-    # The key holds what the engine need not hold, so that no other object gets its address.
-    key = (
-        id(model.core), identity, settings.gamma, settings.n_threads, settings.prompt_cache,
-        settings.slots, settings.node_budget,
-    )  # fmt: skip
-    with _lock:
-        engine, n = _shared.get(key, (None, 0))
-        if engine is None:
-            engine = Engine(
-                model,
-                opened,
-                gamma=own.get("gamma"),
-                n_slots=settings.slots,
-                n_text=model.config.n_ctx,
-                max_waiting=_LONGEST_QUEUE,
-                node_budget=settings.node_budget,
-                max_top_logprobs=model.config["n_vocab"],
-                prompt_cache=settings.prompt_cache,
-                n_threads=settings.n_threads,
-            )
-        _shared[key] = (engine, n + 1)
-    return key, engine
-
-
-def _give_back(key: tuple[Any, ...]) -> None:
-    with _lock:
-        engine, n = _shared[key]
-        if n > 1:
-            _shared[key] = (engine, n - 1)
-            return
-        del _shared[key]
-    engine.close()
-
-
 async def agenerate(
-    target: ModelLike | None = None,
-    draft: DraftLike | None = None,
-    prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    *,
+    target: ModelLike | None = None, draft: DraftLike | None = None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
     engine: Engine | None = None,
     decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
     messages: Messages | Sequence[Messages] | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    prediction: Text | None = None,
-    speculative: Speculative | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    min_tokens: int = 0,
-    no_repeat_ngram_size: int = 0,
+    prediction: Text | None = None, speculative: Speculative | None = None,
+    gamma: Gamma = None, max_new_tokens: int | None = 200,
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, repetition_penalty: float | None = None,
+    presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    schema: Schema | None = None,
-    regex: str | None = None,
-    grammar: str | None = None,
+    draft_sampling: Sampling | None = None, transform: Transform | None = None,
+    schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logprobs: int | None = None,
-    logprobs_of: LogprobsOf = "model",
-    prompt_logprobs: int | None = None,
-    ignore_eos: bool = False,
-    prompt_cache: PromptCache | None = None,
+    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    n_threads: int | None = None, prompt_cache: PromptCache | None = None,
+    logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
-    n: int = 1,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-) -> Result | list[Result] | list[list[Result]]:
+    n: int = 1, batch_size: int | None = None, node_budget: int | None = None,
+) -> Result | list[Result] | list[list[Result]]:  # fmt: skip
     """`specdec.generate` for programs with an event loop.
 
-    Calls that run at the same time with the same target and draft are decoded together, by one `Engine`.
-    A task that is cancelled ends its texts.
+    Calls that run at the same time with the same target and draft share an `Engine`, which decodes them
+    together. A task that is cancelled ends its texts.
 
     Parameters
     ----------
@@ -225,25 +196,24 @@ async def agenerate(
     >>> texts = await asyncio.gather(*(specdec.agenerate(target, draft, prompt) for prompt in prompts))
     """
     options = DecodingOptions.of_call(locals())
-    more = {
-        "tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs,
-        "prediction": prediction, "speculative": speculative,
-        **_of_text(options),
-    }  # fmt: skip
+    more = _of_text(
+        options, tools=tools, documents=documents, chat_template_kwargs=chat_template_kwargs,
+        prediction=prediction, speculative=speculative,
+    )  # fmt: skip
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    if chat is None and prompt is None:
+    if chat is not None:
+        name, given, is_batch = "messages", list(chat.conversations), chat.is_batch
+    elif prompt is None:
         raise InputError("prompt is missing; expected a text, token ids, or a list of prompts")
-    given, is_batch = (
-        (list(chat.conversations), chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
-    )
+    else:
+        name, (given, is_batch) = "prompt", prompts_of("prompt", prompt)
     async with _EngineOfCall(engine, target, draft, options) as shared:
         starts = decoder_prompts_of(shared.target, decoder_prompt, len(given), is_batch)
-        seeds = _seeds_of(seed, len(given), n)
-        name = "prompt" if chat is None else "messages"
+        seeds = seeds_of(seed, len(given) * n)
         begun: list[Generation] = []
         try:
-            for item, start, keys in zip(given, starts, seeds, strict=True):
-                submitted = {**more, name: item, "decoder_prompt": start, "seed": keys}
+            for i, (item, start) in enumerate(zip(given, starts, strict=True)):
+                submitted = {**more, name: item, "decoder_prompt": start, "seed": seeds[i * n : (i + 1) * n]}
                 begun.append(await _in_thread(partial(shared.submit, **submitted), Generation.cancel))
             found = [await generation.aresults() for generation in begun]
         finally:
@@ -256,51 +226,29 @@ async def agenerate(
 
 
 async def astream(
-    target: ModelLike | None = None,
-    draft: DraftLike | None = None,
-    prompt: Prompt | None = None,
-    *,
+    target: ModelLike | None = None, draft: DraftLike | None = None,
+    prompt: Prompt | None = None, *,
     engine: Engine | None = None,
-    decoder_prompt: Prompt | None = None,
-    messages: Messages | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
+    decoder_prompt: Prompt | None = None, messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    prediction: Text | None = None,
-    speculative: Speculative | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    min_tokens: int = 0,
-    no_repeat_ngram_size: int = 0,
+    prediction: Text | None = None, speculative: Speculative | None = None,
+    gamma: Gamma = None, max_new_tokens: int | None = 200,
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, repetition_penalty: float | None = None,
+    presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    schema: Schema | None = None,
-    regex: str | None = None,
-    grammar: str | None = None,
+    draft_sampling: Sampling | None = None, transform: Transform | None = None,
+    schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logprobs: int | None = None,
-    logprobs_of: LogprobsOf = "model",
-    prompt_logprobs: int | None = None,
-    ignore_eos: bool = False,
-    prompt_cache: PromptCache | None = None,
+    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    n_threads: int | None = None, prompt_cache: PromptCache | None = None,
+    logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-) -> AsyncIterator[str]:
+    batch_size: int | None = None, node_budget: int | None = None,
+) -> AsyncIterator[str]:  # fmt: skip
     """`specdec.stream` for programs with an event loop: the pieces of a text as they come.
 
     Parameters are those of `agenerate`, with one prompt and one sample. Leaving the iterator ends the text.
@@ -318,18 +266,11 @@ async def astream(
     async with _EngineOfCall(engine, target, draft, options) as shared:
         if shared.target.tokenizer is None:
             raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
-        submit = partial(
-            shared.submit,
-            prompt,
-            decoder_prompt=decoder_prompt,
-            messages=messages,
-            tools=tools,
-            documents=documents,
-            chat_template_kwargs=chat_template_kwargs,
-            prediction=prediction,
-            speculative=speculative,
-            **_of_text(options),
-        )
+        more = _of_text(
+            options, tools=tools, documents=documents, chat_template_kwargs=chat_template_kwargs,
+            prediction=prediction, speculative=speculative, decoder_prompt=decoder_prompt, messages=messages,
+        )  # fmt: skip
+        submit = partial(shared.submit, prompt, **more)
         generation = await _in_thread(submit, Generation.cancel)
         try:
             async for piece in generation:
@@ -339,12 +280,6 @@ async def astream(
             generation.cancel()
 
 
-def _of_text(options: DecodingOptions) -> dict[str, Any]:
-    """The settings of each text, as keyword arguments of `Engine.submit`."""
-    return {name: value for name, value in options.arguments().items() if name in _OF_TEXTS}
-
-
-def _seeds_of(seed: Any, n_prompts: int, n: int) -> list[Any]:
-    """The seeds of each prompt's samples, such that they are those of one call of `specdec.generate`."""
-    keys = seeds_of(seed, n_prompts * n)
-    return [keys[i * n : (i + 1) * n] for i in range(n_prompts)]
+def _of_text(options: DecodingOptions, **more: Any) -> dict[str, Any]:
+    """The settings of each text, with more keyword arguments of `Engine.submit`."""
+    return {name: x for name, x in options.arguments().items() if name in _OF_TEXTS} | more

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,15 +15,16 @@ from specdec.checks import check_flag, check_integer, check_number
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.decoding.prompts import PromptIds, decoder_prompts_of
 from specdec.decoding.scheduler import SLICE_S
-from specdec.decoding.stopping import FinishReason, StopRules
+from specdec.decoding.stopping import StopRules
+from specdec.display.rounds import FinishReason
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, VocabularyMismatchError, kind_of, number_of, shown
-from specdec.fields import without_nan
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.tokenizer import check_same_vocabulary, special_tokens_of
-from specdec.progress import progress_bar
+from specdec.progress import counted
+from specdec.tables import plain, record
 from specdec.threads import check_threads
 from specdec.trace import RoundTimes
 
@@ -59,7 +62,7 @@ def beam_search(
     target : Model, path or hub name
         The model whose continuations these are.
     draft : Model, path, hub name or None
-        The model that guesses ahead, with the target's vocabulary. None: plain beam search.
+        The model that drafts, with the target's vocabulary. None: plain beam search.
     prompt : str or sequence of int
         One prompt; for an encoder-decoder one source.
     decoder_prompt, n_threads, ignore_eos, progress, prompt_cache
@@ -78,7 +81,7 @@ def beam_search(
         so this changes the order of what was found, never what is found.
     stop : int, str, or an iterable of these, optional
         A hypothesis ends with one of these tokens, given by id or, if it is special, by name; it keeps its
-        place among the `width` as long as its score does, and is not continued. `Model.eos_ids` are among
+        rank among the `width` as long as its score does, and is not continued. `Model.eos_ids` are among
         them, except with `ignore_eos`.
 
     Returns
@@ -91,22 +94,15 @@ def beam_search(
     InputError
         If an argument is out of range, the prompt is empty, holds an id that the target does not have, or
         fills the context.
-    VocabularyMismatchError
-        If target and draft have different vocabularies.
-    CheckpointError, TokenizerError
-        If a path cannot be loaded.
-    KeyboardInterrupt
-        On Ctrl-C, within a round or 20 ms.
+    VocabularyMismatchError, CheckpointError, TokenizerError, KeyboardInterrupt
+        As `specdec.generate`.
 
     Notes
     -----
-    Scores are sums of ln p at temperature 1. Of equal scores the one whose beginning stood higher comes
+    Scores are sums of ln p at temperature 1. Of equal scores the one whose beginning ranked higher comes
     first, then the one with the lower token id. The search ends when all `width` hypotheses have ended, or at
-    the length limit.
-
-    Where evaluating M nodes soon costs M times what one costs, as with a small model on a CPU, width +
-    draft_width · gamma nodes a round are easily dearer than the steps they save; so the defaults are the
-    smallest that speculate.
+    the length limit. Where evaluating M nodes soon costs M times what one costs, as with a small model on a
+    CPU, a round easily costs more than the steps it saves: the defaults are the smallest that speculate.
 
     Examples
     --------
@@ -115,9 +111,9 @@ def beam_search(
     >>> out.beams[0].text, out.beams[0].score
     """
     width = check_integer("width", width, 1, _MAX_WIDTH)
-    draft_width = check_integer(
-        "draft_width", width if draft_width is None else draft_width, width, _MAX_WIDTH
-    )
+    if draft_width is None:
+        draft_width = width
+    draft_width = check_integer("draft_width", draft_width, width, _MAX_WIDTH)
     gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
     if max_new_tokens is not None:
         max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
@@ -125,99 +121,90 @@ def beam_search(
     length_penalty = check_number("length_penalty", length_penalty, "a finite number", math.isfinite)
     ignore_eos, progress = check_flag("ignore_eos", ignore_eos), check_flag("progress", progress)
     if type(prompt) in (list, tuple) and prompt and isinstance(prompt[0], str | list | tuple):
-        raise InputError(
-            f"prompt is a list of {number_of(len(prompt), 'prompt')}; beam_search takes one prompt"
-        )
+        found = f"a list of {number_of(len(prompt), 'prompt')}"
+        raise InputError.of("prompt", prompt, "one prompt for a beam search", found)
     check_prompt_cache(prompt_cache)
     target = as_model("target", target)
-    if draft is not None:
-        if isinstance(draft, Draft):
-            raise InputError(f"draft is {kind_of(draft)}; a beam search drafts with a Model")
-        draft = as_model("draft", draft)
-        try:
-            check_same_vocabulary(target, draft)
-        except VocabularyMismatchError as error:
-            raise VocabularyMismatchError(
-                f"{error}; a beam search drafts with a model of the target's vocabulary alone: expected one, "
-                "None, or specdec.generate, which takes others"
-            ) from None
-        check_source(draft.config.encoder is not None, target)
-    eos_ids = () if ignore_eos else target.eos_ids
-    stop_ids = _stop_ids(stop, target, eos_ids)
+    draft = None if draft is None else _checked_draft(draft, target)
+    stop_ids = _stop_ids(stop, target, () if ignore_eos else target.eos_ids)
     (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
-    beginning = PromptIds.of(target, prompt, "prompt", decoder_prompt=start)
-    room = beginning.room(target)
+    ids = PromptIds.of(target, prompt, "prompt", decoder_prompt=start)
+    room = ids.room(target)
     n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
     limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"
 
-    bar = progress_bar(n_steps, "token") if progress else None
     search = _core.BeamSearch(
-        target.core, None if draft is None or gamma == 0 else draft.core, beginning.ids, width=width,
+        target.core, None if draft is None or gamma == 0 else draft.core, ids.ids, width=width,
         draft_width=draft_width, gamma=gamma, max_new_tokens=n_steps, stop_ids=stop_ids, n_threads=n_threads,
-        source=beginning.source,
+        source=ids.source,
     )  # fmt: skip
-    rounds: list[BeamRound] = []
     of_draft = [] if draft is None or not search.drafts else [draft]
     readers = list({model.core: model for model in [*of_draft, target]}.values())
+    rounds: list[BeamRound] = []
     n_cached = 0
-    try:
+    with closing(search), counted(n_steps, "token", progress) as count:
         if prompt_cache is not None:
             for model in readers:
-                known = prompt_cache.find(model.core, beginning.ids, beginning.source_of(model))
+                known = prompt_cache.find(model.core, ids.ids, ids.source_of(model))
                 n_cached = 0 if known is None else search.begin_with(known)
-        prefill_s = search.prefill()
+        begun = time.perf_counter()
+        while search.prefill_slice():
+            pass
+        prefill_s = time.perf_counter() - begun
         while records := search.round(SLICE_S):  # Python handles signals between the slices
             rounds += [BeamRound(**record) for record in records]
-            if bar is not None:
-                bar.update(sum(record["n_levels"] for record in records))
-        found = search.beams()
+            count(sum(record["n_levels"] for record in records))
+        found_rows = search.beams()
         if prompt_cache is not None:
             for model in readers:
                 tokens, n_bytes, n_low = search.cached_size(model.core)
                 copy = partial(search.cached_text, model.core)
-                prompt_cache.keep(model.core, tokens, n_bytes, n_low, copy, beginning.source_of(model))
-    finally:
-        search.close()
-        if bar is not None:
-            bar.close()
+                prompt_cache.keep(model.core, tokens, n_bytes, n_low, copy, ids.source_of(model))
 
-    def text(tokens: list[int]) -> str | None:
-        decoder = beginning.stream_decoder(target)
-        return None if decoder is None else decoder.feed(tokens) + decoder.finish()
-
-    beams = [
-        Beam(
-            tokens=beam["tokens"],
-            text=text(beam["tokens"][:-1] if beam["ended"] else beam["tokens"]),
-            score=beam["score"],
-            finish_reason="stop" if beam["ended"] else limit_reason,
-        )
-        for beam in found
-    ]
+    beams = [_beam(row, ids, target, limit_reason) for row in found_rows]
     if length_penalty:
-        beams.sort(key=lambda beam: _log_penalised(beam, length_penalty))
-    return BeamResult(beams, BeamTrace(rounds, prefill_s), beginning.ids, beginning.source, n_cached)
+        beams.sort(key=lambda beam: _log_penalized(beam, length_penalty))
+    return BeamResult(beams, BeamTrace(rounds, prefill_s), ids.ids, ids.source, n_cached)
 
 
-def _log_penalised(beam: Beam, length_penalty: float) -> float:
-    """ln(-score / len(tokens) ** length_penalty), which no penalty makes overflow."""
-    log_score = math.log(-beam.score) if beam.score < 0.0 else -math.inf
-    return log_score - length_penalty * math.log(len(beam.tokens))
+def _checked_draft(draft: ModelLike, target: Model) -> Model:
+    if isinstance(draft, Draft):
+        raise InputError.of("draft", draft, "a Model for a beam search", kind_of(draft))
+    draft = as_model("draft", draft)
+    try:
+        check_same_vocabulary(target, draft)
+    except VocabularyMismatchError as error:
+        expected = "one of the target's vocabulary, None, or specdec.generate, which takes others"
+        raise VocabularyMismatchError(
+            f"{error}; a beam search drafts with a model: expected {expected}"
+        ) from None
+    check_source(draft.config.encoder is not None, target)
+    return draft
 
 
 def _stop_ids(stop: Any, target: Model, eos_ids: Iterable[int]) -> list[int]:
     """The ids that end a hypothesis: given ids, special tokens given by name, and ends of text."""
-    rules = StopRules.parse(
-        stop, n_vocab=target.config["n_vocab"], tokenizer=target.tokenizer, eos_ids=eos_ids
-    )
-    special = {} if target.tokenizer is None else special_tokens_of(target.tokenizer)
+    n_vocab, tokenizer = target.config["n_vocab"], target.tokenizer
+    rules = StopRules.parse(stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=eos_ids)
+    special = {} if tokenizer is None else special_tokens_of(tokenizer)
     for string in rules.strings:
         if special.get(string) not in rules.ids:
-            raise InputError(
-                f"stop holds the string {shown(string)}, which is no special token; a beam search ends at "
-                "tokens: expected ids or names of special tokens"
-            )
+            found = f"the string {shown(string)}, which is no special token"
+            raise InputError.of("stop", string, "ids or names of special tokens", found, "holds")
     return sorted(rules.ids)
+
+
+def _beam(row: _core.BeamRow, ids: PromptIds, target: Model, limit_reason: FinishReason) -> Beam:
+    tokens, decoder = row["tokens"], ids.stream_decoder(target)
+    shown_tokens = tokens[:-1] if row["ended"] else tokens
+    text = None if decoder is None else decoder.feed(shown_tokens) + decoder.finish()
+    return Beam(tokens, text, row["score"], "stop" if row["ended"] else limit_reason)
+
+
+def _log_penalized(beam: Beam, length_penalty: float) -> float:
+    """ln(-score / len(tokens) ** length_penalty), which no penalty makes overflow."""
+    log_score = math.log(-beam.score) if beam.score < 0.0 else -math.inf
+    return log_score - length_penalty * math.log(len(beam.tokens))
 
 
 @dataclass(frozen=True)
@@ -257,14 +244,7 @@ class BeamRound:
 
 @dataclass(frozen=True, repr=False)
 class BeamTrace(RoundTimes):
-    """Every round of a beam search.
-
-    Attributes
-    ----------
-    rounds : list of BeamRound
-    prefill_s : float
-        Seconds for reading the prompt, with target and draft.
-    """
+    """Every round of a beam search, `rounds`, and `prefill_s`, seconds of reading the prompt."""
 
     rounds: list[BeamRound]
     prefill_s: float
@@ -272,7 +252,7 @@ class BeamTrace(RoundTimes):
     @property
     def n_levels(self) -> int:
         """Steps of the search: tokens of its longest hypothesis."""
-        return sum(r.n_levels for r in self.rounds)
+        return self._sum("n_levels")
 
     @property
     def n_target_calls(self) -> int:
@@ -282,34 +262,32 @@ class BeamTrace(RoundTimes):
     @property
     def n_draft_calls(self) -> int:
         """Forward passes of the draft after the prompt."""
-        return sum(r.n_draft_calls for r in self.rounds)
+        return self._sum("n_draft_calls")
 
     @property
     def n_nodes(self) -> int:
         """Rows of the target's forward passes together; A.4's compute budget is w + u · gamma a round."""
-        return sum(r.n_nodes for r in self.rounds)
+        return self._sum("n_nodes")
 
     @property
     def n_drafted(self) -> int:
         """Nodes that the draft chose."""
-        return sum(r.n_drafted for r in self.rounds)
+        return self._sum("n_drafted")
 
     @property
     def levels_per_call(self) -> float:
         """Steps for each forward pass of the target: 1 in plain beam search. NaN if there was no round."""
         return self.n_levels / len(self.rounds) if self.rounds else math.nan
 
+    def _sum(self, name: str) -> int:
+        return sum(getattr(r, name) for r in self.rounds)
+
     def to_dict(self) -> dict[str, Any]:
         """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
-        names = (
-            "n_levels", "n_target_calls", "n_draft_calls", "n_nodes", "n_drafted", "levels_per_call",
-            "prefill_s", "draft_s", "verify_s", "other_s", "rounds_s",
-        )  # fmt: skip
-        rounds = [asdict(r) for r in self.rounds]
-        found: dict[str, Any] = without_nan(
-            {name: getattr(self, name) for name in names} | {"rounds": rounds}
-        )
-        return found
+        names = [
+            n for owner in (BeamTrace, RoundTimes) for n, x in vars(owner).items() if isinstance(x, property)
+        ]
+        return record(self) | {name: plain(getattr(self, name)) for name in names}
 
     def __repr__(self) -> str:
         return (
@@ -321,21 +299,9 @@ class BeamTrace(RoundTimes):
 
 @dataclass(frozen=True, repr=False)
 class BeamResult:
-    """What a beam search found; iterating over it gives the beams.
+    """What a beam search found; iterating over it gives the `beams`, best first.
 
-    Attributes
-    ----------
-    beams : list of Beam
-        Best first.
-    trace : BeamTrace
-        What every round did.
-    prompt_ids : list of int
-        The prompt as the models saw it. In an encoder-decoder: the ids that each of its texts begins with,
-        then those of the `decoder_prompt`.
-    source_ids : list of int or None
-        What the encoder of an encoder-decoder read; None for other targets.
-    n_cached_tokens : int
-        Tokens of the prompt that were copied from the `prompt_cache`, not computed.
+    `trace` says what every round did; `prompt_ids`, `source_ids` and `n_cached_tokens` are as in `Result`.
     """
 
     beams: list[Beam]

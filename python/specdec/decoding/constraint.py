@@ -1,27 +1,22 @@
-"""The form that a text must have: objects that say which tokens may come next."""
+"""Constraints on a text: objects that say which tokens may come next."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from specdec.decoding.guided.grammars import ConstraintKind, json_text
-from specdec.decoding.guided.guidance import Guidance
-from specdec.errors import ConstraintError, InputError, kind_of
-from specdec.models.model import Model
 
 Schema: TypeAlias = Mapping[str, Any] | bool | str | type[Any]
 """A JSON schema: a dict, True (any JSON), its text, or a class with the method model_json_schema."""
 
 
 class ConstraintState(Protocol):
-    """What a `Constraint` knows behind some tokens of the new text.
+    """What a `Constraint` knows after some tokens of the new text.
 
-    A state is never changed once it has been asked: the state behind another token is a `fork`, which is told
-    of the token by `advance`. So there are states for all branches of a tree of guesses.
+    A state is never changed once it has been asked: the state after another token is a `fork`, which gets the
+    token by `advance`. So there are states for all branches of a tree of guesses.
     """
 
     def fork(self) -> ConstraintState:
@@ -51,17 +46,17 @@ class Constraint(Protocol):
 
     The distribution of each new token is that of the target under the sampling settings, with the mask before
     temperature, top-k, nucleus and min-p: forbidden tokens have logits of -inf. A mask must be a function of
-    the tokens alone; it is asked for once for each place in a tree of guesses, whichever way the text then
-    goes.
+    the tokens alone; it is asked for once for each node of a tree of draft tokens, whichever way the text
+    then goes.
     """
 
     def start(self, tokens: Sequence[int]) -> ConstraintState:
-        """The state in which a new text begins, behind these token ids of the prompt."""
+        """The state in which a new text begins, after these token ids of the prompt."""
         ...
 
 
 class TransformState(Protocol):
-    """What a `StatefulTransform` knows behind some tokens; never changed once it has been asked."""
+    """What a `StatefulTransform` knows after some tokens; never changed once it has been asked."""
 
     def fork(self) -> TransformState:
         """An independent copy."""
@@ -78,63 +73,8 @@ class TransformState(Protocol):
 
 @runtime_checkable
 class StatefulTransform(Protocol):
-    """A ``transform=`` that keeps a state along the text and the guesses behind it: the method `start`."""
+    """A ``transform=`` with a state along the text and the draft tokens after it: the method `start`."""
 
     def start(self, tokens: Sequence[int]) -> TransformState:
-        """The state in which a new text begins, behind these token ids of the prompt."""
+        """The state in which a new text begins, after these token ids of the prompt."""
         ...
-
-
-class ConstraintOptions(Protocol):
-    """The options that ask for a form; at most one is not None."""
-
-    @property
-    def schema(self) -> Schema | None: ...  # noqa: D102
-    @property
-    def regex(self) -> str | None: ...  # noqa: D102
-    @property
-    def grammar(self) -> str | None: ...  # noqa: D102
-    @property
-    def constraint(self) -> Constraint | None: ...  # noqa: D102
-
-
-CONSTRAINTS = (*get_args(ConstraintKind), "constraint")
-
-
-def check_constraints(options: ConstraintOptions) -> None:
-    """Refuse two forms at once and arguments of another type."""
-    given = [name for name in CONSTRAINTS if getattr(options, name) is not None]
-    if len(given) > 1:
-        raise InputError.about(given[0], f"{' and '.join(given)} are given; expected one form at most")
-    for name in ("regex", "grammar"):
-        text = getattr(options, name)
-        if text is not None and not isinstance(text, str):
-            raise InputError.of(name, text, "a str, or None", kind_of(text))
-    if options.schema is not None:
-        json_text(options.schema)
-    if options.constraint is not None and not callable(getattr(options.constraint, "start", None)):
-        expected = "an object with the method start(tokens), or None"
-        raise InputError.of("constraint", options.constraint, expected, kind_of(options.constraint))
-
-
-def constraint_of(options: ConstraintOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
-    """The constraint that options ask for, on the tokens of a target, `end_ids` of which end a text; or None.
-
-    Raises ConstraintError for a form that cannot be read, is too large, or that no text satisfies, InputError
-    for a target whose tokens are not byte strings, MissingPackageError without ``llguidance``.
-    """
-    if options.constraint is not None:
-        return options.constraint
-    for name in get_args(ConstraintKind):
-        form = getattr(options, name)
-        if form is None:
-            continue
-        guidance = Guidance.of(name, form, target.tokenizer, target.config.n_vocab, end_ids)
-        if guidance.start(()).mask() is None:
-            raise ConstraintError.about(
-                name,
-                f"{name}: no text but the empty one has this form, and the target has no token that ends a "
-                "text; expected a form with a text of some tokens",
-            )
-        return guidance
-    return None

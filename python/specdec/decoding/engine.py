@@ -66,10 +66,10 @@ class Engine:
     target : Model, path or hub name
         The model whose texts are wanted.
     draft : Model, path, Draft, object, mapping or None
-        What guesses ahead, as in `specdec.generate`; None: plain decoding. Several by their names: each
-        request chooses one (`Speculative`); the first drafts for those that name none.
+        What drafts, as in `specdec.generate`; None: plain decoding. Several by their names: each request
+        chooses one (`Speculative`); the first drafts for those that name none.
     gamma : int, "auto" or AdaptiveGamma, optional
-        Guesses of a text in a round at most; as in `specdec.generate`. "auto" drafts less as the batch fills.
+        Draft tokens of a text in a round at most; "auto" drafts less as the batch fills.
     n_slots : int, default 16
         Texts that are decoded at once.
     n_text : int, optional
@@ -77,16 +77,14 @@ class Engine:
         texts grow.
     max_waiting : int, default 256
         Texts that wait for a slot at most; more are refused with a `BusyError`.
-    node_budget : int, optional
-        Rows of the target in a round at most, as in `specdec.generate`.
+    node_budget, n_threads : int, optional
+        As in `specdec.generate`.
     max_top_logprobs : int, default 20
         The most that a request may ask for.
     predictions : bool, default True
-        Whether requests may come with a prediction, from which guesses are copied beside those of the draft.
+        Whether requests may come with a prediction, from which draft tokens are copied.
     prompt_cache : PromptCache, optional
         Where texts are kept that were read, for prompts that begin like them; None: nowhere.
-    n_threads : int, optional
-        Threads to compute with, as in `specdec.generate`.
 
     Attributes
     ----------
@@ -97,13 +95,11 @@ class Engine:
         Those that requests may name.
     n_slots, n_text, max_waiting, max_top_logprobs, n_threads : int
     node_budget : int or None
-    closed : bool
-        Whether it takes no more requests.
 
     Raises
     ------
     InputError
-        An argument is out of its range, or is none of what it may be; gamma is a function of the caller's.
+        An argument is out of its range, or gamma is a function of the caller's.
     VocabularyMismatchError, CheckpointError, TokenizerError
         As `specdec.generate`.
 
@@ -137,7 +133,8 @@ class Engine:
         check_prompt_cache(prompt_cache)
         options = DecodingOptions(gamma=gamma)
         if options.policy is not None and not isinstance(options.policy, AdaptiveGamma):
-            raise InputError(f"gamma is {kind_of(gamma)}; expected an integer, 'auto' or an AdaptiveGamma")
+            expected = "an integer, 'auto' or an AdaptiveGamma"
+            raise InputError.of("gamma", gamma, expected, kind_of(gamma))
         predicts = check_flag("predictions", predictions)
         self.target = as_model("target", target)
         n_ctx, n_vocab = self.target.config.n_ctx, self.target.config["n_vocab"]
@@ -240,7 +237,7 @@ class Engine:
         if generation.times.started is None:
             generation.times.started = now
             generation.n_cached_tokens = sample.n_cached
-            self._counters.count_start(now - generation.times.submitted)
+            self._counters.count_wait("queue_s", now - generation.times.submitted)
         self._counters.n_prompt_tokens += len(sample.prompt.ids)
         self._counters.n_cached_tokens += sample.n_cached
 
@@ -250,7 +247,7 @@ class Engine:
         first = times.first_token is None
         sample.generation.publish(sample)
         if first and times.first_token is not None:
-            self._counters.count_first_token(times.first_token - times.submitted)
+            self._counters.count_wait("first_token_s", times.first_token - times.submitted)
 
     def _end(self, sample: Sample, *, had_slot: bool = True) -> None:
         """Tell the readers of a text that it has ended, and free its share of the slots."""
@@ -270,8 +267,8 @@ class Engine:
 
     def _begin_again(self, error: BaseException) -> None:
         """The session has failed, and with it the texts in its slots; those that wait get another one."""
-        running, failed = self._scheduler.running, self._scheduler
-        self._fail(running, error)
+        failed = self._scheduler
+        self._fail(failed.running, error)
         failed.close(keep=False)
         self._scheduler = self._new_scheduler()
 
@@ -286,61 +283,35 @@ class Engine:
 
     @door
     def submit(
-        self,
-        prompt: Prompt | None = None,
-        *,
-        decoder_prompt: Prompt | None = None,
-        messages: Messages | None = None,
+        self, prompt: Prompt | None = None, *,
+        decoder_prompt: Prompt | None = None, messages: Messages | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        prediction: Text | None = None,
-        speculative: Speculative | None = None,
+        prediction: Text | None = None, speculative: Speculative | None = None,
         max_new_tokens: int | None = 200,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        min_tokens: int = 0,
-        no_repeat_ngram_size: int = 0,
+        temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+        min_p: float | None = None, repetition_penalty: float | None = None,
+        presence_penalty: float | None = None, frequency_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
         bad_words: Sequence[str | Sequence[int]] | None = None,
-        draft_sampling: Sampling | None = None,
-        transform: Transform | None = None,
-        schema: Schema | None = None,
-        regex: str | None = None,
-        grammar: str | None = None,
+        draft_sampling: Sampling | None = None, transform: Transform | None = None,
+        schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
         constraint: Constraint | None = None,
-        verify: DecodingRule = "rejection",
-        lenience: float = 1.0,
-        seed: Seed = None,
-        stop: Stop = None,
-        logprobs: int | None = None,
-        logprobs_of: LogprobsOf = "model",
-        prompt_logprobs: int | None = None,
-        ignore_eos: bool = False,
+        verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+        logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+        prompt_logprobs: int | None = None, ignore_eos: bool = False,
         adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
         n: int = 1,
-    ) -> Generation:
-        """Let a prompt, or a conversation, be gone on with; returns at once.
+    ) -> Generation:  # fmt: skip
+        """Let a prompt, or a conversation, be continued; returns at once.
 
         Parameters
         ----------
-        prompt : str or sequence of int, optional
-            A text or token ids; of an encoder-decoder the source.
-        decoder_prompt : str or sequence of int, optional
-            What the text of an encoder-decoder begins with.
-        messages : list of dict, optional
-            A conversation, in place of a prompt; the text is the reply.
-        tools, documents : list of dict, optional
-            What the chat template is shown beside the messages.
-        chat_template_kwargs : mapping, optional
-            Variables of the chat template.
+        prompt, decoder_prompt, messages, tools, documents, chat_template_kwargs
+            As in `specdec.generate`: one prompt or conversation.
         prediction : str or sequence of int, optional
-            What the new text is expected to be like: guesses are copied from it.
+            What the new text is expected to be like: draft tokens are copied from it.
         speculative : Speculative, optional
             How the request is drafted for; None: as the engine drafts.
         max_new_tokens, temperature, ...
@@ -375,18 +346,21 @@ class Engine:
             check_integer("logprobs", options.logprobs, 0, self.max_top_logprobs)
         self._check_open(options.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-        request = Request.prepare(
+        request = Request(
             self.target, None, prompt, options, chat, decoder_prompt, n_slots=self.n_slots, n_text=self.n_text
         )
         if request.is_batch:
-            raise InputError.about(
-                "prompt", "there are several prompts; expected one prompt, or one conversation"
-            )
+            expected = "one prompt, or one conversation"
+            raise InputError.of("prompt", prompt, expected, "a list of several")
         n_prompt = len(request.prompts[0].ids)
         if n_prompt >= self.n_text:
             expected = f"fewer than {self.n_text}, the longest text of the engine"
             raise ContextLengthError.of("prompt", prompt, expected, number_of(n_prompt, "token"), "has")
-        copied = None if prediction is None else self._prediction_ids(prediction)
+        copied: list[int] | None = None
+        if prediction is not None:
+            if not self._drafts.takes_predictions:
+                raise InputError.of("prediction", prediction, "None, as the engine takes no predictions")
+            copied = ids_of("prediction", check_text("prediction", prediction), self.target).tolist()
         core = self._drafts.settings_of(request, speculative, copied)
         self._scheduler.check(core)
         use = None if copied is None else PredictionUse(len(copied))
@@ -395,23 +369,14 @@ class Engine:
         return generation
 
     def score(self, prompt: Prompt, n_top: int = 0, adapter: Model | None = None) -> Score:
-        """What the target, or a model of it with an adapter, says of a prompt; in the calling thread."""
+        """Score a prompt by the target, or a model of it with an adapter, in the calling thread."""
         return (adapter or self.target).score([prompt], top_logprobs=n_top, n_threads=self.n_threads)[0]
-
-    def _prediction_ids(self, prediction: Text) -> list[int]:
-        if not self._drafts.takes_predictions:
-            raise InputError.about(
-                "prediction", "prediction is given to an Engine without predictions; expected None"
-            )
-        ids: list[int] = ids_of("prediction", check_text("prediction", prediction), self.target).tolist()
-        return ids
 
     def _check_open(self, n: int) -> None:
         """Refuse n texts more, if there is no room for them."""
         if not self._thread.is_alive() and not self.closed:  # as after a fork
-            raise EngineClosedError(
-                "the engine's thread is of another process; expected an engine that was made in this one"
-            )
+            found = "the engine's thread is of another process"
+            raise EngineClosedError(f"{found}; expected an engine that was made in this one")
         self._queue.check_room(n)
 
     # -------------------------------------------------------------------------------------------- state
@@ -424,25 +389,19 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """What it holds now, and what it has done so far."""
         with self._queue.lock:
-            n_taken = self._queue.n_taken
-            n_reading = min(self._scheduler.n_reading, n_taken)
-            return EngineMetrics(
+            n_reading = min(self._scheduler.n_reading, self._queue.n_taken)
+            return self._counters.metrics(
                 n_slots=self.n_slots,
-                n_running=n_taken - n_reading,
+                n_running=self._queue.n_taken - n_reading,
                 n_reading=n_reading,
                 n_waiting=self._queue.n_waiting,
-                **self._counters.so_far(),
             )
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more requests, and return when the texts have ended.
 
-        Parameters
-        ----------
-        drain : bool, default True
-            Let the texts that run, and those that wait, come to their ends. False: all are cancelled.
-        timeout : float, optional
-            Seconds after which those that are still there are cancelled.
+        `drain` lets the texts that run, and those that wait, come to their ends; else all are cancelled, as
+        are after `timeout` seconds those that are still there.
         """
         timeout = check_timeout(timeout)
         hurries = not check_flag("drain", drain)

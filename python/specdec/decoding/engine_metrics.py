@@ -5,15 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from specdec.trace import Round
 
 
 @dataclass(kw_only=True)
-class _Counts:
-    """What is counted from the beginning of an engine on; `EngineMetrics` says what each means."""
+class EngineMetrics:
+    """A look at an `Engine`: what it holds now, and counters since it was made.
 
+    Attributes
+    ----------
+    n_slots, n_running, n_reading, n_waiting : int
+        Slots; texts that take rounds, prompts that are being read, texts that wait for a slot.
+    n_submitted, n_refused, n_failed : int
+        Requests that were taken, that were refused as too many (`BusyError`), and that ended with an error.
+    n_finished : dict of str to int
+        Texts by their `finish_reason`.
+    n_prompt_tokens, n_cached_tokens, n_new_tokens : int
+        Tokens of prompts that got a slot, those of them that a prompt cache had, and new tokens.
+    n_rounds, n_drafts : int
+        Rounds of the batch, and rounds of single texts that had draft tokens.
+    n_draft_tokens, n_accepted_tokens, n_prediction_accepted, n_prediction_rejected : int
+        Draft tokens, those that were accepted, and what became of those copied from predictions.
+    accepted_at : list of int
+        Rounds of single texts in which draft token 1, 2, … in a row was accepted.
+    prefill_s, draft_s, verify_s, other_s : float
+        Seconds of the engine's thread.
+    first_token_s, queue_s : tuple of (int, float)
+        How many, and the sum of seconds from submitting to a request's first token, and to its first slot.
+    """
+
+    n_slots: int = 0
+    n_running: int = 0
+    n_reading: int = 0
+    n_waiting: int = 0
     n_submitted: int = 0
     n_refused: int = 0
     n_failed: int = 0
@@ -36,72 +62,30 @@ class _Counts:
     queue_s: tuple[int, float] = (0, 0.0)
 
 
-@dataclass(kw_only=True)
-class EngineMetrics(_Counts):
-    """A look at an `Engine`: what it holds now, and counters since it was made.
+class Counters(EngineMetrics):
+    """What an engine counts; counters of requests are written under the engine's lock."""
 
-    Attributes
-    ----------
-    n_slots, n_running, n_reading, n_waiting : int
-        Slots; texts that take rounds, prompts that are being read, texts that wait for a slot.
-    n_submitted, n_refused, n_failed : int
-        Requests that were taken, that were refused as too many (`BusyError`), and that ended with an error.
-    n_finished : dict of str to int
-        Texts by their `finish_reason`.
-    n_prompt_tokens, n_cached_tokens, n_new_tokens : int
-        Tokens of prompts that got a slot, those of them that a prompt cache had, and new tokens.
-    n_rounds : int
-        Rounds of the batch.
-    n_drafts, n_draft_tokens, n_accepted_tokens : int
-        Rounds of single texts that had guesses, the guesses, and those that were accepted.
-    accepted_at : list of int
-        Rounds of single texts in which guess 1, 2, … in a row was accepted.
-    n_prediction_accepted, n_prediction_rejected : int
-        Guesses that were copied from predictions.
-    prefill_s, draft_s, verify_s, other_s : float
-        Seconds of the engine's thread.
-    first_token_s, queue_s : tuple of (int, float)
-        How many, and the sum of seconds from submitting to a request's first token, and to its first slot.
-    """
+    def metrics(self, **now: int) -> EngineMetrics:
+        """A copy, with what the engine holds now."""
+        return EngineMetrics(**deepcopy(vars(self)) | now)
 
-    n_slots: int
-    n_running: int
-    n_reading: int
-    n_waiting: int
-
-
-@dataclass(kw_only=True)
-class Counters(_Counts):
-    """The counters of `EngineMetrics`; those of requests are written under the engine's lock."""
-
-    def so_far(self) -> dict[str, Any]:
-        """A copy of all of them, by name."""
-        return deepcopy(vars(self))
-
-    def count_first_token(self, seconds: float) -> None:
-        """The first token of a request, so long after it came."""
-        n, sum_s = self.first_token_s
-        self.first_token_s = (n + 1, sum_s + seconds)
-
-    def count_start(self, seconds: float) -> None:
-        """The first slot of a request, so long after it came."""
-        n, sum_s = self.queue_s
-        self.queue_s = (n + 1, sum_s + seconds)
+    def count_wait(self, name: Literal["first_token_s", "queue_s"], seconds: float) -> None:
+        """The first token, or the first slot, of a request, so long after it came."""
+        n, sum_s = getattr(self, name)
+        setattr(self, name, (n + 1, sum_s + seconds))
 
     def count_round(self, round_: Round, copied: tuple[int, int]) -> None:
-        """A round of one text, and what became of guesses that were copied from a prediction."""
+        """A round of one text, and what became of draft tokens that were copied from a prediction."""
         self.n_new_tokens += round_.kept
         self.n_prediction_accepted += copied[0]
         self.n_prediction_rejected += copied[1]
         if not round_.drafted:
             return
-        n_accepted = len(round_.path)
         self.n_drafts += 1
-        self.n_draft_tokens += len(round_.drafted)
-        self.n_accepted_tokens += n_accepted
-        while len(self.accepted_at) < n_accepted:
-            self.accepted_at.append(0)
-        for i in range(n_accepted):
+        self.n_draft_tokens += round_.n_drafted
+        self.n_accepted_tokens += round_.n_accepted
+        self.accepted_at += [0] * (round_.n_accepted - len(self.accepted_at))
+        for i in range(round_.n_accepted):
             self.accepted_at[i] += 1
 
     def count_times(self, rounds: Iterable[tuple[object, Round]]) -> None:

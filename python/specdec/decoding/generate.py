@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from specdec.containers import Container
 from specdec.decoding.options import (
     AdapterLike,
-    BatchOptions,
+    CallOptions,
     Constraint,
     DecodingOptions,
     DecodingRule,
@@ -39,41 +39,19 @@ from specdec.settings_table import Unpack
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt,
-    *,
-    decoder_prompt: Prompt | Container | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options: Unpack[CallOptions]
 ) -> Result: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Sequence[Prompt],
-    *,
-    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, prompt: Sequence[Prompt], **options: Unpack[CallOptions]
 ) -> list[Result]: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Container,
-    *,
-    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, prompt: Container, **options: Unpack[CallOptions]
 ) -> Result | list[Result]: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    *,
-    messages: Messages,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, *, messages: Messages, **options: Unpack[CallOptions]
 ) -> Result: ...
 @overload
 def generate(
@@ -81,76 +59,40 @@ def generate(
     draft: DraftLike | None,
     *,
     messages: Sequence[Messages],
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
+    **options: Unpack[CallOptions],
 ) -> list[Result]: ...
-
-
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    *,
-    n: int,
-    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    messages: Messages | Sequence[Messages] | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
-) -> Result | list[Result] | list[list[Result]]: ...
+    target: ModelLike, draft: DraftLike | None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
+    n: int, messages: Messages | Sequence[Messages] | None = None, **options: Unpack[CallOptions],
+) -> Result | list[Result] | list[list[Result]]: ...  # fmt: skip
 
 
 @door
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    *,
+    target: ModelLike, draft: DraftLike | None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
     decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
     messages: Messages | Sequence[Messages] | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    min_tokens: int = 0,
-    no_repeat_ngram_size: int = 0,
+    gamma: Gamma = None, max_new_tokens: int | None = 200,
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, repetition_penalty: float | None = None,
+    presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    schema: Schema | None = None,
-    regex: str | None = None,
-    grammar: str | None = None,
+    draft_sampling: Sampling | None = None, transform: Transform | None = None,
+    schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logits: bool = False,
-    logprobs: int | None = None,
-    logprobs_of: LogprobsOf = "model",
-    prompt_logprobs: int | None = None,
-    ignore_eos: bool = False,
-    prompt_cache: PromptCache | None = None,
+    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    n_threads: int | None = None, prompt_cache: PromptCache | None = None,
+    logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
-    n: int = 1,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-    progress: bool = False,
-) -> Result | list[Result] | list[list[Result]]:
+    n: int = 1, batch_size: int | None = None, node_budget: int | None = None, progress: bool = False,
+) -> Result | list[Result] | list[list[Result]]:  # fmt: skip
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
 
     The output has exactly the target's distribution under the sampling settings, whatever the draft and
@@ -162,20 +104,19 @@ def generate(
         The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
         the checkpoint holds; to use a model more than once, or in another format, load it yourself.
     draft : Model, path, hub name, Draft, object or None
-        The model that guesses ahead, with the target's vocabulary, or another way to guess, from
-        `specdec.drafts`, or an object of your own with the method `propose` (`specdec.drafts.Drafter`).
-        None: plain decoding, a token a run.
+        A smaller model with the target's vocabulary, another draft from `specdec.drafts`, or an object of
+        your own with the method `propose` (`specdec.drafts.Drafter`). None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
         One prompt as text or as token ids, or several that are decoded together; a list of integers is one
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it. Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken
         too; what has two dimensions is several prompts.
 
-        If the target is an encoder-decoder, this is the source, or several: what is translated or summarised.
+        If the target is an encoder-decoder, this is the source, or several: what is translated or summarized.
         It goes through the encoders of target and draft, and the new text begins with the target's own
         `Model.decoder_start`.
     decoder_prompt : str, sequence of int, or a list of these, optional
-        Of an encoder-decoder: what the new text goes on with, one for all sources or one for each. A text is
+        Of an encoder-decoder: what the new text continues, one for all sources or one for each. A text is
         encoded without special tokens.
     messages : list of dict, or a list of these
         In place of a prompt: a conversation, messages with "role" and "content", or several that are decoded
@@ -187,7 +128,7 @@ def generate(
     chat_template_kwargs : mapping, optional
         Further keyword arguments of `specdec.ChatTemplate.render`, the template's own variables among them.
     gamma : int, "auto", AdaptiveGamma or callable, optional
-        Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
+        Draft tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
         for, 4 unless it says otherwise.
 
         "auto" drafts until another token's expected gain is below its measured cost, and not at all where
@@ -196,8 +137,8 @@ def generate(
         how much is drafted depends on measured times.
 
         A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
-        the `Round` objects of that sequence so far and says how many tokens to draft, 0 to its attribute
-        ``max_gamma`` (16 if it has none). It may look at all that was drafted and accepted.
+        the `Round` objects of that sequence so far and returns how many tokens to draft, 0 to its attribute
+        ``max_gamma`` (16 if it has none).
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
@@ -210,27 +151,25 @@ def generate(
         ``transform(probs, tokens)``: the distribution of the next token, float64 [n_vocab], after the
         settings above, and the token ids so far, prompt included; returns the one to sample from, [n_vocab],
         which need not sum to 1. At temperature 0 it is given all mass on the argmax, and the argmax of what
-        it returns is taken, the lowest id on ties. It must be a function of its arguments alone, for it is
-        called once for every verified position, also for positions that are then dropped.
-
-        An object with the method ``start(tokens)`` keeps a state along the text and the guesses behind it:
-        see `StatefulTransform`.
+        it returns is taken, the lowest id on ties. It must be a function of its arguments alone: it is called
+        once for every verified position, also for positions that are then dropped. An object with the method
+        ``start(tokens)`` keeps a state along the text and the draft tokens after it: see `StatefulTransform`.
     schema, regex, grammar : optional
-        The form that each new text must have, one of them: a JSON schema (a dict, True for any JSON, its
-        text, or a class with the method ``model_json_schema``), a regular expression that the whole text
-        matches, or a grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The law
-        is the target's, masked and renormalised token by token, behind penalties and biases and before the
-        temperature, for every draft and rule. Drafts guess what may come alone; what must come is guessed
-        without them, also with gamma 0. The text ends where its form is complete; the end-of-text ids may
-        come where the form allows an end. A stop or `max_new_tokens` may cut it short.
+        What each new text must be, one of them: a JSON schema (a dict, True for any JSON, its text, or a
+        class with the method ``model_json_schema``), a regular expression that the whole text matches, or a
+        grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The distribution is the
+        target's, masked and renormalized token by token, after penalties and biases and before the
+        temperature, for every draft and rule. What must come is drafted without a draft, also with gamma 0.
+        The text ends where it is complete; the end-of-text ids may come where it may end. A stop or
+        `max_new_tokens` may cut it short.
     constraint : Constraint, optional
-        A form of your own: an object with the method ``start(tokens)``.
+        A constraint of your own: an object with the method ``start(tokens)``.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
         accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
         and gamma, equal to plain decoding with that seed and ``verify="coupled"`` (plain decoding with
-        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft guesses
-        several tokens for one position, "classical" is there to compare with. "block" takes chains only, and
+        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft has several
+        tokens for one position, "classical" is there to compare with. "block" takes chains only, and
         "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one and take
         every tree.
     lenience : float, default 1.0
@@ -259,38 +198,35 @@ def generate(
         place, in `Result.top_logprobs`; 0: of the token alone. Neither draft, gamma nor batch changes a bit
         of them.
     logprobs_of : {"model", "sampling"}
-        Whose law `logprobs` are of: that of the target's logits as they are, as `Model.score` has it; or the
-        distribution that is sampled from, after all settings and the `transform`, which is called once more
+        Which distribution `logprobs` are of: that of the target's logits as they are, as `Model.score` has
+        it; or the one that is sampled from, after all settings and the `transform`, which is called once more
         for each new token. With a `lenience` below 1 only "model".
     prompt_logprobs : int, optional
-        The same of each token of the prompt but the first, by the law of the model: `Result.prompt_logprobs`
-        and `Result.prompt_top_logprobs`. Several prompts are read once more for it.
+        The same of each token of the prompt but the first, by "model": `Result.prompt_logprobs` and
+        `Result.prompt_top_logprobs`. Several prompts are read once more for it.
     ignore_eos : bool, default False
         Go on past the ids that end a text, `Model.eos_ids`.
     prompt_cache : PromptCache, optional
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
-        not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a
-        source that is read once.
+        not computed, and this text becomes one of them. It changes no result.
     adapter : Model, path, or sequence of these, optional
-        The LoRA adapter beside the target's weights: a model of its :meth:`Model.with_adapter`, or the folder
-        of an adapter, which is then read for this call. With a list of prompts one for all of them, or a list
-        with one for each; None: the target as it is. The draft stays the same. Each result is that of its
-        adapted target alone, bit for bit.
+        A LoRA adapter of the target: a model of its :meth:`Model.with_adapter`, or the folder of an adapter,
+        which is then read for this call. With a list of prompts one for all of them, or a list with one for
+        each; None: the target as it is. The draft stays the same. Each result is that of its adapted target
+        alone, bit for bit.
     n : int, default 1
         How many samples of each prompt, which is read once for all of them. The results are those of `n`
         equal prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has an
         entry for each sample, prompt by prompt.
     batch_size : int, optional
         How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
-        takes its slot in the batch, and what that prompt has in common with the beginning of a text that is
-        there (a system prompt) is copied, not computed again. One reading of the weights then serves all,
-        while caches are kept for that many texts of the greatest length only. It changes no result.
+        takes its slot, and what it has in common with a text that is there is copied. Caches are kept for
+        that many texts of the greatest length. It changes no result.
     node_budget : int, optional
         Positions that the target is run on in a round at most, all sequences together, at least
-        `batch_size`. Each sequence has one, and the guesses share the rest equally, so that gamma can be
-        large where few sequences are left. By default gamma alone is the bound. It changes no result at
-        temperature 0 nor with "coupled", and never the distribution; with another rule the tokens of a seed
-        depend on the guesses, and so on what else is in the batch.
+        `batch_size`. Each sequence has one, and the draft tokens share the rest equally, so that gamma can be
+        large where few sequences are left. It changes no result at temperature 0 nor with "coupled", and
+        never the distribution; with another rule the tokens of a seed depend on what else is in the batch.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -303,13 +239,11 @@ def generate(
     Raises
     ------
     InputError
-        If an argument is out of range, a callable gamma or a transform returns something else than it may, a
-        penalty or bias makes a logit infinite or leaves no token, a prompt is empty, holds an id that the
-        target does not have, or fills the context, a `decoder_prompt` is given to a target without an encoder
-        or messages to one with an encoder, or the draft has an encoder and the target has none. The message
-        names the argument, its value and what is expected.
+        If an argument is out of range or does not fit the target, a callable gamma or a transform returns
+        something else than it may, or penalties and biases leave no token. Its attributes, and the message,
+        name the argument, its value and what is expected.
     ConstraintError
-        If a form cannot be read, is too large, or no text has it.
+        If a schema, regular expression or grammar cannot be read, is too large, or no text satisfies it.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError
@@ -331,7 +265,7 @@ def generate(
     """
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
+    request = Request(target, draft, prompt, options, chat, decoder_prompt)
     sequences = sequences_of(request)
     bar = progress_bar(request.n_new_tokens, "token") if progress else nullcontext()
     with bar as shown:
@@ -346,47 +280,26 @@ def generate(
 
 @door
 def stream(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt | Container | None = None,
-    *,
-    decoder_prompt: Prompt | Container | None = None,
-    messages: Messages | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
+    target: ModelLike, draft: DraftLike | None,
+    prompt: Prompt | Container | None = None, *,
+    decoder_prompt: Prompt | Container | None = None, messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    min_tokens: int = 0,
-    no_repeat_ngram_size: int = 0,
+    gamma: Gamma = None, max_new_tokens: int | None = 200,
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, repetition_penalty: float | None = None,
+    presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    schema: Schema | None = None,
-    regex: str | None = None,
-    grammar: str | None = None,
+    draft_sampling: Sampling | None = None, transform: Transform | None = None,
+    schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logits: bool = False,
-    logprobs: int | None = None,
-    logprobs_of: LogprobsOf = "model",
-    prompt_logprobs: int | None = None,
-    ignore_eos: bool = False,
-    prompt_cache: PromptCache | None = None,
+    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    n_threads: int | None = None, prompt_cache: PromptCache | None = None,
+    logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
-) -> Stream:
+) -> Stream:  # fmt: skip
     """Continue one prompt, giving its text as rounds finish.
 
     Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
@@ -412,10 +325,10 @@ def stream(
     """
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
+    request = Request(target, draft, prompt, options, chat, decoder_prompt)
     if request.is_batch:
-        name, n = "prompt" if chat is None else "messages", len(request.prompts)
-        raise InputError(f"{name} is a list of {n}; stream takes one, generate several")
+        name, found = "prompt" if chat is None else "messages", f"a list of {len(request.prompts)}"
+        raise InputError.of(name, None, "one for stream, several for generate", found)
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
     return Stream(request)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from specdec import _core
@@ -13,7 +14,7 @@ from specdec.checks import check_integer, check_timeout
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.sequence import Sequence
-from specdec.decoding.stopping import FinishReason
+from specdec.display.rounds import FinishReason
 from specdec.errors import InputError, NotFiniteError
 from specdec.models.score import TopLogProbs, top_pairs
 from specdec.trace import Round
@@ -22,16 +23,11 @@ from specdec.verification.rules import DecodingRule
 
 @dataclass(frozen=True)
 class Speculative:
-    """How one request is drafted for; the law of its text never depends on it.
+    """How one request is drafted for; the distribution of its text never depends on it.
 
-    Attributes
-    ----------
-    draft : bool or str
-        False: plain decoding; a prediction is not used either. A name: this one of the engine's drafts.
-    gamma : int or None
-        Guesses a round at most; None: as many as the engine makes.
-    verify : str or None
-        The rule, in place of the request's `verify`.
+    `draft`: False is plain decoding, without a prediction too; a name chooses one of the engine's drafts.
+    `gamma`: draft tokens a round at most; None: as many as the engine makes. `verify`: the rule, in place of
+    the request's.
     """
 
     draft: bool | str = True
@@ -48,19 +44,15 @@ class Piece:
     index : int
         The sample.
     text : str
-        Empty where text is held back: a part of a character, or what may begin a stop string. It is never
-        taken back.
+        Never taken back; what may be a part of a character, or begin a stop string, is held back.
     tokens : list of int
-        Those of a stop string or stop id are among them, their text is not in `text`. Empty where a piece
-        says no more than that the sample has ended.
+        Those of a stop string or stop id are among them, their text is not in `text`.
     logprobs : list of float, or None
         ln p of the tokens, if asked for.
     top_logprobs : list of lists of (int, float), or None
         The most probable tokens in the place of each, the best first, if asked for.
-    finish_reason : str or None
-        Set in the last piece of a sample.
-    stop : str, int or None
-        The stop string or stop id that was met.
+    finish_reason, stop : str, int or None
+        As in `Result`, in the last piece of a sample, which may have no tokens.
     """
 
     index: int
@@ -115,19 +107,18 @@ class Sample(Sequence):
         self.generation = generation
         self.cancelled = False  # nobody wants it any more
         self.ended = False  # and its readers know how
-        self.copied = (0, 0)  # guesses from a prediction in its last round: accepted, rejected
+        self.copied = (0, 0)  # draft tokens from a prediction in its last round: accepted, rejected
         self.last_turn = 0  # number of its last turn in `ConstraintTurns`
         self.final: Result | None = None
-        self._n_published = 0  # tokens that are in pieces, or wait for one
-        self._n_laws = 0  # of `logprobs`
         self._texts: list[str] = []  # of the next piece
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
-        self._top_logprobs: TopLogProbs = []
+        self._ready = self._given = (
+            0,
+            0,
+        )  # tokens, and rounds of `logprobs`, that are for pieces, or in them
         self._gave_last = False
 
     def take(self, done: _core.SlotRound) -> Round:
-        """See `Sequence.take`; counts what became of guesses that were copied from a prediction."""
+        """See `Sequence.take`; counts what became of draft tokens that were copied from a prediction."""
         prediction = self.generation.prediction
         self.copied = (0, 0)
         if done.origins is not None and done.error is None and prediction is not None:
@@ -137,33 +128,29 @@ class Sample(Sequence):
     @property
     def has_news(self) -> bool:
         """Whether there is something for a piece."""
-        return bool(self._tokens or self._texts or (self.ended and not self._gave_last))
+        return self._ready != self._given or bool(self._texts) or (self.ended and not self._gave_last)
 
     def gather(self, text: str) -> None:
         """Put what is new into the next piece, with this text."""
         if text:
             self._texts.append(text)
-        self._tokens += self.tokens[self._n_published :]
-        self._n_published = len(self.tokens)
-        for log_probs, top, of_top in self.logprobs[self._n_laws :]:
-            self._logprobs += log_probs.tolist()
-            self._top_logprobs += top_pairs(top, of_top)
-        self._n_laws = len(self.logprobs)
+        self._ready = len(self.tokens), len(self.logprobs)
 
     def take_piece(self) -> Piece:
         """What is new since the last piece."""
-        n_top, self._gave_last = self.request.options.logprobs, self.ended
-        piece = Piece(
+        n_top = self.request.options.logprobs
+        (begin, first), (end, last) = self._given, self._ready
+        laws, text = self.logprobs[first:last], "".join(self._texts)
+        self._gave_last, self._given, self._texts = self.ended, self._ready, []
+        return Piece(
             self.index,
-            "".join(self._texts),
-            self._tokens,
-            None if n_top is None else self._logprobs,
-            self._top_logprobs if n_top else None,
+            text,
+            self.tokens[begin:end],
+            None if n_top is None else [x for log_probs, _, _ in laws for x in log_probs.tolist()],
+            [pairs for _, top, of_top in laws for pairs in top_pairs(top, of_top)] if n_top else None,
             self.finish_reason if self.ended else None,
             self.stop if self.ended else None,
         )
-        self._texts, self._tokens, self._logprobs, self._top_logprobs = [], [], [], []
-        return piece
 
 
 class Generation:
@@ -176,10 +163,6 @@ class Generation:
     ----------
     id : int
         Number of the request in its engine, from 1 on.
-    n : int
-        Samples.
-    prompt_ids : list of int
-        The prompt as the models see it.
     n_cached_tokens : int or None
         Tokens of the prompt that a prompt cache had; None as long as no sample has a slot.
     created : float
@@ -187,12 +170,8 @@ class Generation:
     times : GenerationTimes
     prediction : PredictionUse or None
         What became of the prediction; None where the request has none.
-    done : bool
-        Whether all samples have ended, or the request has failed.
-    request : Request
-        What was asked for, checked.
-    samples : list of Sample
-        The engine's thread writes them; readers take a `Piece` or a `Result`.
+    request, samples : Request, list of Sample
+        What was asked for, checked; the samples, which the engine's thread alone writes.
     """
 
     def __init__(
@@ -203,9 +182,7 @@ class Generation:
         prediction: PredictionUse | None,
         wake: Callable[[], None],
     ) -> None:
-        self.id = id
-        self.request = request
-        self.prediction = prediction
+        self.id, self.request, self.prediction = id, request, prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())
         self.samples = [Sample(request, i, settings, self) for i in range(len(request.prompts))]
@@ -249,17 +226,11 @@ class Generation:
     def next(self, timeout: float | None = None) -> Piece | None:
         """The next piece; None when all have been given.
 
-        Raises
-        ------
-        TimeoutError
-            After `timeout` seconds without one.
-        Exception
-            What has ended the request alone: of its transform, or a `NotFiniteError`.
+        Raises TimeoutError after `timeout` seconds without one, or what has ended the request alone: an
+        exception of its transform, or a `NotFiniteError`.
         """
-        timeout = check_timeout(timeout)
         with self._changed:
-            if not self._changed.wait_for(self._is_news, timeout):
-                raise TimeoutError(f"there was no piece for {timeout} s")
+            self._wait(self._is_news, timeout)
             return self._take()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -267,31 +238,18 @@ class Generation:
             yield piece
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        waiter = self._begin_waiting()
-        try:
-            while True:
-                await self._wait(waiter, self._is_news)
-                with self._changed:
-                    piece = self._take()
-                if piece is None:
-                    return
-                yield piece
-        finally:
-            self._waiters.remove(waiter)
+        while True:
+            await self._wait_in_loop(self._is_news)
+            with self._changed:
+                piece = self._take()
+            if piece is None:
+                return
+            yield piece
 
     def results(self, timeout: float | None = None) -> list[Result]:
-        """Wait until all samples have ended; may be called beside iterating, and after it.
-
-        Raises
-        ------
-        TimeoutError
-        Exception
-            What has ended the request alone.
-        """
-        timeout = check_timeout(timeout)
+        """Wait until all samples have ended; may be called while iterating, and after; raises as `next`."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self.done, timeout):
-                raise TimeoutError(f"the texts have not ended within {timeout} s")
+            self._wait(lambda: self.done, timeout)
         return self._results()
 
     def result(self, timeout: float | None = None) -> Result:
@@ -301,11 +259,7 @@ class Generation:
 
     async def aresults(self) -> list[Result]:
         """`results`, for event loops."""
-        waiter = self._begin_waiting()
-        try:
-            await self._wait(waiter, lambda: self.done)
-        finally:
-            self._waiters.remove(waiter)
+        await self._wait_in_loop(lambda: self.done)
         return self._results()
 
     async def aresult(self) -> Result:
@@ -322,20 +276,22 @@ class Generation:
             raise self._error
         return [sample.final for sample in self.samples if sample.final is not None]
 
-    def _begin_waiting(self) -> tuple[asyncio.AbstractEventLoop, asyncio.Event]:
-        waiter = (asyncio.get_running_loop(), asyncio.Event())
-        self._waiters.append(waiter)
-        return waiter
+    def _wait(self, is_there: Callable[[], bool], timeout: float | None) -> None:
+        if not self._changed.wait_for(is_there, timeout := check_timeout(timeout)):
+            raise TimeoutError(f"there was nothing within {timeout} s")
 
-    async def _wait(
-        self, waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event], is_there: Callable[[], bool]
-    ) -> None:
-        while True:
-            waiter[1].clear()
-            with self._changed:
-                if is_there():
-                    return
-            await waiter[1].wait()
+    async def _wait_in_loop(self, is_there: Callable[[], bool]) -> None:
+        waiter = _, event = asyncio.get_running_loop(), asyncio.Event()
+        self._waiters.append(waiter)
+        try:
+            while True:
+                event.clear()
+                with self._changed:
+                    if is_there():
+                        return
+                await event.wait()
+        finally:
+            self._waiters.remove(waiter)
 
     def _is_news(self) -> bool:
         return self.done or any(sample.has_news for sample in self.samples)
@@ -373,10 +329,7 @@ class Generation:
             self._notify()
 
     def fail(self, error: BaseException, sample: Sample | None = None) -> bool:
-        """The request has failed, by one of its samples or as a whole; samples that are open are cancelled.
-
-        Returns False where it had failed before.
-        """
+        """The request has failed, by one of its samples or as a whole; returns False if it had before."""
         if sample is not None:
             sample.fail(error)
             sample.ended = True
@@ -395,7 +348,5 @@ class Generation:
     def _notify(self) -> None:
         self._changed.notify_all()
         for loop, event in tuple(self._waiters):  # readers come and go in threads of their own
-            try:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(event.set)
-            except RuntimeError:  # the loop is closed: nobody waits there any more
-                pass

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_integer, check_items
+from specdec.containers import Container
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
-from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_constraints
+from specdec.decoding.constraint import Constraint, Schema, StatefulTransform
+from specdec.decoding.guided.grammars import ConstraintKind, json_text
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model
+from specdec.models.model import Model, Prompt
 from specdec.settings_table import DOORS, Unpack, choice, flag, integer, number, other, table_of
 from specdec.threads import MAX_THREADS, check_threads
 from specdec.trace import Round
@@ -27,9 +29,9 @@ from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling, SamplingOptions
 
 __all__ = [
-    "MAX_GAMMA", "AdapterLike", "BatchOptions", "Constraint", "DecodingOptions", "DecodingRule", "Gamma",
-    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop",
-    "TextOptions", "Transform", "door",
+    "MAX_GAMMA", "AdapterLike", "BatchOptions", "CallOptions", "Constraint", "DecodingOptions",
+    "DecodingRule", "Gamma", "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema",
+    "Seed", "Stop", "TextOptions", "Transform", "door",
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
@@ -44,6 +46,7 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 _MOST_SAMPLES = 2**20
+CONSTRAINTS: Final = (*get_args(ConstraintKind), "constraint")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -57,9 +60,7 @@ def _check_gamma(name: str, gamma: Any) -> Gamma:
     if isinstance(gamma, str):
         if gamma == "auto":
             return "auto"
-        expected = (
-            f"an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.AdaptiveGamma, or a function of the rounds"
-        )
+        expected = f"an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.AdaptiveGamma, or a function"
         raise InputError.of(name, gamma, expected)
     return check_integer(name, gamma, 0, MAX_GAMMA)
 
@@ -160,16 +161,28 @@ class DecodingOptions(Sampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_constraints(self)
+        self._check_constraints()
         check_prompt_cache(self.prompt_cache)
         check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:
-            raise InputError.about(
-                "logprobs_of",
-                f"logprobs_of is 'sampling' with a lenience of {shown(self.lenience)}; expected 'model': the "
-                "output is then not drawn from the distribution of the settings",
-            )
+            found = f"'sampling' with a lenience of {shown(self.lenience)}"
+            expected = "'model': the output is then not drawn from the distribution of the settings"
+            raise InputError.of("logprobs_of", self.logprobs_of, expected, found)
         _ = self.threads  # checks the environment variable
+
+    def _check_constraints(self) -> None:
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError.about(given[0], f"{' and '.join(given)} are given; expected one of them at most")
+        for name in ("regex", "grammar"):
+            text = getattr(self, name)
+            if text is not None and not isinstance(text, str):
+                raise InputError.of(name, text, "a str, or None", kind_of(text))
+        if self.schema is not None:
+            json_text(self.schema)
+        if self.constraint is not None and not callable(getattr(self.constraint, "start", None)):
+            expected = "an object with the method start(tokens), or None"
+            raise InputError.of("constraint", self.constraint, expected, kind_of(self.constraint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(DecodingOptions, **self.arguments()), ()
@@ -266,6 +279,15 @@ class BatchOptions(TextOptions, total=False):
     progress: bool
 
 
+class CallOptions(BatchOptions, total=False):
+    """These settings, and the other keyword arguments of `specdec.generate`, for type checkers."""
+
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
 class SampleOptions(BatchOptions, total=False):
     """All settings of `specdec.generate`, for type checkers."""
 
@@ -297,22 +319,11 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 _ELSEWHERE: Final = {
-    "max_length": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "n_predict": "max_new_tokens",
-    "num_speculative_tokens": "gamma",
-    "num_assistant_tokens": "gamma",
-    "stop_sequences": "stop",
-    "json_schema": "schema",
-    "guided_json": "schema",
-    "guided_regex": "regex",
-    "guided_grammar": "grammar",
-    "logits_processor": "transform",
-    "eos_token_id": "stop",
-    "num_threads": "n_threads",
-    "lora_request": "adapter",
-    "num_return_sequences": "n",
-    "min_new_tokens": "min_tokens",
-    "bad_words_ids": "bad_words",
-}
+    "max_length": "max_new_tokens", "max_tokens": "max_new_tokens", "n_predict": "max_new_tokens",
+    "num_speculative_tokens": "gamma", "num_assistant_tokens": "gamma", "stop_sequences": "stop",
+    "json_schema": "schema", "guided_json": "schema", "guided_regex": "regex",
+    "guided_grammar": "grammar", "logits_processor": "transform", "eos_token_id": "stop",
+    "num_threads": "n_threads", "lora_request": "adapter", "num_return_sequences": "n",
+    "min_new_tokens": "min_tokens", "bad_words_ids": "bad_words",
+}  # fmt: skip
 """What settings are called in other libraries."""

@@ -62,36 +62,28 @@ class PromptCache:
     """Texts that models have read, so that a prompt which begins like one of them is not read again.
 
     Given as ``generate(..., prompt_cache=cache)``, every text is kept when its run ends, prompt and new
-    tokens, and the next prompt is read from where it agrees with none of them: of the next turn of a chat the
-    new message, of the next question on a document the question. That changes no bit of any result, as the
-    keys and values of a text do not depend on how it was read. In an encoder-decoder a text is one of the
-    same source, which is then not read again either. A draft that is a model (`drafts.ModelDraft`)
-    keeps its texts there too, by itself or within an `Ensemble`. A `beam_search` keeps the prompt, and
-    what all its hypotheses begin with.
+    tokens, and the next prompt is read from where it agrees with none of them. That changes no bit of any
+    result, as the keys and values of a text do not depend on how it was read. In an encoder-decoder a text is
+    one of the same source, which is then not read again either. A draft that is a model (`drafts.ModelDraft`)
+    keeps its texts there too, by itself or within an `Ensemble`. A `beam_search` keeps the prompt, and what
+    all its hypotheses begin with.
 
     Of a model whose prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``) a prompt begins with
-    whole slices of 256 tokens of another prompt, not with generated tokens.
-
-    A layer that attends to a window keeps the end of a text alone: a prompt that leaves such a text more than
-    some 128 tokens before its end is read from its beginning, unless it begins like another one.
-
-    A draft that reads hidden states of the target (`drafts.Heads`) keeps them with its texts, in 4 bytes a
-    number. Texts of runs without such a draft lack them, and are read again.
+    whole slices of 256 tokens of another prompt, not with generated tokens. A layer that attends to a window
+    keeps the end of a text alone: a prompt that leaves such a text more than some 128 tokens before its end
+    is read from its beginning, unless it begins like another one. A draft that reads hidden states of the
+    target (`drafts.Heads`) keeps them with its texts, in 4 bytes a number; texts of runs without such a draft
+    are read again.
 
     Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
-    A text that goes on with another takes its place. One cache may serve several models and threads. Texts
-    stay in their process: a pickle or a copy is an empty cache of the same size.
+    A text that continues another takes its place. One cache may serve several models and threads. A pickle or
+    a copy is an empty cache of the same size.
 
     Parameters
     ----------
     max_bytes : int, default 1 GiB
         Memory of the keys and values at most. A token takes 2 · layers · key-value heads · head size numbers,
         of 2 bytes in a bf16 cache. A text that is larger by itself is not kept.
-
-    Raises
-    ------
-    InputError
-        If `max_bytes` is no integer, or negative.
 
     Examples
     --------
@@ -147,8 +139,8 @@ class PromptCache:
     ) -> _core.CachedText | None:
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
-        `source` is what the model's encoder reads, if it has one; `taps` are the hidden states that the text
-        must have of each token.
+        `source` is what the model's encoder reads, `taps` the hidden states that each token of the text must
+        have.
         """
         wanted = _text(model, prompt, source)
         with self._lock:

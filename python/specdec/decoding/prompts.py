@@ -30,10 +30,10 @@ class PromptIds:
     def of(
         cls, target: Model, prompt: Any, name: str, *, decoder_prompt: Any = None, own_text: bool = False
     ) -> PromptIds:
-        """Check and encode a prompt, which messages call `name`; for an encoder-decoder the source.
+        """Check and encode a prompt, called `name` in messages; for an encoder-decoder the source.
 
-        `own_text`: the new text is a text by itself. Raises InputError for a prompt without ids, or one that
-        leaves no room for another in the context.
+        `own_text`: the new text is a text by itself. Raises InputError for a prompt without ids, or without
+        room.
         """
         if target.config.encoder is None:
             ids = _ids_with_room(target, prompt, name)
@@ -71,10 +71,7 @@ class PromptIds:
         return target.source_tokenizer.tokenizer.decode(self.source)
 
     def stream_decoder(self, model: Model) -> StreamDecoder | None:
-        """From the new tokens to their text; None where the model has no tokenizer.
-
-        A space at the beginning of the new text stays if there is text before it.
-        """
+        """From the new tokens to their text; a space at its beginning stays if there is text before it."""
         tokenizer = model.tokenizer
         if tokenizer is None:
             return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -14,14 +14,17 @@ from specdec import _core
 from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
-from specdec.decoding.constraint import Constraint, constraint_of
+from specdec.decoding.constraint import Constraint
+from specdec.decoding.guided.grammars import ConstraintKind
+from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.options import AdapterLike, DecodingOptions, Policy
 from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
 from specdec.decoding.result import Result
-from specdec.decoding.stopping import FinishReason, StopRules
+from specdec.decoding.stopping import StopRules
+from specdec.display.rounds import FinishReason
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.errors import InputError, number_of
+from specdec.errors import ConstraintError, InputError, number_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
@@ -38,33 +41,16 @@ class Drafting(NamedTuple):
     """What chooses gamma round by round, and what its estimates are of."""
 
 
-@dataclass(eq=False)
 class Request:
-    """What is to be decoded, checked before anything begins: no argument fails half-way."""
+    """What is to be decoded, checked before anything begins: no argument fails half-way.
 
-    options: DecodingOptions  # as the caller gave them
-    target: Model
-    draft: Draft | None  # None: nothing is to be drafted
-    description: Description | None  # of the draft, as the core takes it
-    prompts: list[PromptIds]  # of each text: with several samples of a prompt it occurs as often
+    Models given by path are loaded, and the prompts are encoded: those of the `chat`, where there is one,
+    else those in `prompt`, or sources whose texts continue `decoder_prompt`. An engine says how many slots it
+    has, and how long a text may be. Raises as `specdec.generate`.
+    """
 
-    is_batch: bool  # the caller gave a list of prompts and expects a list of results
-    gamma: int  # drafted tokens a round at most; 0 without a draft
-    policy: AdaptiveGamma | Policy | None  # chooses how many in each round; None: `gamma`
-    sampling: Sampling  # as the core samples, see `_target_sampling`
-    draft_sampling: Sampling
-    rule: Rule  # as the core names it: "greedy" for argmax with lenience
-    seeds: list[tuple[int, int]]  # key (seed, sequence) of each text's random numbers
-    stop: StopRules
-    n_slots: int  # texts decoded at once
-    node_budget: int | None
-    constraint: Constraint | None = None
-    n_text: int | None = None  # tokens of a text at most, where that is less than the target's context
-    models: list[Model] | None = None  # whose text each is, with adapters; None: the target's
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         target: ModelLike,
         draft: DraftLike | None,
         prompt: Prompt | Sequence[Prompt] | Container | None,
@@ -74,70 +60,57 @@ class Request:
         *,
         n_slots: int | None = None,
         n_text: int | None = None,
-    ) -> Request:
-        """Check the options against prompts and models; load models given by path, and encode the prompts.
-
-        The prompts are those of the `chat`, where there is one, else those in `prompt`: sources, if the
-        target is an encoder-decoder, whose texts go on with `decoder_prompt`. An engine says how many
-        slots it has, and how long a text may be. Raises as `specdec.generate`.
-        """
+    ) -> None:
         # What is cheap is checked before models are loaded.
         if chat is None:
             _check_given(prompt)
-            given, is_batch = prompts_of("prompt", prompt)
+            given, self.is_batch = prompts_of("prompt", prompt)
         else:
-            given, is_batch = chat.conversations, chat.is_batch
+            given, self.is_batch = chat.conversations, chat.is_batch
         n_texts, n = len(given) * options.n, options.n
-        n_slots = min(options.slots, n_texts) if n_slots is None else n_slots
-        node_budget = options.node_budget
-        if node_budget is not None:
-            node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
-        seeds = seeds_of(options.seed, n_texts)
+        self.options, self.n_text = options, n_text
+        self.n_slots = min(options.slots, n_texts) if n_slots is None else n_slots
+        self.node_budget = 0
+        if options.node_budget is not None:
+            least = check_integer("node_budget", options.node_budget, self.n_slots)
+            self.node_budget = min(least, self.n_slots * (MAX_GAMMA + 1))
+        self.seeds = seeds_of(options.seed, n_texts)
+        """Key (seed, sequence) of each text's random numbers."""
 
-        target = as_model("target", target)
-        models = adapted_models(target, options, len(given), is_batch=is_batch)
-        draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
-        description = None if draft is None else draft.describe(target)  # refuses what does not fit
-        check_source(draft is not None and draft.reads_source, target)
-        n_vocab, tokenizer = target.config.n_vocab, target.tokenizer
-        asked, rule = _target_sampling(options)
-        sampling = asked.for_vocabulary(n_vocab, tokenizer)
+        self.target = as_model("target", target)
+        models = adapted_models(self.target, options, len(given), is_batch=self.is_batch)
+        self._models = None if models is None else [model for model in models for _ in range(n)]
+        opened = None if draft is None else open_draft("draft", draft, optional=True, target=self.target)
+        description = None if opened is None else opened.describe(self.target)  # refuses what does not fit
+        check_source(opened is not None and opened.reads_source, self.target)
+        n_vocab, tokenizer = self.target.config.n_vocab, self.target.tokenizer
+        asked, self.rule = _target_sampling(options)
+        self.sampling = self.draft_sampling = asked.for_vocabulary(n_vocab, tokenizer)
         guessed = options.draft_sampling or options.sampling
+        if guessed is not asked:
+            self.draft_sampling = guessed.for_vocabulary(n_vocab, tokenizer)
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
                 check_integer(name, getattr(options, name), 0, n_vocab)
-        ends: tuple[int, ...] = () if options.ignore_eos else target.eos_ids
+        ends: tuple[int, ...] = () if options.ignore_eos else self.target.eos_ids
         if chat is not None and not options.ignore_eos:
-            ends = (*ends, *target.chat_end_ids)
-        stop = StopRules.parse(options.stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=ends)
-        prompts = _prompt_ids(target, given, is_batch, chat, decoder_prompt)
-        gamma, policy = most_guesses(options, draft)
-        if draft is None or gamma == 0:
-            draft, description, gamma, policy = None, None, 0, None
-        return cls(
-            options=options,
-            target=target,
-            draft=draft,
-            description=description,
-            prompts=[ids for ids in prompts for _ in range(n)],
-            is_batch=is_batch,
-            gamma=gamma,
-            policy=policy,
-            sampling=sampling,
-            draft_sampling=sampling if guessed is asked else guessed.for_vocabulary(n_vocab, tokenizer),
-            rule=rule,
-            seeds=seeds,
-            stop=stop,
-            n_slots=n_slots,
-            node_budget=node_budget,
-            constraint=constraint_of(options, target, sorted(ends)),
-            n_text=n_text,
-            models=None if models is None else [model for model in models for _ in range(n)],
-        )
+            ends = (*ends, *self.target.chat_end_ids)
+        self.stop = StopRules.parse(options.stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=ends)
+        prompts = _prompt_ids(self.target, given, self.is_batch, chat, decoder_prompt)
+        self.prompts = [ids for ids in prompts for _ in range(n)]
+        self.constraint = constraint_of(options, self.target, sorted(ends))
+        gamma, self.policy = most_guesses(options, opened)
+        self.drafting = Drafting()
+        if opened is None or gamma == 0:
+            self.policy = None
+        else:
+            kind = RunKind(self.target, opened, self.sampling.temperature, self.rule, options.threads)
+            adaptive = (self.policy, kind) if isinstance(self.policy, AdaptiveGamma) else None
+            self.drafting = Drafting(opened, description, gamma, adaptive)
 
     def model(self, index: int) -> Model:
         """Whose text a sequence is."""
-        return self.target if self.models is None else self.models[index]
+        return self.target if self._models is None else self._models[index]
 
     def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
@@ -149,10 +122,7 @@ class Request:
         return room, "context"
 
     def settings(self, index: int, **drafting: Any) -> _core.Settings:
-        """How a sequence is decoded, as the core takes it; others of the same model may share the settings.
-
-        `drafting` is what drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
-        """
+        """How a sequence is decoded, as the core takes it; `drafting`: `gamma`, `drafters`, `prediction`."""
         options = self.options
         if self.draft_sampling is not self.sampling:
             drafting["draft_sampling"] = self.draft_sampling.core()
@@ -181,15 +151,6 @@ class Request:
     def longest(self) -> int:
         """Tokens of the longest text, prompt and new, if nothing stops it early."""
         return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.prompts))
-
-    @property
-    def drafting(self) -> Drafting:
-        """What drafts in the session."""
-        adaptive = None
-        if self.draft is not None and isinstance(self.policy, AdaptiveGamma):
-            kind = RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.n_threads)
-            adaptive = self.policy, kind
-        return Drafting(self.draft, self.description, self.gamma, adaptive)
 
     @property
     def n_threads(self) -> int:
@@ -228,11 +189,7 @@ def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
 def adapted_models(
     target: Model, options: DecodingOptions, n_prompts: int, *, is_batch: bool
 ) -> list[Model] | None:
-    """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once.
-
-    Raises InputError for another number of adapters than of prompts, or a model over other weights, and as
-    `specdec.Model.with_adapter`.
-    """
+    """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once."""
     adapter = options.adapter
     if adapter is None:
         return None
@@ -278,22 +235,32 @@ def _prompt_ids(
     return prompts
 
 
+def constraint_of(options: DecodingOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
+    """The constraint that options ask for on the tokens of a target, whose `end_ids` end a text; or None."""
+    for name in get_args(ConstraintKind):
+        if (given := getattr(options, name)) is None:
+            continue
+        guidance = Guidance.of(name, given, target.tokenizer, target.config.n_vocab, end_ids)
+        if guidance.start(()).mask() is None:
+            found = "only the empty text, and the target has no token that ends a text"
+            raise ConstraintError.of(name, given, "a text of some tokens", found, "allows")
+        return guidance
+    return options.constraint
+
+
 def _check_given(prompt: object) -> None:
     """Refuse two likely mistakes: a call without prompt, and messages given as the prompt."""
     if prompt is None:
-        raise InputError.about(
-            "prompt",
-            "prompt is missing; expected a text, token ids, or a list of prompts (of an encoder-decoder its "
-            "source) as the third argument: the second argument is the draft, None for plain decoding",
+        expected = (
+            "a text, token ids, or a list of prompts (sources of an encoder-decoder) as the third argument; "
+            "the second argument is the draft, None for plain decoding"
         )
+        raise InputError.of("prompt", prompt, expected, "missing")
     first: Any = prompt
     for _ in range(3):  # a conversation, or several
         if isinstance(first, dict) and "role" in first:
-            raise InputError.about(
-                "prompt",
-                "prompt is a message with 'role'; expected a text or token ids; a conversation goes into "
-                "messages=, as a list of messages",
-            )
+            expected = "a text or token ids; a conversation goes into messages=, as a list of messages"
+            raise InputError.of("prompt", prompt, expected, "a message with 'role'")
         if type(first) not in (list, tuple) or not first:
             return
         first = first[0]

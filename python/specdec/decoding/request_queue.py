@@ -17,9 +17,8 @@ class RequestQueue:
     """Texts that wait for a slot.
 
     A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
-    longest since it arrived or got its last slot. So requests get their first slot in the order of arrival,
-    and one with many samples gets exactly its share while others wait. A prompt whose log-probabilities are
-    wanted is scored, in a thread of its own, before its texts wait.
+    longest since it arrived or got its last slot. A prompt whose log-probabilities are wanted is scored, in a
+    thread of its own, before its texts wait.
 
     The `lock` guards the queue and the `counters` of requests; it is notified when the engine's thread may
     have work. `closing`: no more requests are taken; `hurries`: all texts that are there are to be cancelled.
@@ -49,30 +48,18 @@ class RequestQueue:
     # ----------------------------------------------------------------------------------- any thread
 
     def check_room(self, n: int) -> None:
-        """Refuse n texts more, if the engine takes none or there is no room for them.
-
-        Raises
-        ------
-        EngineClosedError, BusyError
-        """
+        """Refuse n texts more, by an EngineClosedError, or a BusyError where there is no room for them."""
         with self.lock:
             if self.closing:
                 raise EngineClosedError("the engine is closed; expected one that is open")
             n_free = self._n_slots - self.n_taken
             if self.n_waiting + n > self._max_waiting + n_free:
                 self._counters.n_refused += 1
-                raise BusyError(
-                    f"{number_of(self.n_waiting, 'text')} wait; expected at most {self._max_waiting}, with "
-                    f"{number_of(n, 'text')} more"
-                )
+                waiting, more = number_of(self.n_waiting, "text"), number_of(n, "text")
+                raise BusyError(f"{waiting} wait; expected at most {self._max_waiting}, with {more} more")
 
     def put(self, generation: Generation) -> None:
-        """Let the samples of a request wait.
-
-        Raises
-        ------
-        EngineClosedError, BusyError
-        """
+        """Let the samples of a request wait; raises as `check_room`."""
         with self.lock:
             self.check_room(generation.n)
             self._counters.n_submitted += 1
@@ -169,15 +156,12 @@ class RequestQueue:
         gone: list[Sample] = []
         with self.lock:
             for generation, samples in tuple(self._waiting.items()):
-                if not any(map(self.is_unwanted, samples)):
-                    continue
-                wanted: deque[Sample] = deque()
-                for sample in samples:
-                    (gone if self.is_unwanted(sample) else wanted).append(sample)
-                if wanted:
-                    self._waiting[generation] = wanted
-                else:
+                unwanted = dict.fromkeys(filter(self.is_unwanted, samples))
+                gone += unwanted
+                if len(unwanted) == len(samples):
                     del self._waiting[generation]
+                elif unwanted:
+                    self._waiting[generation] = deque(one for one in samples if one not in unwanted)
             self._n_waiting -= len(gone)
         return gone
 

@@ -11,30 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import as_integer, check_choice, check_flag
-from specdec.decoding.stopping import FinishReason
-from specdec.display.rounds import FigureTexts, html, terminal
+from specdec.display.rounds import DecodedText, FigureTexts, FinishReason, html, terminal
 from specdec.errors import InputError
 from specdec.fields import Fields, is_finite, without_nan
 from specdec.models.score import TopLogProbs
-from specdec.models.tokenizer import Tokenizer
+from specdec.models.tokenizer import Tokenizer  # noqa: F401  # the type of an inherited field
 from specdec.trace import Trace
 
 VERSION: Final = 1
 """Of what `Result.to_dict` gives."""
+_OF_VALUE: Final = ("text", "tokens", "finish_reason", "stop", "prompt_ids", "source_ids")
+"""What two equal results have in common."""
+_LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result:
+class Result(DecodedText):
     """The new text and tokens of one sequence, and how they came about.
 
     ``str(result)`` is the text, or the ids where there is no tokenizer. `figure` draws Figure 1 of the paper,
     a line a round; a notebook shows it.
 
     Two results are equal if their `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids` and `source_ids`
-    are; how they came about, by which random numbers, in which rounds and how fast, does not count. So a
-    greedy result with a draft equals the one without. Equal results have equal hashes, so the lists of a
-    result that is in a set or a key of a dict must not be changed. A pickle and `to_dict` leave the tokenizer
-    out; what the figure shows stays.
+    are: a greedy result with a draft equals the one without. Equal results have equal hashes, so the lists of
+    a result that is in a set or a key of a dict must not be changed. A pickle and `to_dict` leave the
+    tokenizer out; what the figure shows stays.
 
     Attributes
     ----------
@@ -42,13 +43,12 @@ class Result:
         The new text, without the prompt, up to the stop string or stop id that ended it. None if the target
         has no tokenizer.
     tokens : list of int
-        The new token ids. With a stop id that id is the last one; with a stop string the last one is the
-        token that completed it, so that `text` can be shorter than the text of `tokens`.
+        The new token ids. With a stop id that id is the last one; with a stop string the token that completed
+        it, so that `text` can be shorter than the text of `tokens`.
     finish_reason : str
         "stop" where a stop string or stop id (the end-of-text token is one) was met, "length" where
         `max_new_tokens` was reached, "context" where the model's context is full. "error" in the `result` of
-        a `NotFiniteError`, where a text had not come to its end; "cancelled" where an `Engine` was told to
-        end it.
+        a `NotFiniteError`, where a text had not come to its end; "cancelled" where a request was cancelled.
     stop : str, int or None
         The stop string or stop id that was met.
     trace : Trace
@@ -65,36 +65,21 @@ class Result:
         The target's, for the figure.
     n_cached_tokens : int
         Tokens of the prompt that were copied from the `prompt_cache`, not computed.
-    source_ids : list of int or None
-        What the encoder of an encoder-decoder read; None for other targets.
-    source_text : str or None
-        Its text, None without a tokenizer of sources.
+    source_ids, source_text : list of int, str, or None
+        What the encoder of an encoder-decoder read, and its text; None for other targets.
     figure_texts : FigureTexts or None
         What the figure shows, of a result that comes from a pickle or a dict, without tokenizer.
     logprobs : ndarray of float64, shape (len(tokens),), or None
-        ln p of each new token, by the law that was asked for; None unless asked for.
+        ln p of each new token, by the distribution that was asked for; None unless asked for.
     top_logprobs : list of lists of (int, float), or None
         For each new token the most probable tokens in its place: pairs (id, ln p), the best first, of equal
-        ones the lower id. By the law of "sampling" there are fewer where fewer have a probability.
-    prompt_logprobs : ndarray of float64, shape (len(prompt_ids) - 1,), or None
-        ln p of each token of the prompt but the first by the model, as `Model.score` gives it.
-    prompt_top_logprobs : list of lists of (int, float), or None
-        For each of these the most probable tokens in its place.
+        ones the lower id. By "sampling" there are fewer where fewer have a probability.
+    prompt_logprobs, prompt_top_logprobs
+        The same of each token of the prompt but the first by the model, as `Model.score` gives it.
     """
 
-    text: str | None
-    tokens: list[int]
-    finish_reason: FinishReason
-    stop: str | int | None
-    trace: Trace
-    prompt_ids: list[int]
-    seed: tuple[int, int]
     logits: NDArray[np.float32] | None = None
-    tokenizer: Tokenizer | None = None
     n_cached_tokens: int = 0
-    source_ids: list[int] | None = None
-    source_text: str | None = None
-    figure_texts: FigureTexts | None = None
     logprobs: NDArray[np.float64] | None = None
     top_logprobs: TopLogProbs | None = None
     prompt_logprobs: NDArray[np.float64] | None = None
@@ -107,19 +92,9 @@ class Result:
         """Figure 1 of the paper, a line a round, as text.
 
         Accepted drafts are green, the target's own tokens blue and underlined, rejected drafts red and struck
-        out. Without colours marks stand in for them: rejected drafts ~~struck~~, the target's own tokens
-        [bracketed], what a stop cut off {braced}. Plain decoding is shown as one paragraph.
-
-        Parameters
-        ----------
-        colour : bool, optional
-            Whether to use the colours of a terminal. None: if standard output is one and the environment
-            variable NO_COLOR is not set.
-
-        Raises
-        ------
-        InputError
-            `colour` is no truth value.
+        out; or, without colours, rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
+        cut off {braced}. Plain decoding is shown as one paragraph. `colour` None: colours if standard output
+        is a terminal and the environment variable NO_COLOR is not set.
 
         Examples
         --------
@@ -131,12 +106,10 @@ class Result:
         return html(self)
 
     def __repr__(self) -> str:
-        shown = (
-            "None" if self.text is None else repr(self.text if len(self.text) <= 40 else self.text[:39] + "…")
-        )
+        text = self.text if self.text is None or len(self.text) <= 40 else f"{self.text[:39]}…"
         rate = f", acceptance_rate={self.trace.acceptance_rate:.3f}" if self.trace.n_drafted else ""
         return (
-            f"Result(text={shown}, n_tokens={len(self.tokens)}, finish_reason={self.finish_reason!r}, "
+            f"Result(text={text!r}, n_tokens={len(self.tokens)}, finish_reason={self.finish_reason!r}, "
             f"n_calls={self.trace.n_calls}{rate})"
         )
 
@@ -148,9 +121,7 @@ class Result:
 
     def _value(self) -> tuple[Any, ...]:
         """What two equal results have in common."""
-        return (
-            self.text, self.tokens, self.finish_reason, self.stop, self.prompt_ids, self.source_ids,
-        )  # fmt: skip
+        return tuple(getattr(self, name) for name in _OF_VALUE)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"tokenizer": None, "figure_texts": self._texts()}
@@ -159,12 +130,8 @@ class Result:
         return replace(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Result:
-        copied = {
-            field.name: deepcopy(getattr(self, field.name), memo)
-            for field in fields(self)
-            if field.name != "tokenizer"
-        }
-        return replace(self, **copied)
+        names = [field.name for field in fields(self) if field.name != "tokenizer"]
+        return replace(self, **{name: deepcopy(getattr(self, name), memo) for name in names})
 
     def _texts(self) -> FigureTexts | None:
         return self.figure_texts if self.tokenizer is None else FigureTexts.of(self)
@@ -181,40 +148,17 @@ class Result:
         ...         print(json.dumps(result.to_dict()), file=file)
         """
         texts = self._texts()
-        found: dict[str, Any] = without_nan(
-            {
-                "specdec_result": VERSION,
-                "text": self.text,
-                "tokens": self.tokens,
-                "finish_reason": self.finish_reason,
-                "stop": self.stop,
-                "prompt_ids": self.prompt_ids,
-                "seed": self.seed,
-                "n_cached_tokens": self.n_cached_tokens,
-                "source_ids": self.source_ids,
-                "source_text": self.source_text,
-                "logprobs": _listed(self.logprobs),
-                "top_logprobs": self.top_logprobs,
-                "prompt_logprobs": _listed(self.prompt_logprobs),
-                "prompt_top_logprobs": self.prompt_top_logprobs,
-                "figure": None if texts is None else {"prompt": texts.prompt, "rounds": texts.rounds},
-            }
-        )
-        return found | {"trace": self.trace.to_dict()}
+        found = {name: getattr(self, name) for name in (*_OF_VALUE, "seed", "n_cached_tokens", "source_text")}
+        found |= {name: _listed(getattr(self, name)) for name in _LOGPROBS}
+        found["figure"] = None if texts is None else {"prompt": texts.prompt, "rounds": texts.rounds}
+        listed: dict[str, Any] = without_nan({"specdec_result": VERSION, **found})
+        return listed | {"trace": self.trace.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """The result that `to_dict` gave, also by way of JSON: equal to it, without logits and tokenizer.
 
-        Parameters
-        ----------
-        values : Mapping
-
-        Raises
-        ------
-        InputError
-            The dict is of another version, or damaged: a field is missing or wrong, or two do not fit
-            together.
+        InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
 
         Examples
         --------
@@ -228,7 +172,7 @@ class Result:
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
         reasons: tuple[FinishReason, ...] = get_args(FinishReason)
-        finish_reason = check_choice("finish_reason", found.given("finish_reason"), reasons)
+        reason = check_choice("finish_reason", found.given("finish_reason"), reasons)
         stop = given = found.given("stop")
         if given is not None and not isinstance(given, str) and (stop := as_integer(given)) is None:
             raise found.error("stop", "a str, an integer or None")
@@ -240,7 +184,7 @@ class Result:
         return cls(
             text=found.text("text", default=None),
             tokens=tokens,
-            finish_reason=finish_reason,
+            finish_reason=reason,
             stop=stop,
             trace=trace,
             prompt_ids=prompt_ids,
@@ -252,22 +196,19 @@ class Result:
             n_cached_tokens=found.integer("n_cached_tokens", minimum=0),
             source_ids=None if found.given("source_ids") is None else found.integers("source_ids"),
             source_text=found.text("source_text", default=None),
-            figure_texts=None
-            if found.given("figure") is None
-            else _figure_texts(found.inner("figure"), trace),
+            figure_texts=_figure_texts(found, trace),
         )
 
 
-def _listed(log_probs: NDArray[np.float64] | None) -> list[float] | None:
-    return None if log_probs is None else log_probs.tolist()
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _log_probs(found: Fields, field: str, n: int) -> NDArray[np.float64] | None:
     """ln p of n tokens, from the dict of a result."""
     if found.given(field) is None:
         return None
-    numbers = found.numbers(field, n, "a finite number", is_finite)
-    return np.array(numbers, np.float64)
+    return np.array(found.numbers(field, n, "a finite number", is_finite), np.float64)
 
 
 def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
@@ -288,18 +229,21 @@ def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
     return top
 
 
-def _figure_texts(found: Fields, trace: Trace) -> FigureTexts:
+def _figure_texts(found: Fields, trace: Trace) -> FigureTexts | None:
     """What the figure shows, from the dict of a result."""
-    rounds = found.items("rounds")
+    if found.given("figure") is None:
+        return None
+    figure = found.inner("figure")
+    rounds = figure.items("rounds")
     # a round shows its drafts and the target's own token
     n_pieces = [round_.n_drafted + 1 for round_ in trace.rounds]
     if len(rounds) != len(n_pieces):
-        raise found.error("rounds", f"{len(n_pieces)} lists, as many as the trace has rounds")
+        raise figure.error("rounds", f"{len(n_pieces)} lists, as many as the trace has rounds")
     for i, (texts, n) in enumerate(zip(rounds, n_pieces, strict=True)):
         right = isinstance(texts, list | tuple) and len(texts) == n
         if not right or not all(isinstance(text, str) for text in texts):
-            raise found.error(f"rounds[{i}]", f"a list of {n} texts, one for each token", texts)
-    return FigureTexts(found.text("prompt"), tuple(tuple(texts) for texts in rounds))
+            raise figure.error(f"rounds[{i}]", f"a list of {n} texts, one for each token", texts)
+    return FigureTexts(figure.text("prompt"), tuple(tuple(texts) for texts in rounds))
 
 
 def result_fields(result: Result) -> dict[str, Any]:
@@ -319,7 +263,5 @@ def result_fields(result: Result) -> dict[str, Any]:
         "n_drafted": trace.n_drafted,
         "n_accepted": trace.n_accepted,
     }
-    for name in ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs"):
-        if (value := getattr(result, name)) is not None:
-            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return found
+    values = {name: _listed(getattr(result, name)) for name in _LOGPROBS}
+    return found | {name: value for name, value in values.items() if value is not None}

@@ -75,7 +75,7 @@ class Scheduler(Generic[AnySequence]):
             n_threads=request.n_threads,
             settings=sequences[0].settings,
             keep_logits=request.options.logits,
-            node_budget=request.node_budget or 0,
+            node_budget=request.node_budget,
         )
 
     @property
@@ -125,10 +125,9 @@ class Scheduler(Generic[AnySequence]):
     def step(self, seconds: float = 0.0) -> Iterator[tuple[AnySequence, Round | None]]:
         """Read prompts, then decode a round, or rounds until `seconds` have passed or a sequence ends.
 
-        Signals are handled between the core's calls and in them, at most every 50 ms, before every forward
-        and between the steps of each other loop that can run long. A sequence that has ended or failed has
-        left its slot when it is yielded; one whose prompt could not be read has no round. An exception means
-        that the session has failed, as by a draft of the caller's.
+        A sequence that has ended or failed has left its slot when it is yielded; one whose prompt could not
+        be read has no round. An exception means that the session has failed. Signals are handled at least
+        every 50 ms.
         """
         self._sound = False
         self._update_draft()
@@ -150,7 +149,7 @@ class Scheduler(Generic[AnySequence]):
             yield sequence, round_
 
     def finish(self, sequence: AnySequence) -> None:
-        """Empty the slot of a sequence; the draft gets its text, and the cache unless it has failed."""
+        """Empty the slot of a sequence; the draft gets its text, and the prompt cache unless it failed."""
         slot = sequence.slot
         assert slot is not None
         self._remember(sequence)
@@ -222,7 +221,7 @@ def _asked(request: Request, running: list[Sequence]) -> list[int]:
     for sequence in running:
         assert sequence.slot is not None
         wanted = policy(tuple(sequence.rounds))
-        gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.gamma)
+        gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.drafting.gamma)
     return gammas
 
 

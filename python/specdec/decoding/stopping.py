@@ -5,34 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Literal, TypeAlias
 
 from specdec.checks import as_integer, check_items
 from specdec.containers import plain
-from specdec.errors import InputError, shown
+from specdec.display.rounds import FinishReason
+from specdec.errors import InputError
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, Tokenizer, special_tokens_of
-
-FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
-"""Why a text ended; see `specdec.Result`."""
 
 
 @dataclass(frozen=True)
 class StopRules:
     """What ends a text: strings that may appear anywhere in it, and token ids.
 
-    A special token has no text, so a stop string with the name of one is looked for twice: as text, and with
-    each name in it replaced by the token. A string that is one name and nothing else is a stop id as well.
-
-    Attributes
-    ----------
-    strings : tuple of str
-        The text ends before the first of these to be completed.
-    ids : frozenset of int
-        The text ends before the first of these tokens.
-    names : mapping of int to str
-        Ids that were given as stop strings, with these strings.
-    spelling : MarkSpelling
-        The special tokens, where stop strings name some; else empty.
+    The text ends before the first of the `strings` to be completed, or of the token `ids`; `names` are those
+    of the ids that were given as strings. A special token has no text, so a stop string with the name of one
+    is looked for twice: as text, and with each name in it replaced by the token, in the `spelling` of special
+    tokens. A string that is one name and nothing else is a stop id as well.
     """
 
     strings: tuple[str, ...] = ()
@@ -49,49 +37,36 @@ class StopRules:
         tokenizer: Tokenizer | None,
         eos_ids: Iterable[int] = (),
     ) -> StopRules:
-        """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text.
-
-        Raises InputError for an entry that is neither a non-empty string nor an id below `n_vocab`.
-        """
+        """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text."""
         stop = plain(stop)
-        if stop is None:
-            entries: list[str | int] = []
-        elif isinstance(stop, (str, Integral)):
-            entries = [stop]
-        else:
-            expected = "a string, a token id, or a list of these"
-            if isinstance(stop, bytes | bytearray):
-                raise InputError.of("stop", stop, expected)
-            entries = check_items("stop", stop, expected)
+        if isinstance(stop, str | Integral):
+            stop = [stop]
+        expected = "a string, a token id, or a list of these"
+        if isinstance(stop, bytes | bytearray):
+            raise InputError.of("stop", stop, expected)
+        entries: list[str | int] = [] if stop is None else check_items("stop", stop, expected)
         strings: list[str] = []
         ids = set(eos_ids)
         for entry in entries:
             if isinstance(entry, str):
                 if not entry:
-                    raise InputError.of(
-                        "stop", entry, "strings of at least one character", "an empty string", "holds"
-                    )
+                    found = "an empty string"
+                    raise InputError.of("stop", entry, "strings of at least one character", found, "holds")
                 if tokenizer is None:
-                    raise InputError.about(
-                        "stop", f"stop string {shown(entry)}: the target has no tokenizer; expected token ids"
-                    )
+                    expected = "token ids, as the target has no tokenizer"
+                    raise InputError.of("stop", entry, expected, verb="holds")
                 strings.append(entry)
-            elif (token := as_integer(entry)) is not None:
-                if not 0 <= token < n_vocab:
-                    raise InputError.about(
-                        "stop", f"stop id {shown(token)} is out of range; expected 0 to {n_vocab - 1}"
-                    )
-                ids.add(token)
-            else:
+            elif (token := as_integer(entry)) is None:
                 raise InputError.of("stop", entry, "strings and token ids", verb="holds")
+            elif not 0 <= token < n_vocab:
+                raise InputError.of("stop", entry, f"ids from 0 to {n_vocab - 1}", verb="holds the id")
+            else:
+                ids.add(token)
         if tokenizer is None or not strings:
             return cls((), frozenset(ids))
         special = special_tokens_of(tokenizer)
-        named = {
-            name: token
-            for name, token in special.items()
-            if token < n_vocab and any(name in string for string in strings)
-        }
+        in_strings = (name for name in special if any(name in string for string in strings))
+        named = {name: special[name] for name in in_strings if special[name] < n_vocab}
         given = {token for token in map(as_integer, entries) if token is not None}
         names = {named[one]: one for one in strings if one in named and named[one] not in given}
         spelling = MarkSpelling.of(special, named) if named else MarkSpelling()
@@ -103,15 +78,11 @@ class StopScanner:
 
     The first string to be *completed* wins, as if the text were checked after every character, and of several
     completed by the same character the longest. So the outcome depends on the text alone, not on how it was
-    cut into pieces: blocks of accepted drafts end where plain decoding ends.
+    cut into pieces: blocks of accepted drafts end where plain decoding ends it.
 
-    Parameters
-    ----------
-    strings : iterable of str
-    spelling : MarkSpelling, optional
-        How special tokens are written in the pieces: one character each, which is no part of the text. A
-        string that names some of them is also looked for in this spelling, in the text with all special
-        tokens in it.
+    `spelling` is how special tokens are written in the pieces: one character each, which is no part of the
+    text. A string that names some of them is also looked for in this spelling, in the text with all special
+    tokens in it.
     """
 
     def __init__(self, strings: Iterable[str], spelling: MarkSpelling | None = None) -> None:
@@ -127,10 +98,7 @@ class StopScanner:
         self._waiting: list[str] = []
 
     def feed(self, piece: str) -> str | None:
-        """Append `piece`; return the stop string that this completes, if any.
-
-        With a match the text is cut before it, and nothing more may be fed.
-        """
+        """Append `piece`; return the stop string that this completes, if any: the text ends before it."""
         if self.match is not None:
             raise ValueError("the text has already ended")
         if not piece:
@@ -170,10 +138,7 @@ class StopScanner:
         return "".join(self._taken + self._waiting)
 
     def take(self, *, final: bool = False) -> str:
-        """Text that has not been taken yet and that no stop string can still claim.
-
-        With `final` no more text will come, and what was held back is given too.
-        """
+        """Text that is new and that no stop string can still claim; all of it if no more comes (`final`)."""
         waiting = "".join(self._waiting)
         n_held = 0 if final else self._n_held
         piece, rest = waiting[: len(waiting) - n_held], waiting[len(waiting) - n_held :]
@@ -183,10 +148,7 @@ class StopScanner:
 
 
 class NewText:
-    """The new text of a sequence so far, and where it ends.
-
-    That is decided token by token, in the order of the tokens, and never by the rounds they came in; so
-    speculative and plain decoding end alike.
+    """The new text of a sequence so far, and where it ends, which is decided token by token, never by rounds.
 
     It ends by `stop`, or with `limit` tokens by `limit_reason`; without a `decoder` it has no text. As long
     as it goes on its `finish_reason` is None; `stop` is the stop string or stop id that was met.
@@ -198,44 +160,33 @@ class NewText:
         self.tokens: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop: str | int | None = None
-        self._decoder = decoder
-        self._rules = stop
+        self._decoder, self._rules, self._limit, self._limit_reason = decoder, stop, limit, limit_reason
         self._scanner = StopScanner(stop.strings, stop.spelling)
         self._ended_by_id = False
         self._n_read = 0  # tokens that have become text
         self._whole = False  # and the end of the text has
-        self._limit = limit
-        self._limit_reason = limit_reason
 
     def extend(self, tokens: Iterable[int], *, complete: bool = False) -> int:
-        """Add tokens up to where the text ends; return how many.
-
-        With `complete` the text ends after the last of them, as its constraint is complete.
-        """
+        """Add tokens up to where the text ends, `complete` by its constraint or not; return how many."""
         if self.finish_reason is not None:
             raise ValueError("the text has already ended")
         n_before = len(self.tokens)
         for token in tokens:
-            self._append(token)
+            self.tokens.append(token)
+            if token in self._rules.ids:
+                self.finish_reason, self.stop = "stop", self._rules.names.get(token, token)
+                self._ended_by_id = True
+            elif self._scanner.strings:
+                self._read()
+            if self.finish_reason is None and len(self.tokens) >= self._limit:
+                self.finish_reason = self._limit_reason
             if self.finish_reason is not None:
                 break
         if complete and self.finish_reason is None:
             self.finish_reason = "stop"
-            if self._scanner.strings:
-                self._read()
-        return len(self.tokens) - n_before
-
-    def _append(self, token: int) -> None:
-        self.tokens.append(token)
-        if token in self._rules.ids:
-            self.finish_reason, self.stop = "stop", self._rules.names.get(token, token)
-            self._ended_by_id = True
-        elif self._scanner.strings:
-            self._read()
-        if self.finish_reason is None and len(self.tokens) >= self._limit:
-            self.finish_reason = self._limit_reason
         if self.finish_reason is not None and self._scanner.strings:
             self._read()
+        return len(self.tokens) - n_before
 
     def _read(self) -> None:
         """Turn new tokens into text and look for stop strings; without such, when the text is wanted."""

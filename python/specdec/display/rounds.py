@@ -1,9 +1,8 @@
 """Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
 
-One line is one round: accepted drafts (green), rejected drafts (red, struck out), then the target's own
-token (blue, underlined). No two kinds differ by colour alone, and the tints of a page are told apart with
-every kind of colour vision. Where colours cannot be shown, marks stand in for them. Plain decoding, where
-each round is one token of the target, is shown as one paragraph.
+A line is a round: accepted drafts (green), rejected drafts (red, struck out), then the target's own token
+(blue, underlined). No two kinds differ by colour alone, and tints are told apart with every kind of colour
+vision. Plain decoding, where each round is one token of the target, is shown as one paragraph.
 """
 
 from __future__ import annotations
@@ -15,30 +14,21 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol, TextIO
+from typing import Literal, TextIO, TypeAlias
 
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
+FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
+"""Why a text ended; see `specdec.Result`."""
+
 _ANSI = {
-    "accepted": "\x1b[32m",
-    "rejected": "\x1b[31;9m",
-    "unseen": "\x1b[2;31;9m",
-    "target": "\x1b[94;4m",
-    "plain": "\x1b[94m",  # text that is the target's altogether
-    "cut": "\x1b[2m",
-    "prompt": "\x1b[2m",
-}
+    "accepted": "\x1b[32m", "rejected": "\x1b[31;9m", "unseen": "\x1b[2;31;9m", "target": "\x1b[94;4m",
+    "plain": "\x1b[94m", "cut": "\x1b[2m", "prompt": "\x1b[2m",
+}  # fmt: skip
+"""By kind of text; "plain" is text that is the target's altogether."""
 _ANSI_END = "\x1b[0m"
-_MARKS = {
-    "accepted": ("", ""),
-    "rejected": ("~~", "~~"),
-    "unseen": ("~~", "~~"),
-    "target": ("[", "]"),
-    "plain": ("", ""),
-    "cut": ("{", "}"),
-    "prompt": ("", ""),
-}
+_MARKS = {"rejected": ("~~", "~~"), "unseen": ("~~", "~~"), "target": ("[", "]"), "cut": ("{", "}")}
 _MEANINGS = {
     "accepted": "accepted draft",
     "rejected": "rejected draft",
@@ -70,58 +60,30 @@ _STYLE = """
 """
 
 
-class DecodedText(Protocol):
-    """What the figure is made of; the attributes are those of `specdec.Result`."""
+@dataclass(frozen=True, eq=False, repr=False)
+class DecodedText:
+    """What the figure is made of, the first fields of `specdec.Result`."""
 
-    @property
-    def text(self) -> str | None:
-        """The new text; None without a tokenizer."""
-
-    @property
-    def tokens(self) -> list[int]:
-        """The new token ids."""
-
-    @property
-    def finish_reason(self) -> str:
-        """Why the text ended."""
-
-    @property
-    def stop(self) -> str | int | None:
-        """The stop string or stop id that was met."""
-
-    @property
-    def trace(self) -> Trace:
-        """What every round did."""
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The prompt as the models saw it."""
-
-    @property
-    def source_ids(self) -> list[int] | None:
-        """What the encoder of an encoder-decoder read."""
-
-    @property
-    def source_text(self) -> str | None:
-        """Its text; None without a tokenizer of sources."""
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The target's tokenizer."""
-
-    @property
-    def figure_texts(self) -> FigureTexts | None:
-        """What the figure shows in place of ids where there is no tokenizer."""
+    text: str | None
+    tokens: list[int]
+    finish_reason: FinishReason
+    stop: str | int | None
+    trace: Trace
+    prompt_ids: list[int]
+    seed: tuple[int, int]
+    tokenizer: Tokenizer | None = None
+    source_ids: list[int] | None = None
+    source_text: str | None = None
+    figure_texts: FigureTexts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FigurePiece:
     """A token as the figure shows it: its text, with control characters made visible, and its id.
 
-    `kind` is "accepted", "rejected", "unseen" (a draft after a rejected one, which was not judged), "target"
-    (a correction, a bonus token, or a token of plain decoding) or "cut" (after the end of the text). `origin`
-    is as in `Round.origin`, "draft" for all drafts; `beta` is the overlap of the two distributions where it
-    was judged.
+    `kind` is "accepted", "rejected", "unseen" (a draft after a rejected one), "target" (a token of the
+    target) or "cut" (after the end of the text); `origin` is as in `Round.origin`, "draft" for all drafts;
+    `beta` is that of the position, where it was judged.
     """
 
     text: str
@@ -133,11 +95,7 @@ class FigurePiece:
 
 @dataclass(frozen=True)
 class FigureTexts:
-    """What the figure shows, so that it can be drawn without the tokenizer.
-
-    `prompt` is the end of the prompt, after that of the source; `rounds` has of each round the texts of its
-    pieces.
-    """
+    """What the figure shows without a tokenizer: the end of the prompt, and texts of each round's pieces."""
 
     prompt: str
     rounds: tuple[tuple[str, ...], ...]
@@ -151,10 +109,9 @@ class FigureTexts:
 
 
 class Figure:
-    """Turns rounds into pieces, in order, as they come.
+    """Turns rounds into pieces, in order, as they come; without a tokenizer it shows `texts`, or ids.
 
-    Without a tokenizer it shows `texts`, or ids. `prompt_ids` are what the first round continues, `source` is
-    what the encoder of an encoder-decoder read.
+    `prompt_ids` are what the first round continues, `source` is what the encoder of an encoder-decoder read.
     """
 
     def __init__(
@@ -164,12 +121,10 @@ class Figure:
         source: str | None = None,
         texts: FigureTexts | None = None,
     ) -> None:
+        self._tokenizer, self._prompt_ids, self._source = tokenizer, list(prompt_ids), source
         self._texts = texts if tokenizer is None else None
         self._n_rounds = 0
-        self._tokenizer = tokenizer
-        self._prompt_ids = list(prompt_ids)
-        self._source = source
-        self._context = list(prompt_ids)[-_N_CONTEXT:]
+        self._context = self._prompt_ids[-_N_CONTEXT:]
         self._decoder = self._branch()
 
     @classmethod
@@ -179,13 +134,11 @@ class Figure:
 
     @property
     def prompt(self) -> str:
-        """The end of the prompt as text, or as ids without a tokenizer; behind the end of the source."""
+        """The end of the prompt as text, or as ids without a tokenizer; after the end of the source."""
         if self._texts is not None:
             return visible(self._texts.prompt)  # they may come from a file of somebody else
-        if self._tokenizer is None:
-            text = _ids(self._prompt_ids)
-        else:
-            text = self._tokenizer.decode(self._prompt_ids)
+        ids = self._prompt_ids
+        text = _ids(ids) if self._tokenizer is None else self._tokenizer.decode(ids)
         return _end(text) if self._source is None else f"{_end(self._source)} → {_end(text)}"
 
     def pieces(self, round_: Round) -> list[FigurePiece]:
@@ -276,21 +229,15 @@ def visible(text: str, *, keep_lines: bool = False) -> str:
     """`text` with control characters shown as signs: line breaks too, save with `keep_lines`."""
     if text.isprintable():
         return text
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Zl", "Zp") or (keep_lines and c == "\n") else _sign(c)
-        for c in text
-    )
-
-
-def _sign(character: str) -> str:
-    return _SIGNS.get(character) or f"\\x{ord(character):02x}"
+    shown = []
+    for c in text:
+        is_control = unicodedata.category(c) in ("Cc", "Zl", "Zp") and not (keep_lines and c == "\n")
+        shown.append(_SIGNS.get(c, f"\\x{ord(c):02x}") if is_control else c)
+    return "".join(shown)
 
 
 def use_colour(stream: TextIO | None = None) -> bool:
-    """Whether to colour what goes to `stream` (standard output by default).
-
-    True if it is a terminal that can, and NO_COLOR (https://no-color.org) is not set.
-    """
+    """Whether to colour what goes to `stream` (standard output): to a terminal that can, without NO_COLOR."""
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -306,7 +253,7 @@ def paint(text: str, kind: str, colour: bool) -> str:
         return ""
     if colour:
         return f"{_ANSI[kind]}{text}{_ANSI_END}"
-    before, after = _MARKS[kind]
+    before, after = _MARKS.get(kind, ("", ""))
     return f"{before}{text}{after}"
 
 
@@ -322,9 +269,10 @@ def _accepted(round_: Round) -> str:
 
 def _paint_all(pieces: Iterable[FigurePiece], colour: bool) -> str:
     # The two kinds of drafts off the path have colours of their own, but one mark.
-    runs = groupby(
-        pieces, key=lambda piece: "rejected" if piece.kind == "unseen" and not colour else piece.kind
-    )
+    def kind_of(piece: FigurePiece) -> str:
+        return "rejected" if piece.kind == "unseen" and not colour else piece.kind
+
+    runs = groupby(pieces, key=kind_of)
     return "".join(paint("".join(piece.text for piece in run), kind, colour) for kind, run in runs)
 
 
@@ -334,11 +282,7 @@ def legend(*, colour: bool) -> str:
 
 
 def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
-    """Figure 1 of a result as text.
-
-    In ANSI colors, or with marks: rejected drafts ~~struck~~, the target's own tokens [bracketed], what a
-    stop cut off {braced}. By default what `use_colour` says.
-    """
+    """Figure 1 of a result as text, in ANSI colors or with marks; by default what `use_colour` says."""
     colour = use_colour() if colour is None else colour
     figure = Figure.of(result)
     prompt = paint(figure.prompt, "prompt", colour)

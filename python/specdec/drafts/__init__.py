@@ -1,4 +1,20 @@
-"""Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own."""
+"""Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own.
+
+Arguments of a class are attributes of the same names, and one that is out of its range or of another type is
+an `InputError` that names it. Files that are damaged, missing or of something else are a `CheckpointError`,
+and tokens that are not the target's a `VocabularyMismatchError`.
+Many classes have these parameters:
+
+gamma : int, optional
+    Draft tokens a round when the caller of `specdec.generate` does not say, up to 1024. None: 4, or the nodes
+    of the tree, unless the class says otherwise.
+tree : ParallelChains, StaticTree or DynamicTree, optional
+    Several candidates for each token, as a tree that the target verifies in one pass. None: a chain.
+dtype : {None, "f32", "bf16", "int8", "int4"}
+    The number format of the draft's own matrices; None: that of its file.
+n_threads : int, optional
+    Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +26,9 @@ from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.drafts.learned.heads.draft import Heads
 from specdec.drafts.learned.heads.learner import HeadsLearner
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-from specdec.drafts.learned.online.learner import Learner
+from specdec.drafts.learned.online.learner import Learner, TableLearner
 from specdec.drafts.learned.online.network_learner import NetworkLearner
 from specdec.drafts.learned.online.online_draft import Online
-from specdec.drafts.learned.online.table_learner import TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
@@ -26,39 +41,9 @@ from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 __all__ = [
-    "MTP",
-    "NAMES",
-    "Bigram",
-    "ContextCopy",
-    "Draft",
-    "DraftName",
-    "Drafter",
-    "DynamicTree",
-    "Eagle",
-    "EarlyExit",
-    "Ensemble",
-    "Heads",
-    "HeadsLearner",
-    "InputCopy",
-    "Learner",
-    "LookAheadEmbeddings",
-    "Lookahead",
-    "ModelDraft",
-    "NetworkLearner",
-    "Ngram",
-    "Online",
-    "OnlineNgram",
-    "ParallelChains",
-    "Proposal",
-    "PythonDraft",
-    "Random",
-    "Recurrent",
-    "SkipLayers",
-    "StaticTree",
-    "SuffixMemory",
-    "TableLearner",
-    "TokenRecycling",
-    "Unigram",
-    "load",
-    "named",
-]
+    "MTP", "NAMES", "Bigram", "ContextCopy", "Draft", "DraftName", "Drafter", "DynamicTree", "Eagle",
+    "EarlyExit", "Ensemble", "Heads", "HeadsLearner", "InputCopy", "Learner", "LookAheadEmbeddings",
+    "Lookahead", "ModelDraft", "NetworkLearner", "Ngram", "Online", "OnlineNgram", "ParallelChains",
+    "Proposal", "PythonDraft", "Random", "Recurrent", "SkipLayers", "StaticTree", "SuffixMemory",
+    "TableLearner", "TokenRecycling", "Unigram", "load", "named",
+]  # fmt: skip

@@ -8,27 +8,24 @@ from typing import Any, Final
 import numpy as np
 
 from specdec import _core
-from specdec.checks import check_integer, check_items
+from specdec.checks import check_integer
 from specdec.containers import plain
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model
 
-MAX_CANDIDATES: Final = 16
-"""Continuations that are drafted in one round; the core's SD_MAX_COPIES."""
-MAX_MATCH: Final = 32
-"""Tokens of a match that are compared; the core's MAX_MATCH."""
+MAX_CANDIDATES: Final = 16  # continuations that are drafted in one round; the core's SD_MAX_COPIES
+MAX_MATCH: Final = 32  # tokens of a match that are compared; the core's MAX_MATCH
 MAX_START: Final = 2**31 - 1
-PREDICTION_GAMMA: Final = 15
-"""Draft tokens of a round that are copied from a prediction."""
+PREDICTION_GAMMA: Final = 15  # draft tokens of a round that are copied from a prediction
 
 
 class ContextCopy(Draft):
     """A draft that copies: what followed the longest suffix of the text that occurs in it before.
 
-    No model drafts, so a draft token costs nothing, and where the text does not repeat itself there is none.
-    For texts that do: quoting, summaries, code, tables, answers from documents. The longest suffix is found
+    A draft token costs nothing, and where the text does not repeat itself there is none. For texts that do:
+    quoting, summaries, code, tables, answers from documents. The longest suffix is found
     by a suffix automaton (Blumer et al. 1985), kept up to date in O(1) a token, as in SAM Decoding (Hu et al.
     2024, arXiv 2411.10666); the method is the copying of the paper's section 5 without its restriction to
     the input. A copy that reaches the end of the text continues with what it copied, so it follows a period
@@ -46,38 +43,22 @@ class ContextCopy(Draft):
         1: a chain. More, up to 16: a tree with other continuations too; first the match in the text and that
         in the documents, then what else followed these matches and their suffixes. The tokens of a round go
         where they are likeliest to be accepted.
-    gamma : int, optional
-        Draft tokens of a round when the caller does not say.
-
-    Attributes
-    ----------
-    min_match, n_candidates, gamma : int
-
-    Raises
-    ------
-    InputError
-        If a parameter is out of its range, or documents is not a list of texts.
+    gamma : int, default 8
     """
 
     def __init__(
-        self,
-        documents: Sequence[Text] | None = None,
-        *,
-        min_match: int = 2,
-        n_candidates: int = 1,
+        self, documents: Sequence[Text] | None = None, *, min_match: int = 2, n_candidates: int = 1,
         gamma: int = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.min_match = check_integer("min_match", min_match, 1, MAX_GAMMA)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
-        documents = plain(documents)
-        if isinstance(documents, np.ndarray) and documents.ndim == 2:
-            documents = list(documents)
-        expected = "a list of texts, or None"
-        if documents is not None and not isinstance(documents, list | tuple):
-            raise InputError.of("documents", documents, expected, kind_of(documents))
-        texts = [] if documents is None else check_items("documents", documents, expected)
-        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
+        found = [] if documents is None else plain(documents)
+        if isinstance(found, np.ndarray) and found.ndim == 2:
+            found = list(found)
+        if not isinstance(found, list | tuple):
+            raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
+        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(found)]
         self._automaton: _core.Automaton | None = None
         self._made_for: tuple[object, int] | None = None
 
@@ -92,18 +73,12 @@ class ContextCopy(Draft):
                 pieces += [ids_of(f"documents[{i}]", document, target), pieces[0]]
             self._automaton = _core.Automaton(np.concatenate(pieces))
             self._made_for = wanted
-        return "context_copy", {
-            "documents": self._automaton,
-            "min_match": self.min_match,
-            "n_candidates": self.n_candidates,
-        }
+        settings = {"min_match": self.min_match, "n_candidates": self.n_candidates}
+        return "context_copy", {"documents": self._automaton, **settings}
 
     def __repr__(self) -> str:
         documents = f" and {len(self._documents)} documents" if self._documents else ""
-        return (
-            f"<specdec.drafts.ContextCopy from the text{documents}, min_match {self.min_match}, "
-            f"n_candidates {self.n_candidates}>"
-        )
+        return _shown(self, f"the text{documents}")
 
 
 class InputCopy(Draft):
@@ -129,28 +104,13 @@ class InputCopy(Draft):
         How many tokens must match, 1 to 32, for a match in the source to be believed.
     n_candidates : int, optional
         Hypotheses about an edit that are drafted, up to 3: 1 is a chain, more make a tree.
-    gamma : int, optional
-        Draft tokens of a round when the caller does not say.
-
-    Attributes
-    ----------
-    start, min_match, n_candidates, gamma : int
-
-    Raises
-    ------
-    InputError
-        If a parameter is out of its range, or source is neither text nor token ids.
+    gamma : int, default 8
     """
 
     def __init__(
-        self,
-        source: Text | None = None,
-        *,
-        start: int = 0,
-        min_match: int = 3,
-        n_candidates: int = 1,
+        self, source: Text | None = None, *, start: int = 0, min_match: int = 3, n_candidates: int = 1,
         gamma: int = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.start = check_integer("start", start, 0, MAX_START)
         self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)
@@ -173,10 +133,12 @@ class InputCopy(Draft):
 
     def __repr__(self) -> str:
         source = "the input" if self._source is None else "a given source"
-        return (
-            f"<specdec.drafts.InputCopy from {source}, start {self.start}, min_match {self.min_match}, "
-            f"n_candidates {self.n_candidates}>"
-        )
+        return _shown(self, f"{source}, start {self.start}")
+
+
+def _shown(draft: ContextCopy | InputCopy, source: str) -> str:
+    how = f"min_match {draft.min_match}, n_candidates {draft.n_candidates}"
+    return f"<specdec.drafts.{type(draft).__name__} from {source}, {how}>"
 
 
 class PredictionCopy(InputCopy):
@@ -186,4 +148,4 @@ class PredictionCopy(InputCopy):
         super().__init__(min_match=2, gamma=PREDICTION_GAMMA)
 
     def describe(self, target: Model) -> Description:
-        return "input_copy", {"source": None, "predictions": True, **self._settings}
+        return "prediction_copy", self._settings

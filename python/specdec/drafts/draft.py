@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 from specdec import _core
 from specdec.errors import InputError, VocabularyMismatchError, kind_of
 from specdec.models.model import Model
+from specdec.models.origin import FilesReference
 
 MAX_GAMMA = _core.MAX_GAMMA
 """Draft tokens of a round at most."""
 
 Description: TypeAlias = tuple[str, dict[str, object]]
-"""A draft as `_core.Session` takes it: the name of a method and its arguments by name, which may be
-descriptions."""
+"""A draft as `_core.Session` takes it: a method and its arguments by name, which may be descriptions."""
 
 
 class Draft(ABC):
@@ -38,13 +38,7 @@ class Draft(ABC):
 
     @abstractmethod
     def describe(self, target: Model) -> Description:
-        """Return the method and its arguments, as the core takes them, for a target.
-
-        Raises
-        ------
-        VocabularyMismatchError, InputError
-            If it cannot draft for this target.
-        """
+        """Return the method and its arguments, as the core takes them, for a target that it can draft for."""
 
     @property
     def parts(self) -> Sequence[Draft]:
@@ -54,17 +48,8 @@ class Draft(ABC):
     def take_update(self, session: _core.Session, description: Description) -> Description:
         """Let a session continue, between two rounds, with what the draft has learned meanwhile.
 
-        Parameters
-        ----------
-        session : specdec._core.Session
-            Where anything has changed, its prompts must be read before the next round.
-        description : tuple of str and dict
-            What the session drafts with.
-
-        Returns
-        -------
-        tuple of str and dict
-            What it drafts with now: the same object where nothing has changed.
+        Return the description that it drafts with now: the same object where nothing has changed; else its
+        prompts must be read before the next round.
         """
         return description
 
@@ -86,20 +71,15 @@ class Draft(ABC):
         return ids
 
     def shares(self, target: Model) -> tuple[int, float]:
-        """Count draft tokens of drafts with another vocabulary, and sum their shares.
-
-        A share is the mass of the tokens that the target has too, see `ModelDraft.named_share`. (0, 0.0) for
-        drafts with the target's vocabulary.
-        """
+        """Count draft tokens of drafts with another vocabulary, and sum their `ModelDraft.named_share`."""
         counts = [part.shares(target) for part in self.parts]
         return sum(n for n, _ in counts), sum(total for _, total in counts)
 
     def text_key(self) -> tuple[int, ...]:
-        """Return a key for a text that begins, never given before by what this draft remembers.
+        """Return a key for a text that begins, never returned before; empty where nothing outlives a text.
 
-        Empty where nothing outlives a text. A text's random numbers are made of its seed and this key: draft
-        tokens that were learned from earlier texts must not depend on the numbers that will judge them, which
-        they would if a seed were used twice.
+        A text's random numbers are made of its seed and this key: draft tokens that were learned from earlier
+        texts must not depend on the numbers that will judge them.
         """
         return tuple(number for part in self.parts for number in part.text_key())
 
@@ -111,18 +91,13 @@ class Draft(ABC):
     def snapshot(self) -> Draft:
         """Return a draft that knows what this one knows now, and learns separately from it.
 
-        Itself where nothing outlives a text. Runs that are compared with each other begin with a snapshot
-        each, so that none knows the texts of another.
+        Runs that are compared begin with a snapshot each. Itself where nothing outlives a text.
         """
         return self
 
     @property
     def identity(self) -> object:
-        """The key of what is learned about this draft: itself, or the object that it only wraps.
-
-        A caller's model or object is wrapped again in each call of `specdec.generate`. For a snapshot it is
-        that of the draft that it was made of.
-        """
+        """The key of what is learned about this draft: itself, its original, or the object that it wraps."""
         return self if self._snapshot_of is None else self._snapshot_of.identity
 
 
@@ -143,6 +118,14 @@ class Random(Draft):
 def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:
     """Make the draft of a pickle from the arguments of its class."""
     return kind(*given, **options)
+
+
+def loaded_again(
+    kind: Any, reference: FilesReference, given: tuple[Any, ...], options: Mapping[str, Any]
+) -> Draft:
+    """Make the draft of a pickle that names its files."""
+    found: Draft = kind.load(reference.found(), *given, **options)
+    return found
 
 
 def check_model(name: str, target: object) -> Model:

@@ -7,33 +7,25 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_path
-from specdec.drafts.draft import Draft, made_again
+from specdec.drafts.draft import Draft, loaded_again, made_again
 from specdec.errors import CheckpointError, InputError
 from specdec.fields import as_json
-from specdec.models.checkpoints.safetensors_file import (
-    StoredTensor,
-    read_safetensors_with_metadata,
-    write_safetensors,
-)
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
+from specdec.models.origin import ReadFiles
 
 
 class IntegerFile:
-    """The arrays of integers of a file, taken one by one.
-
-    `expected` is metadata that the file must have. `tensors` are those that have not been taken.
-    """
+    """The arrays of integers of a file, taken one by one; `expected` is metadata that the file must have."""
 
     def __init__(self, path: Path, expected: Mapping[str, str]) -> None:
         self.path = path
-        self.tensors: dict[str, StoredTensor]
-        self.tensors, self.metadata = read_safetensors_with_metadata(path)
+        self.tensors, self.metadata = read_safetensors_with_metadata(path)  # those that are not taken yet
         for name, value in expected.items():
             if self.metadata.get(name) != value:
                 raise CheckpointError.of(path, name, self.metadata.get(name), as_json(value))
@@ -67,15 +59,19 @@ class IntegerFile:
             raise CheckpointError(f"{self.path}: tensor '{min(self.tensors)}' is none of {of}")
 
 
+Memory = TypeVar("Memory", bound="MemoryDraft")
+
+
 class MemoryDraft(Draft):
     """A draft that one object shares between texts, with a file to save it.
 
-    A pickle names the file that it was loaded from or saved to last. One that has no file and has begun a
-    text cannot be pickled; an empty one can.
+    A pickle names the file that it was loaded from or saved to last, and another process begins with what
+    that holds. One that has no file and has begun a text cannot be pickled; an empty one can.
     """
 
-    metadata: ClassVar[Mapping[str, str]]
-    """What its file says of itself."""
+    metadata: ClassVar[Mapping[str, str]]  # of its file
+    holds: ClassVar[str]  # its file, in messages
+    sizes: ClassVar[Mapping[str, int]]  # arguments that the file has, and the largest of each
 
     def __init__(self) -> None:
         self.n_vocab: int | None = None
@@ -89,22 +85,17 @@ class MemoryDraft(Draft):
     def _settings(self) -> dict[str, Any]:
         """The arguments that it was made with."""
 
-    @property
-    def _settings_of_load(self) -> dict[str, Any]:
-        """Those that `load` takes."""
-        return self._settings
-
     @abstractmethod
     def _knows_something(self) -> bool:
         """Return whether it differs from a new object."""
 
     @abstractmethod
     def _stored(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        """Return the numbers and arrays of the file."""
+        """Return the numbers of the file, but for its `sizes`, and its arrays."""
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is not None:
-            return _loaded_again, (type(self), self._file.reference(), self._settings_of_load)
+            return loaded_again, (type(self), self._file.reference(), (), self._settings)
         if self._has_begun or self._knows_something():
             raise InputError(
                 f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
@@ -127,29 +118,32 @@ class MemoryDraft(Draft):
         self.n_vocab, self._snapshot_of = other.n_vocab, other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file (safetensors), for `load`. A file that is there is replaced.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file, or there is nothing to save yet.
-        OSError
-            The file cannot be written.
-        """
+        """Write it to a file (safetensors), for `load`. A file that is there is replaced."""
         file = check_path("path", path)
         numbers, arrays = self._stored()
+        numbers |= {name: getattr(self, name) for name in self.sizes} | {"n_begun": self._next_text()}
         write_safetensors(
             file, arrays, {**self.metadata, **{name: str(number) for name, number in numbers.items()}}
         )
         self._file = ReadFiles(file, [file])
 
     @classmethod
-    def _opened(cls, path: str | os.PathLike[str]) -> tuple[IntegerFile, ReadFiles]:
+    def load(cls: type[Memory], path: str | os.PathLike[str], **settings: Any) -> Memory:
+        """Read what `save` wrote; `settings` are arguments of the class, by default those of the file."""
         location = check_path("path", path, CheckpointError)
-        files = ReadFiles(location, [location])
-        return IntegerFile(location, cls.metadata), files
+        files, file = ReadFiles(location, [location]), IntegerFile(location, cls.metadata)
+        n_begun = file.number("n_begun", 0, 2**62)
+        draft = cls(**{**{name: file.number(name, 1, most) for name, most in cls.sizes.items()}, **settings})
+        try:
+            draft._fill(file)
+        except CheckpointError:
+            raise
+        except ValueError as error:  # the core names no file
+            raise CheckpointError(f"{location}: {error}") from error
+        file.check_end(cls.holds)
+        draft._n_begun, draft._file = n_begun, files
+        return draft
 
-
-def _loaded_again(kind: Any, reference: FilesReference, settings: Mapping[str, Any]) -> MemoryDraft:
-    found: MemoryDraft = kind.load(reference.found(), **settings)
-    return found
+    @abstractmethod
+    def _fill(self, file: IntegerFile) -> None:
+        """Take what `_stored` gave into a new object; a ValueError is one of the file."""

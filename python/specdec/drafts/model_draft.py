@@ -26,15 +26,14 @@ from specdec.errors import (
     VocabularyMismatchError,
     kind_of,
     warn,
-)
+)  # fmt: skip
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
+from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import check_same_vocabulary
 
-ONLINE_FORMAT: Final = "specdec online draft"
-"""What a file of `Online` says of itself."""
-
+ONLINE_FORMAT: Final = "specdec online draft"  # the format of a file of `Online`
 _OPENERS: Final[dict[str, Callable[[Path], Draft]]] = {
     SuffixMemory.metadata["format"]: SuffixMemory.load,
     TokenRecycling.metadata["format"]: TokenRecycling.load,
@@ -42,15 +41,33 @@ _OPENERS: Final[dict[str, Callable[[Path], Draft]]] = {
 }
 
 
-def open_draft_file(path: Path) -> Draft | None:
-    """Open the draft of a file that its `save` wrote; None for a folder, a model's file, or nothing."""
+def open_stored(
+    path: Path, target: Model | None, name: str = "draft", *, dtype: Dtype | None = None,
+    tree: Tree | None = None, gamma: int | None = None,
+) -> Draft | None:  # fmt: skip
+    """Open the draft of a folder, or of a file that its `save` wrote; None for a model's, or nothing."""
     form = _format_of(path)
     if form == ONLINE_FORMAT:
         raise InputError(
             f"{path} is what a specdec.drafts.Online has learned; expected specdec.drafts.Online.load(path, "
             "draft), with the draft that it began with"
         )
-    return _OPENERS[form](path) if form in _OPENERS else None
+    if form in _OPENERS:
+        stored = _OPENERS[form](path)
+        for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
+            if value is not None:
+                kind = type(stored).__name__
+                expected = f"None, as {path} holds a {kind}, or specdec.drafts.{kind}.load(path, ...)"
+                raise InputError.of(argument, value, expected)
+        return stored
+    if not is_published(path):
+        return open_learned(path, dtype=dtype, tree=tree, gamma=gamma)
+    if target is None:
+        raise InputError(
+            f"{name} is {path}, a draft on the hidden states of a target; expected "
+            f"specdec.drafts.Eagle(path, target)"
+        )
+    return Eagle(path, target, dtype=dtype, tree=tree, gamma=gamma)
 
 
 def _format_of(path: Path) -> str:
@@ -68,8 +85,6 @@ def _format_of(path: Path) -> str:
 
 
 Vocabulary: TypeAlias = Literal["auto", "same", "text", "intersection"]
-"""How a draft may understand a target of another vocabulary."""
-
 DraftLike: TypeAlias = Model | Draft | Drafter | str | os.PathLike[str]
 """What `as_draft` takes."""
 
@@ -86,15 +101,14 @@ class ModelDraft(Draft):
     ----------
     model : Model, path or hub name
         The model that drafts, with the target's vocabulary or another one.
-    tree : ParallelChains, StaticTree or DynamicTree, optional
-        Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
+    tree, gamma
+        See `specdec.drafts`.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
         speculatively. Its tokens have the same distribution as without, and under greedy decoding and the
-        coupled rule they are the same tokens; they only take less time, if the inner draft is good.
-    gamma : int, optional
-        Draft tokens a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of
-        the tree.
+        coupled rule they are the same tokens; they only take less time, if the inner draft is good. It
+        cannot be the model's own layers, which need the model's cache for themselves, and there is no tree
+        then.
     vocabulary : {"auto", "same", "text", "intersection"}, default "auto"
         What to do where the target has another vocabulary than the model. The model then reads the text in
         its own tokens, cut by its own tokenizer. "intersection": it drafts tokens whose strings both have,
@@ -105,37 +119,12 @@ class ModelDraft(Draft):
         chain. "same": such a target is refused. "auto": both methods in turn, and then, round by round, the
         one of which more tokens were accepted; with a tree "intersection". Vocabularies that are the same
         are not translated.
-
-    Attributes
-    ----------
-    model : specdec.Model
-    tree : ParallelChains, StaticTree, DynamicTree or None
-    draft : Draft or None
-        A model that was given is a `ModelDraft` of it.
-    gamma : int
-    vocabulary : str
-
-    Raises
-    ------
-    InputError
-        If `tree` is no tree, or there is a tree and a draft, or gamma is not in 1 to 1024, or the draft is
-        the model's own layers, which need the model's cache for themselves, or `vocabulary` is another
-        word.
-    VocabularyMismatchError
-        If the inner draft cannot guess for the model.
-    CheckpointError, TokenizerError
-        If a path cannot be loaded.
     """
 
     def __init__(
-        self,
-        model: ModelLike,
-        *,
-        tree: Tree | None = None,
-        draft: DraftLike | None = None,
-        gamma: int | None = None,
-        vocabulary: Vocabulary = "auto",
-    ) -> None:
+        self, model: ModelLike, *, tree: Tree | None = None, draft: DraftLike | None = None,
+        gamma: int | None = None, vocabulary: Vocabulary = "auto",
+    ) -> None:  # fmt: skip
         tree = check_tree(tree)
         self.vocabulary: Vocabulary = check_choice("vocabulary", vocabulary, get_args(Vocabulary))
         if tree is not None and draft is not None:
@@ -160,8 +149,7 @@ class ModelDraft(Draft):
         if self.draft is not None:
             raise VocabularyMismatchError(
                 f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft of "
-                f"its own; expected one without, or a model with the target's vocabulary, whose own draft "
-                f"may have another one"
+                "its own; expected one without, or a model with the target's, whose draft may have another"
             )
         if self.vocabulary == "text":
             if self.tree is not None:
@@ -181,10 +169,7 @@ class ModelDraft(Draft):
     def translates(self, target: Model) -> bool:
         """Whether the target has another vocabulary than the model, in which it reads the target's texts.
 
-        Raises
-        ------
-        VocabularyMismatchError
-            If it has, and `vocabulary` is "same", or the bytes of the tokens of one are not known.
+        A `VocabularyMismatchError` if so, and `vocabulary` is "same" or the bytes of some tokens are unknown.
         """
         if self.vocabulary == "same":
             check_same_vocabulary(target, self.model)
@@ -192,10 +177,10 @@ class ModelDraft(Draft):
         return not same_vocabulary(target, self.model)
 
     def named_share(self, target: Model) -> float:
-        """How much of the draft's law the target can name: the mean share over all guesses so far.
+        """The mass, at temperature 1, that the draft gives to tokens of the target: the mean so far.
 
-        The mass, at temperature 1, of the tokens that both vocabularies have. 1 where they are the same, NaN
-        before the first guess. The runs of all drafts of this pair of models count.
+        1 where the vocabularies are the same, NaN before the first draft token. The runs of all drafts of
+        this pair of models count.
         """
         if not self.translates(target):
             return 1.0
@@ -230,10 +215,10 @@ class ModelDraft(Draft):
 
     def _warn_if_larger(self, target: Model) -> None:
         if self.model.n_parameters > target.n_parameters:
-            ours, its = f"{self.model.n_parameters:,}", f"{target.n_parameters:,}"
+            ours, its = f"{self.model.n_parameters:,} parameters", f"{target.n_parameters:,}"
             warn(
-                f"the draft {self.model.path} has {ours} parameters, more than the target {target.path} with "
-                f"{its}; expected a smaller draft, as this one slows decoding down"
+                f"the draft {self.model.path} has {ours}, more than the target {target.path} with {its}; "
+                "expected a smaller draft, as this one slows decoding down"
             )
 
     @property
@@ -249,10 +234,7 @@ class ModelDraft(Draft):
 
 
 def open_draft(name: str, given: object, *, optional: bool = False, target: Model | None = None) -> Draft:
-    """Return the argument `name` as a draft: a path or hub name is opened, a model wrapped.
-
-    ``target``: the model that it is for, where that is known; a draft on hidden states is opened for it.
-    """
+    """Return the argument `name` as a draft, for a target if that is known: a path or hub name is opened."""
     if isinstance(given, Model):
         return ModelDraft(given)
     if isinstance(given, Drafter):
@@ -260,19 +242,8 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
     if isinstance(given, Draft):
         return given
     if isinstance(given, str | os.PathLike):
-        folder = check_path(name, given)
-        if is_published(folder):
-            if target is None:
-                raise InputError(
-                    f"{name} is {folder}, a draft on the hidden states of a target; expected "
-                    f"specdec.drafts.Eagle(path, target)"
-                )
-            return Eagle(given, target)
-        if (found := open_draft_file(folder) or open_learned(folder)) is not None:
-            return found
-    if isinstance(given, str | os.PathLike):
         try:
-            return ModelDraft(given)
+            return open_stored(check_path(name, given), target, name) or ModelDraft(given)
         except CheckpointNotFoundError as error:
             if not isinstance(given, str) or "/" in given:
                 raise
@@ -281,12 +252,11 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
             ) from error
     if issubclass(type(given), type):
         raise InputError(f"{name} is {kind_of(given)}; expected an object, which a call of the class gives")
-    last = "an object with the method propose"
-    last = f"{last}, or None" if optional else f"or {last}"
-    raise InputError(
-        f"{name} is {kind_of(given)}; expected a specdec.Model, a path or a hub name, one of "
-        f"specdec.drafts, {last}"
+    last = (
+        "an object with the method propose, or None" if optional else "or an object with the method propose"
     )
+    expected = f"a specdec.Model, a path or a hub name, one of specdec.drafts, {last}"
+    raise InputError.of(name, given, expected, kind_of(given))
 
 
 def as_draft(target: Model, given: object, *, optional: bool = False) -> Draft:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
-from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab
+from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab, loaded_again
 from specdec.drafts.ngram_counts import NgramCounts, read_ngrams, write_ngrams
 from specdec.drafts.texts import Ids, check_ids, check_n, check_n_ids, check_texts
 from specdec.errors import CheckpointError, InputError
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.origin import ReadFiles
 from specdec.models.tokenizer import Tokenizer
 from specdec.models.tokenizer.resolve import adapted
 from specdec.progress import counted
@@ -27,8 +27,7 @@ from specdec.text_files import read_text_file
 Text: TypeAlias = str | os.PathLike[str]
 Table = TypeVar("Table", bound="Ngram")
 
-Smoothing: TypeAlias = Literal["interpolated", "backoff"]
-"""How the counts of longer and shorter contexts are joined."""
+Smoothing: TypeAlias = Literal["interpolated", "backoff"]  # how longer and shorter contexts are joined
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
 
 
@@ -60,6 +59,8 @@ class Ngram(Draft):
       Processing 35, 1987, with the discount of Witten and Bell). U is taken as 1e-9 where it is less, and
       the row then divided by its sum.
 
+    Counting takes memory for some 40 bytes a token, and about n seconds for a million of them.
+
     Parameters
     ----------
     ids : sequence of int, or a list of such
@@ -75,36 +76,17 @@ class Ngram(Draft):
     Attributes
     ----------
     counts : NgramCounts
-    smoothing : str
-
-    Raises
-    ------
-    InputError
-        If there is no token, or one is not in 0 to n_vocab - 1, or an argument is out of its range.
-
-    Notes
-    -----
-    Counting takes memory for some 40 bytes a token, and about n seconds for a million of them.
     """
 
     counts: NgramCounts
     smoothing: Smoothing
-
-    _mapped: ReadFiles | None = None
-    """The file that the counts are views of."""
-
-    _only_n: ClassVar[int | None] = None
-    """The one n of a class whose tables all have the same."""
+    _mapped: ReadFiles | None = None  # the file that the counts are views of
+    _only_n: ClassVar[int | None] = None  # the one n of a class whose tables all have the same
 
     def __init__(
-        self,
-        ids: Ids | Sequence[Ids],
-        n_vocab: int,
-        n: int = 3,
-        *,
-        smoothing: Smoothing = "interpolated",
+        self, ids: Ids | Sequence[Ids], n_vocab: int, n: int = 3, *, smoothing: Smoothing = "interpolated",
         min_count: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         texts = check_texts(ids, n_vocab)
         self.smoothing = check_smoothing(smoothing)
         min_count = min(check_integer("min_count", min_count, 1), 2**31 - 1)  # no count is larger
@@ -112,13 +94,7 @@ class Ngram(Draft):
 
     @classmethod
     def of(cls: type[Table], counts: NgramCounts, smoothing: Smoothing = "interpolated") -> Table:
-        """The draft of counts that are there already.
-
-        Raises
-        ------
-        InputError
-            If the class is `Unigram` or `Bigram`, and the counts are of another n.
-        """
+        """Make the draft of counts, which are of n = 1 for `Unigram` and 2 for `Bigram`."""
         cls._n_of_class(len(counts.levels) + 1)
         table = object.__new__(cls)
         table.counts, table.smoothing = counts, check_smoothing(smoothing)
@@ -135,15 +111,9 @@ class Ngram(Draft):
 
     @classmethod
     def from_text(
-        cls: type[Table],
-        texts: Text | Sequence[Text],
-        tokenizer: Model | Tokenizer,
-        n: int | None = None,
-        *,
-        smoothing: Smoothing = "interpolated",
-        min_count: int = 1,
-        progress: bool = False,
-    ) -> Table:
+        cls: type[Table], texts: Text | Sequence[Text], tokenizer: Model | Tokenizer, n: int | None = None, *,
+        smoothing: Smoothing = "interpolated", min_count: int = 1, progress: bool = False,
+    ) -> Table:  # fmt: skip
         """Count text.
 
         Parameters
@@ -153,17 +123,10 @@ class Ngram(Draft):
             trained with it.
         tokenizer : Model or Tokenizer
             The target, or its tokenizer if that knows all of the target's ids.
-        n : int, optional
-            As of `Ngram`. None: 3, of a `Unigram` 1, and of a `Bigram` 2, which take no other.
-        smoothing, min_count
-            As of `Ngram`.
+        n, smoothing, min_count
+            As of `Ngram`. n of a `Unigram` is 1, of a `Bigram` 2.
         progress : bool
             Show a bar over the texts; it needs tqdm.
-
-        Raises
-        ------
-        InputError
-            If a file cannot be read, the model has no tokenizer, or as `Ngram`.
         """
         n = cls._n_of_class(n)
         encoder: Any = (
@@ -180,34 +143,18 @@ class Ngram(Draft):
         ids = []
         with counted(len(several), "text", progress) as done:
             for text in several:
-                ids.append(encoder.encode(_read(text)))
+                if not isinstance(text, str):
+                    text = read_text_file(check_path("texts", text), "a text", name="texts")
+                ids.append(encoder.encode(text))
                 done(1)
         return cls.of(Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count).counts, smoothing)
 
     @classmethod
     def from_results(
-        cls: type[Table],
-        results: Written | Sequence[Written],
-        target: Model,
-        n: int | None = None,
-        *,
-        smoothing: Smoothing = "interpolated",
-        min_count: int = 1,
-    ) -> Table:
-        """Count what a target has written: then the table drafts like the target, not like some corpus.
-
-        Parameters
-        ----------
-        results : Result or list of Result
-            What `specdec.generate` gave for this target. The prompts are counted too.
-        target : Model
-        n, smoothing, min_count
-            As of `from_text`.
-
-        Raises
-        ------
-        InputError
-            If something else is among the results, or as `Ngram`.
+        cls: type[Table], results: Written | Sequence[Written], target: Model, n: int | None = None, *,
+        smoothing: Smoothing = "interpolated", min_count: int = 1,
+    ) -> Table:  # fmt: skip
+        """Count `Result` objects of a target, prompts included: then the table drafts like the target.
 
         Examples
         --------
@@ -236,13 +183,6 @@ class Ngram(Draft):
             once, to check it, and from then on the system keeps in memory what is used. The file must then
             stay as it is: if another program cuts it short, the system ends the process (SIGBUS). `save`
             replaces a file and cuts none short.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            There is no such file.
-        CheckpointError
-            It is damaged, or holds something else, or a table of another n than a `Unigram` or `Bigram` has.
         """
         file, mmap = check_path("path", path, CheckpointError), check_flag("mmap", mmap)
         mapped = ReadFiles(file, [file]) if mmap else None
@@ -255,34 +195,18 @@ class Ngram(Draft):
         table._mapped = mapped
         return table
 
-    def __reduce__(self) -> tuple[Callable[..., Ngram], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         """A pickle holds the counts; that of a table in a mapped file names the file."""
         if self._mapped is not None:
-            return _mapped_again, (type(self), self._mapped.reference())
+            return loaded_again, (type(self), self._mapped.reference(), (), {"mmap": True})
         return type(self).of, (self.counts, self.smoothing)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a file (safetensors), for `load`. A file that is there is replaced.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file.
-        OSError
-            The file cannot be written.
-        """
+        """Write the table to a file (safetensors), for `load`. A file that is there is replaced."""
         write_ngrams(check_path("path", path), self.counts, self.smoothing)
 
     def update(self, ids: Ids | Sequence[Ids]) -> None:
-        """Add the counts of more text; runs that have begun continue with the old ones.
-
-        All n-grams of it are added, whatever `min_count` was.
-
-        Raises
-        ------
-        InputError
-            As `Ngram`.
-        """
+        """Add the counts of more text, whatever `min_count` was; runs that have begun keep the old ones."""
         texts = check_texts(ids, self.n_vocab)
         self.counts = self.counts.plus(NgramCounts.count(texts, self.n_vocab, self.n))
         self._mapped = None
@@ -307,24 +231,12 @@ class Ngram(Draft):
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
         """Return the distribution of the next token after each of some tokens.
 
-        Parameters
-        ----------
-        ids : sequence of int, [n_tokens]
-
-        Returns
-        -------
-        ndarray of float64, [n_tokens, n_vocab]
-            Row i is the distribution of the token after ids[: i + 1].
-
-        Raises
-        ------
-        InputError
-            If a token is not in 0 to n_vocab - 1.
+        `ids` is [n_tokens]; row i of the array, float64 [n_tokens, n_vocab], is for the token after
+        ``ids[: i + 1]``.
         """
         tokens = check_ids(ids, self.n_vocab).tolist()
-        return np.array([row_after(self, tokens[: i + 1]) for i in range(len(tokens))]).reshape(
-            len(tokens), self.n_vocab
-        )
+        rows = [row_after(self, tokens[: i + 1]) for i in range(len(tokens))]
+        return np.array(rows).reshape(len(tokens), self.n_vocab)
 
     def after(self, context: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return what followed a context of 0 to n - 1 tokens, ascending, and how often, [n_different]."""
@@ -357,13 +269,7 @@ class Ngram(Draft):
 
 
 class Unigram(Ngram):
-    """A draft that gives every token the share it has in some text: `Ngram` of n = 1.
-
-    Parameters
-    ----------
-    ids, n_vocab
-        As of `Ngram`.
-    """
+    """A draft that gives every token the share it has in some text: `Ngram` of n = 1."""
 
     _only_n = 1
 
@@ -377,24 +283,14 @@ class Unigram(Ngram):
 
 
 class Bigram(Ngram):
-    """A draft that knows the last token alone: `Ngram` of n = 2.
-
-    Parameters
-    ----------
-    ids, n_vocab, smoothing, min_count
-        As of `Ngram`.
-    """
+    """A draft that knows the last token alone: `Ngram` of n = 2."""
 
     _only_n = 2
 
     def __init__(
-        self,
-        ids: Ids | Sequence[Ids],
-        n_vocab: int,
-        *,
-        smoothing: Smoothing = "interpolated",
+        self, ids: Ids | Sequence[Ids], n_vocab: int, *, smoothing: Smoothing = "interpolated",
         min_count: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(ids, n_vocab, 2, smoothing=smoothing, min_count=min_count)
 
 
@@ -431,19 +327,9 @@ def row_after(
     return row / row.sum() if table.smoothing == "backoff" else row
 
 
-def _mapped_again(kind: type[Ngram], reference: FilesReference) -> Ngram:
-    return kind.load(reference.found(), mmap=True)
-
-
 def check_smoothing(smoothing: Any) -> Smoothing:
     """Return the argument `smoothing`."""
     return check_choice("smoothing", smoothing, SMOOTHINGS)
-
-
-def _read(text: Text) -> str:
-    if isinstance(text, str):
-        return text
-    return read_text_file(check_path("texts", text), "a text", name="texts")
 
 
 class OnlineNgram(Draft):
@@ -461,11 +347,6 @@ class OnlineNgram(Draft):
         The table to begin with; or n, 1 to 8, to begin with nothing.
     smoothing : {"interpolated", "backoff"}
         Of `Ngram`; with a table it is the table's.
-
-    Raises
-    ------
-    InputError
-        If n or the name is not one of these.
     """
 
     def __init__(self, start: int | Ngram = 3, *, smoothing: Smoothing | None = None) -> None:
@@ -488,29 +369,13 @@ class OnlineNgram(Draft):
         return "online_ngram", table
 
     def probabilities(self, ids: Ids, n_vocab: int | None = None) -> NDArray[np.float64]:
-        """Return the distribution of the next token after each of some tokens, a text from its beginning.
+        """Return what `Ngram.probabilities` does, of a text from its beginning, with its tokens counted.
 
-        Parameters
-        ----------
-        ids : sequence of int, [n_tokens]
-        n_vocab : int, optional
-            Number of different token ids; needed without a table.
-
-        Returns
-        -------
-        ndarray of float64, [n_tokens, n_vocab]
-            Row i is the distribution of the token after ids[: i + 1], which have been counted.
-
-        Raises
-        ------
-        InputError
-            If a token is not in 0 to n_vocab - 1, or n_vocab is missing.
+        `n_vocab`, the number of different token ids, is needed without a table.
         """
-        if self.table is not None:
-            n_vocab = self.table.n_vocab
-        if n_vocab is None:
+        if self.table is None and n_vocab is None:
             raise InputError.of("n_vocab", None, "the number of token ids, as there is no table")
-        table = self._table(check_n_ids(n_vocab))
+        table = self.table or self._table(check_n_ids(n_vocab))
         tokens = check_ids(ids, table.n_vocab).tolist()
         rows = np.empty((len(tokens), table.n_vocab))
         seen: dict[tuple[int, ...], Counter[int]] = {}  # what followed each context in the text so far

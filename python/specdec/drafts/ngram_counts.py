@@ -25,15 +25,10 @@ _PARTS: Final = ("starts", "tokens", "counts")  # 64 bits first: so each array i
 
 @dataclass(frozen=True)
 class NgramLevel:
-    """The k-grams of a text, sorted by their tokens.
+    """The k-grams of a text, sorted by their tokens: the last token of each, and how often it occurred.
 
-    Attributes
-    ----------
-    starts : ndarray of int64, [n_shorter + 1]
-        Those that begin with (k - 1)-gram i of the level before are ``starts[i]`` to ``starts[i + 1] - 1``;
-        the level before the 2-grams is the vocabulary.
-    tokens, counts : ndarray of int32, [n_grams]
-        The last token of each, and how often it occurred.
+    Those that begin with (k - 1)-gram i of the level before, which is the vocabulary for k = 2, are
+    ``starts[i]`` to ``starts[i + 1] - 1``. `starts` is [n_shorter + 1], the others are [n_grams].
     """
 
     starts: NDArray[np.int64]
@@ -43,14 +38,7 @@ class NgramLevel:
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """How often each n-gram up to some length occurred. Memory grows with the different ones.
-
-    Attributes
-    ----------
-    unigrams : ndarray of int32, [n_vocab]
-    levels : tuple of NgramLevel
-        Of the 2-grams, 3-grams, …
-    """
+    """How often each n-gram up to some length occurred: `unigrams` [n_vocab], and levels from 2-grams on."""
 
     unigrams: NDArray[np.int32]
     levels: tuple[NgramLevel, ...]

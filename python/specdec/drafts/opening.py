@@ -16,15 +16,14 @@ from specdec.drafts.copies import ContextCopy, InputCopy
 from specdec.drafts.draft import MAX_GAMMA, Draft, Random, check_model
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
-from specdec.drafts.learned.eagle.layouts import is_published
 from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit, open_exit
 from specdec.drafts.learned.heads.draft import Heads
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-from specdec.drafts.learned.methods import open_learned
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.model_draft import ModelDraft, open_draft_file
+from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.suffix_memory import SuffixMemory
@@ -42,47 +41,29 @@ _MAX_DEPTH: Final = 8
 
 
 def load(
-    path: str | os.PathLike[str],
-    target: Model | None = None,
-    *,
-    dtype: Dtype | None = None,
-    tree: Tree | None = None,
-    gamma: int | None = None,
-) -> Draft:
+    path: str | os.PathLike[str], target: Model | None = None, *, dtype: Dtype | None = None,
+    tree: Tree | None = None, gamma: int | None = None,
+) -> Draft:  # fmt: skip
     """Open a draft for a target: the folder of a learned draft or of a model, or the file of a memory.
+
+    A draft that was trained for another target is refused, and both are named.
 
     Parameters
     ----------
     path : path-like
-        - The folder of a learned draft (a ``config.json`` with ``specdec_draft``): that draft, such as
-          `Heads`.
+        - The folder of a learned draft: that draft, such as `Heads`.
         - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
           the layer that the file names. The target is the model of the same folder, loaded from there.
-        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft, with the settings of
-          its class; `dtype`, `tree` and `gamma` must be None.
+        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft; `dtype`, `tree` and
+          `gamma` must be None.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
         The model that the draft is for. None, for ``"embedded-heads"`` only: the target of
         `specdec.embedded_pair`.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the draft's matrices; None: that of its file.
-    tree : ParallelChains, StaticTree or DynamicTree, optional
-        The shape of its proposals; None: a chain.
-    gamma : int, optional
-        Draft tokens a round when the caller of `specdec.generate` does not say; None: as many as the draft's
-        class has by default.
-
-    Raises
-    ------
-    InputError
-        The draft was trained for another target, which is named, or an argument is none of the above, or
-        the file is one of `Online`, for which there is ``Online.load``.
-    VocabularyMismatchError
-        The tokens of a model are not the target's.
-    CheckpointError, TokenizerError
-        The files are damaged, missing or not supported.
+    dtype, tree, gamma
+        See `specdec.drafts`.
 
     Examples
     --------
@@ -99,53 +80,28 @@ def load(
     gamma = None if gamma is None else check_integer("gamma", gamma, 1, MAX_GAMMA)
     draft: Draft
     if embedded:
-        with as_file(files("specdec") / "embedded" / "heads") as place:
-            draft = Heads(place, dtype=dtype, tree=tree, gamma=gamma)
+        with as_file(files("specdec") / "embedded" / "heads") as folder:
+            draft = Heads(folder, dtype=dtype, tree=tree, gamma=gamma)
     else:
         folder = check_path("path", path, CheckpointError)
         with reading(folder, CheckpointError):
-            draft = _open(path, folder, target, dtype, tree, gamma)
+            if (folder / EXIT_NAME).is_file():
+                draft = open_exit(folder, target, tree, gamma)
+            else:
+                draft = open_stored(
+                    local_folder(path), target, dtype=dtype, tree=tree, gamma=gamma
+                ) or ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
     draft.describe(target)  # refuses what does not fit
     return draft
 
 
-def _open(
-    path: str | os.PathLike[str], folder: Path, target: Model, dtype: Dtype | None, tree: Tree | None,
-    gamma: int | None,
-) -> Draft:  # fmt: skip
-    if (folder / EXIT_NAME).is_file():
-        return open_exit(folder, target, tree, gamma)
-    if (stored := open_draft_file(folder)) is not None:
-        name = type(stored).__name__
-        for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
-            if value is not None:
-                expected = f"None, as {folder} holds a {name}, or specdec.drafts.{name}.load(path, ...)"
-                raise InputError.of(argument, value, expected)
-        return stored
-    folder = local_folder(path)
-    if is_published(folder):
-        return Eagle(folder, target, dtype=dtype, tree=tree, gamma=gamma)
-    if (learned := open_learned(folder, dtype=dtype, tree=tree, gamma=gamma)) is not None:
-        return learned
-    return ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
-
-
 @dataclass(frozen=True)
 class DraftName:
-    """A word that names a draft.
+    """A word that names a draft of a class, with its meaning in one line.
 
-    Attributes
-    ----------
-    draft : type
-        The class.
-    argument : str
-        What follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
-    meaning : str
-        What it is, in one line.
-    make : callable
-        The draft of (argument or "", target, number format or None).
-    takes_dtype : bool
-        Whether it has weights, which are in a number format, or drafts within it may have.
+    `argument` is what follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
+    `make` gives the draft of (argument or "", target, number format or None). `takes_dtype`: it has weights,
+    or drafts within it may have.
     """
 
     draft: type[Draft]
@@ -175,16 +131,8 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
         - Anything else is a path or a hub name, as in `specdec.drafts.load`.
     target : Model
         The model that it drafts for.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the draft's matrices; None: that of its file.
-
-    Raises
-    ------
-    InputError
-        The name lacks its argument or has one too many, or is that of a draft and of a file; a number format
-        is given for a draft without weights; the draft is for another target.
-    VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.drafts.load`.
+    dtype
+        See `specdec.drafts`; None for a draft without weights.
 
     Examples
     --------
@@ -231,10 +179,19 @@ def _read(argument: str) -> str:
     return read_text_file(check_path("draft", argument), "a text", name="draft")
 
 
-def _table(kind: type[Ngram], argument: str, target: Model) -> Ngram:
+def _table(kind: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngram]:
     """Open the table of a file that `Ngram.save` wrote, or count that of a text."""
-    path = check_path("draft", argument)
-    return kind.load(path) if path.suffix == ".safetensors" else kind.from_text(path, target)
+
+    def make(argument: str, target: Model, dtype: Dtype | None) -> Ngram:
+        path = check_path("draft", argument)
+        return kind.load(path) if path.suffix == ".safetensors" else kind.from_text(path, target)
+
+    return make
+
+
+def _memory(kind: type[MemoryDraft]) -> Callable[[str, Model, Dtype | None], Draft]:
+    """Open a saved memory, or make an empty one."""
+    return lambda file, target, dtype: kind.load(file) if file else kind()
 
 
 def _integers(argument: str, expected: str, n: int | None = None) -> list[int]:
@@ -264,86 +221,60 @@ def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
 NAMES: Final[dict[str, DraftName]] = {
     "embedded": DraftName(
         ModelDraft, "", "the small model in the package",
-        lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True,
-    ),
+        lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True),
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",
-        lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True,
-    ),
-    "unigram": DraftName(
-        Unigram, "FILE", "how frequent tokens are in a text",
-        lambda file, target, dtype: _table(Unigram, file, target),
-    ),
-    "bigram": DraftName(
-        Bigram, "FILE", "what follows a token in a text",
-        lambda file, target, dtype: _table(Bigram, file, target),
-    ),
+        lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True),
+    "unigram": DraftName(Unigram, "FILE", "how frequent tokens are in a text", _table(Unigram)),
+    "bigram": DraftName(Bigram, "FILE", "what follows a token in a text", _table(Bigram)),
     "ngram": DraftName(
-        Ngram, "FILE", "what follows two tokens in a text, or a saved table (.safetensors)",
-        lambda file, target, dtype: _table(Ngram, file, target),
-    ),
+        Ngram, "FILE", "what follows two tokens in a text, or a saved table (.safetensors)", _table(Ngram)),
     "online-ngram": DraftName(
         OnlineNgram, "[FILE]", "the same, counted while the text grows",
-        lambda file, target, dtype: OnlineNgram(_table(Ngram, file, target)) if file else OnlineNgram(),
-    ),
+        lambda file, target, dtype: OnlineNgram(*([_table(Ngram)(file, target, dtype)] if file else []))),
     "copy": DraftName(
         ContextCopy, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
-        lambda file, target, dtype: ContextCopy([_read(file)] if file else None),
-    ),
+        lambda file, target, dtype: ContextCopy([_read(file)] if file else None)),
     "input": DraftName(
         InputCopy, "[FILE]", "the prompt or the source, for outputs that are the input with edits",
-        lambda file, target, dtype: InputCopy(_read(file) if file else None),
-    ),
+        lambda file, target, dtype: InputCopy(_read(file) if file else None)),
     "suffix": DraftName(
-        SuffixMemory, "[FILE]", "past outputs of this run, or those of a saved memory",
-        lambda file, target, dtype: SuffixMemory.load(file) if file else SuffixMemory(),
-    ),
+        SuffixMemory, "[FILE]", "past outputs of this run, or of a saved memory", _memory(SuffixMemory)),
     "recycling": DraftName(
-        TokenRecycling, "[FILE]", "what the target predicted after each token",
-        lambda file, target, dtype: TokenRecycling.load(file) if file else TokenRecycling(),
-    ),
+        TokenRecycling, "[FILE]", "what the target predicted after each token", _memory(TokenRecycling)),
     "lookahead": DraftName(
         Lookahead, "[WINDOW,NGRAM]", "the target's own predictions ahead of the text",
-        lambda numbers, target, dtype: Lookahead(
-            *(_integers(numbers, "WINDOW,NGRAM, two integers", 2) if numbers else ())
-        ),
-    ),
+        lambda text, target, dtype:
+            Lookahead(*(_integers(text, "WINDOW,NGRAM, two integers", 2) if text else ()))),
     "exit": DraftName(
         EarlyExit, "LAYER", "the target's first layers",
-        lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1)),
-    ),
+        lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1))),
     "skip": DraftName(
-        SkipLayers, "ATTN/MLP", "the target without these layers", lambda layers, target, dtype: _skip(layers)
-    ),
+        SkipLayers, "ATTN/MLP", "the target without these layers",
+        lambda layers, target, dtype: _skip(layers)),
     "heads": DraftName(
         Heads, "[DIR]", "heads trained for the target; those in the package",
-        lambda folder, target, dtype: (
-            Heads(folder, dtype=dtype) if folder else load(EMBEDDED_HEADS, target, dtype=dtype)
-        ), True,
-    ),
+        lambda folder, target, dtype:
+            Heads(folder, dtype=dtype) if folder else load(EMBEDDED_HEADS, target, dtype=dtype), True),
     "eagle": DraftName(
         Eagle, "MODEL", "a published EAGLE draft for the target",
-        lambda path, target, dtype: Eagle(path, target, dtype=dtype), True,
-    ),
+        lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
-        MTP, "", "the head that the target brings", lambda _, target, dtype: MTP(target, dtype=dtype), True
-    ),
+        MTP, "", "the head that the target brings",
+        lambda _, target, dtype: MTP(target, dtype=dtype), True),
     "recurrent": DraftName(
         Recurrent, "DIR", "a trained recurrent network",
-        lambda folder, target, dtype: Recurrent(folder, dtype=dtype), True,
-    ),
+        lambda folder, target, dtype: Recurrent(folder, dtype=dtype), True),
     "pass": DraftName(
         LookAheadEmbeddings, "DIR", "trained vectors after the text",
-        lambda folder, target, dtype: LookAheadEmbeddings(folder),
-    ),
+        lambda folder, target, dtype: LookAheadEmbeddings(folder)),
     "random": DraftName(Random, "", "uniform tokens: the floor", lambda _, target, dtype: Random()),
     "online": DraftName(
         Online, "DRAFT", "a draft that learns while it serves",
-        lambda text, target, dtype: Online(_part(text, target, dtype)), True,
-    ),
+        lambda text, target, dtype: Online(_part(text, target, dtype)), True),
     "ensemble": DraftName(
         Ensemble, "DRAFT+DRAFT", "several drafts at once",
-        lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))), True,
-    ),
+        lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))),
+        True),
 }  # fmt: skip
 """The words that name drafts."""

@@ -22,30 +22,29 @@ class Proposal:
     """Draft tokens as a tree, and what each was drawn from.
 
     Node 0 is the last token of the text, and entry i of every field is about node i + 1, as in `Round`.
-    Everything is checked when it is used; what cannot be used is an `InputError` of the round.
+    What cannot be used is an `InputError` of the round.
 
     Parameters
     ----------
     tokens : sequence of int, [n]
-        The guesses; no more than the budget.
+        No more than the budget.
     parents : sequence of int, [n], optional
-        The parent node of each guess: 0 to i for entry i. Left out, the guesses are a chain:
-        0, 1, …, n - 1. Children of a node are tried in their order.
+        The parent node of each: 0 to i for entry i. Left out, they are a chain: 0, 1, …, n - 1. Children of a
+        node are tried in their order.
     probs : array or sequence of rows, [n, n_vocab] float64, optional
-        The distribution that each guess was drawn from, independently or in full view of the nodes before it;
-        sums to 1 up to rounding. A row that is None, or probs left out, means a guess that was not drawn at
-        all but chosen: a point mass.
+        The distribution that each was drawn from, independently or in full view of the nodes before it; sums
+        to 1 up to rounding. A row that is None, or probs left out, means a token that was not drawn but
+        chosen: a point mass.
     confidence : sequence of float, [n], optional
-        Estimated chance that the target agrees with a guess, given that it agrees with its parent. Used where
-        guesses are weighed against their cost (``gamma="auto"``, `Ensemble`), never for what the output is.
-        Left out, it is what ``probs`` gives the token; 1 for a point mass.
+        Estimated chance that the target agrees with a token, given that it agrees with its parent. Used where
+        draft tokens are weighed against their cost (``gamma="auto"``, `Ensemble`), never for what the output
+        is. Left out, it is what ``probs`` gives the token; 1 for a point mass.
 
     Notes
     -----
-    The output is exact if ``probs`` is the truth: a guess must not be thrown away after a look at it, since
-    those kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Guesses deeper than
-    the text's room are left out, with their descendants and their younger siblings; that depends on no
-    token.
+    The output is exact if ``probs`` is the truth: a token must not be dropped after a look at it, since those
+    kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Those deeper than the
+    text's capacity are left out, with their descendants and their younger siblings; that depends on no token.
     """
 
     tokens: Sequence[int] | NDArray[np.integer[Any]]
@@ -116,7 +115,7 @@ class Drafter(Protocol):
     """
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Sequence[int] | Proposal:
-        """Guess what comes after a text.
+        """Draft what comes after a text.
 
         Parameters
         ----------
@@ -126,31 +125,17 @@ class Drafter(Protocol):
             The text so far, at least one token; read-only, a copy. Items are ints, a slice is cheap,
             ``np.asarray(tokens)`` is an int32 array of the same memory.
         budget : int
-            Guesses at most, at least 1.
-
-        A fourth parameter named ``rng`` may follow: a `numpy.random.Generator` to draw guesses with.
+            Draft tokens at most, at least 1.
 
         Returns
         -------
         sequence of int or Proposal
-            Token ids in a row, chosen and not drawn (a chain of point masses), [] for no guess; or a tree.
+            Token ids in a row, chosen and not drawn (a chain of point masses), [] for none; or a tree.
         """
 
 
 class PythonDraft(Draft):
-    """Any object with the methods of `Drafter` as a draft; `specdec.generate` wraps by itself.
-
-    Parameters
-    ----------
-    drafter : Drafter
-
-    Raises
-    ------
-    InputError
-        If the object has no method ``propose``, or one with ``rng`` among its first three parameters, or
-        ``source`` is among the first two of ``begin``, its ``gamma`` is no integer from 0 to 1024, or its
-        ``trees`` neither True nor False.
-    """
+    """Any object with the methods of `Drafter` as a draft; `specdec.generate` wraps by itself."""
 
     def __init__(self, drafter: Drafter) -> None:
         for name in ("propose", "begin", "commit"):
@@ -195,10 +180,7 @@ class PythonDraft(Draft):
 
 
 def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
-    """Whether a method has a parameter of that name, which must not replace one of the others.
-
-    ``of``: the method in messages.
-    """
+    """Whether a method has a parameter of that name, after the others; `of` is the method in messages."""
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):  # some callables of C have no signature
@@ -214,9 +196,6 @@ def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
 
 
 def _generator(seed: int, sequence: int, position: int) -> np.random.Generator:
-    """The random numbers of a round: `position` is the length of the text that it begins with.
-
-    Philox, of which each key is a stream of its own. `seed` differs for every draft within a draft.
-    """
+    """The random numbers of a round, by the length of its text; `seed` differs for drafts within a draft."""
     key = np.array([seed, sequence << 32 | position], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

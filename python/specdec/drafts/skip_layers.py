@@ -26,18 +26,8 @@ class SkipLayers(Draft):
     attn : iterable of int, default ()
         Layers, from 0, whose attention is skipped: the hidden state passes it by.
     mlp : iterable of int, default ()
-        Layers whose MLP is skipped. At least one attention or MLP must be.
-
-    Attributes
-    ----------
-    attn, mlp : tuple of int
-        Ascending.
-
-    Raises
-    ------
-    InputError
-        If an entry is no layer, or nothing is skipped. That every layer is one of the target's, and that
-        something is left of it, is checked when the target is known.
+        Layers whose MLP is skipped. At least one attention or MLP must be. That every layer is one of the
+        target's, and that something is left of it, is checked when the target is known.
 
     Examples
     --------

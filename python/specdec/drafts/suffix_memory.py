@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_number
 from specdec.drafts.draft import MAX_GAMMA, Description, check_n_vocab
-from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.memory_draft import IntegerFile, MemoryDraft
 from specdec.drafts.texts import MAX_VOCABULARY, Ids, check_ids
-from specdec.errors import CheckpointError, VocabularyMismatchError
+from specdec.errors import VocabularyMismatchError
 from specdec.models.model import Model
 
 MAX_TOKENS: Final = 2**28
@@ -36,13 +35,12 @@ class SuffixMemory(MemoryDraft):
     In each round the longest suffix of the text that occurs in the memory is looked for, up to `max_depth`
     tokens, and that in the text before. What followed its occurrences is a tree, in which a token's value is
     the product of the shares down to it: how many of the occurrences that came so far went on with it. The
-    best guesses by that value are made, at most `factor` for each token of the suffix, and those of the tree,
-    of the two, whose values have the larger sum. Of more than 256 occurrences 256 count, evenly spread.
+    best tokens by that value are drafted, at most `factor` for each token of the suffix, of the one of the
+    two trees whose values have the larger sum. Of more than 256 occurrences 256 count, evenly spread.
 
     The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
     `max_depth` tokens of the prompt before an output. To remember a text takes time in proportion to the
-    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment; the run
-    that ends the text waits, others do not. Each text that is being written takes 4 bytes a token too.
+    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment.
 
     Parameters
     ----------
@@ -51,54 +49,42 @@ class SuffixMemory(MemoryDraft):
     max_depth : int, default 64
         Tokens of a suffix that are looked at, 1 to 1024.
     factor : float, default 1.0
-        Guesses for each token of the suffix, above 0; at least one guess is made where there is a suffix.
+        Draft tokens for each token of the suffix, above 0; at least one where there is a suffix.
     min_probability : float, default 0.1
-        A guess is made only if its value is at least this; above 0, at most 1.
+        A token is drafted only if its value is at least this; above 0, at most 1.
     min_match : int, default 2
         The shortest suffix, in tokens, that is looked for, at least 1.
     branches : bool, default True
-        True: guesses are a tree. False: a chain, which every rule takes: block verification and k-sequential
-        selection above temperature 0 take no tree.
+        True: a tree. False: a chain, which every rule takes: block verification and k-sequential selection
+        above temperature 0 take no tree.
     gamma : int, default 16
-        Guesses of a round when the caller does not say.
 
     Attributes
     ----------
-    max_tokens, max_depth, factor, min_probability, min_match, branches, gamma
     n_vocab : int or None
         Tokens of the vocabulary, once the memory has had a target; others are refused then.
 
-    Raises
-    ------
-    InputError
-        If a parameter is out of its range.
-
     Notes
     -----
-    Exact with every rule: guesses are point masses, of outputs whose random numbers are independent of the
-    text's. To that end the random numbers of a text are made of the seed and of how many texts this memory
-    has begun with. So with the rejection rule a sample follows from the seed and the memory; its distribution
-    does not depend on the memory, and greedy and coupled output is a function of the model and the seed as
-    always.
+    Exact with every rule: draft tokens are point masses, of outputs whose random numbers are independent of
+    the text's, as those of a text are made of the seed and of how many texts this memory has begun with. So
+    with the rejection rule a sample follows from the seed and the memory; its distribution does not depend on
+    the memory, and greedy and coupled output is a function of the model and the seed as always.
 
     What is remembered are texts that have ended, and of a call that ended early, by an exception or because
     its stream was closed, the tokens that were committed. They are kept in the clear, in memory and in files.
-
     A pickle names the file that the memory was loaded from or saved to last, and another process begins with
     what that holds. A memory that has no file and has begun a text cannot be pickled; an empty one can.
     """
 
+    metadata: ClassVar = {"format": "specdec suffix memory", "version": "1"}
+    holds: ClassVar = "a suffix memory"
+    sizes: ClassVar = {"max_tokens": MAX_TOKENS, "max_depth": MAX_DEPTH}
+
     def __init__(
-        self,
-        *,
-        max_tokens: int = 1_000_000,
-        max_depth: int = 64,
-        factor: float = 1.0,
-        min_probability: float = 0.1,
-        min_match: int = 2,
-        branches: bool = True,
-        gamma: int = 16,
-    ) -> None:
+        self, *, max_tokens: int = 1_000_000, max_depth: int = 64, factor: float = 1.0,
+        min_probability: float = 0.1, min_match: int = 2, branches: bool = True, gamma: int = 16,
+    ) -> None:  # fmt: skip
         self.max_tokens = check_integer("max_tokens", max_tokens, 1, MAX_TOKENS)
         self.max_depth = check_integer("max_depth", max_depth, 1, MAX_DEPTH)
         expected = "a number above 0"
@@ -112,8 +98,6 @@ class SuffixMemory(MemoryDraft):
         super().__init__()
         self._tree = _core.SuffixTree(self.max_tokens, self.max_depth)
         self._origin = 0  # a digest of all texts that were added by hand
-
-    metadata: ClassVar = {"format": "specdec suffix memory", "version": "1"}
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -144,19 +128,7 @@ class SuffixMemory(MemoryDraft):
         ]
 
     def add(self, ids: Ids, prompt: Ids = ()) -> None:
-        """Remember an output that was not made with this memory.
-
-        Parameters
-        ----------
-        ids : sequence of int, [n_tokens]
-        prompt : sequence of int, optional
-            What was before it; the last `max_depth` tokens are kept.
-
-        Raises
-        ------
-        InputError
-            If they are no token ids, or not those of the vocabulary.
-        """
+        """Remember an output made without this memory, after the last `max_depth` ids of its prompt."""
         n_vocab = MAX_VOCABULARY if self.n_vocab is None else self.n_vocab
         before, tokens = check_ids(prompt, n_vocab), check_ids(ids, n_vocab)
         self._add(before, tokens)
@@ -198,54 +170,15 @@ class SuffixMemory(MemoryDraft):
         return self.n_texts > 0
 
     def _stored(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        numbers = {
-            "n_vocab": self.n_vocab or 0, "max_tokens": self.max_tokens, "max_depth": self.max_depth,
-            "n_begun": self._next_text(), "origin": self._origin,
-        }  # fmt: skip
-        return numbers, dict(zip(_ARRAYS, self._tree.texts(), strict=True))
+        arrays = dict(zip(_ARRAYS, self._tree.texts(), strict=True))
+        return {"n_vocab": self.n_vocab or 0, "origin": self._origin}, arrays
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], **settings: Any) -> SuffixMemory:
-        """Read a memory that `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-        **settings
-            Of `SuffixMemory`; `max_tokens` and `max_depth` are the file's where they are not given.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            There is no such file.
-        CheckpointError
-            It is damaged, or holds something else.
-        InputError
-            A setting is out of its range.
-        """
-        file, files = cls._opened(path)
-        n_vocab = file.number("n_vocab", 0, MAX_VOCABULARY)
-        sizes = {
-            "max_tokens": file.number("max_tokens", 1, MAX_TOKENS),
-            "max_depth": file.number("max_depth", 1, MAX_DEPTH),
-        }
-        n_begun = file.number("n_begun", 0, 2**62)
-        origin = file.number("origin", 0, 2**64 - 1)
-        tokens, lengths, n_before = (file.take_ids(name) for name in _ARRAYS)
-        file.check_end("a suffix memory")
-        memory = cls(**(sizes | settings))
-        try:
-            memory._tree.add(tokens, lengths, n_before)
-        except ValueError as error:
-            raise CheckpointError(f"{file.path}: {error}") from error
-        if n_vocab and memory._tree.max_token >= n_vocab:
-            raise CheckpointError(
-                f"{file.path}: tensor 'tokens' has the token {memory._tree.max_token}; "
-                f"expected 0 to {n_vocab - 1}"
-            )
-        memory.n_vocab = n_vocab or None
-        memory._n_begun, memory._origin, memory._file = n_begun, origin, files
-        return memory
+    def _fill(self, file: IntegerFile) -> None:
+        self.n_vocab = file.number("n_vocab", 0, MAX_VOCABULARY) or None
+        self._origin = file.number("origin", 0, 2**64 - 1)
+        self._tree.add(*map(file.take_ids, _ARRAYS))
+        if self.n_vocab and (found := self._tree.max_token) >= self.n_vocab:
+            raise ValueError(f"tensor 'tokens' has the token {found}; expected 0 to {self.n_vocab - 1}")
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.SuffixMemory of {self.n_texts} outputs, {self.n_tokens} tokens>"

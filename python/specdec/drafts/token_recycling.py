@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer
 from specdec.drafts.draft import Description, check_n_vocab
-from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.memory_draft import IntegerFile, MemoryDraft
 from specdec.drafts.texts import MAX_VOCABULARY
 from specdec.drafts.trees import StaticTree
 from specdec.errors import CheckpointError, InputError, kind_of
@@ -28,45 +27,38 @@ class TokenRecycling(MemoryDraft):
 
     Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix has k
     tokens for each token of the vocabulary: those of the largest logits when the target last read the token.
-    A tree is filled from it, breadth first: child number r of a node is the token of rank r behind the node's
-    token. After each round the rows of all tokens of the tree are replaced by what the target now said after
-    them, of rejected guesses too. So the first rounds guess nothing, and each text leaves the matrix to the
-    next ones: give the same object to every call. Prompts are read without logits and teach it nothing.
+    A tree is filled from it, breadth first: child number r of a node is the token of rank r after the node's
+    token. After each round the rows of all tokens of the tree are replaced by what the target predicts after
+    them now, of rejected tokens too. So the first rounds draft nothing, and each text leaves the matrix to
+    the next ones: give the same object to every call. Prompts are read without logits and teach it nothing.
 
     The matrix takes 4 k bytes for each token of the vocabulary and is shared by all sequences and threads
-    that draft with this object. To update it costs a look at all logits of each row that the target was run
-    on.
+    that draft with this object. An update reads all logits of each row that the target was run on.
 
     Parameters
     ----------
     k : int, default 8
         Tokens that are kept for each token, 1 to 64.
     tree : StaticTree, optional
-        The shape of the guesses, without heed to its `how`; a node has at most k children. By default
-        ``StaticTree.expected`` of 8 nodes; wider trees, as in the paper, bring more
-        tokens where rows of the target are nearly free.
+        The shape, whatever its `how`; a node has at most k children. By default ``StaticTree.expected`` of 8
+        nodes; wider trees, as in the paper, bring more tokens where rows of the target are nearly free.
 
     Attributes
     ----------
-    k, tree
     gamma : int
-        The nodes of the tree: guesses of a round when the caller does not say.
+        The nodes of the tree: draft tokens of a round when the caller does not say.
     n_vocab : int or None
         Tokens of the vocabulary, once the draft has had a target; others are refused then.
 
-    Raises
-    ------
-    InputError
-        If k is out of range, or `tree` is none, or has a node with more than k children.
-
     Notes
     -----
-    Exact with every rule that takes trees; a tree that is a chain is taken by every rule. What is said of
-    seeds at `SuffixMemory` holds here too: with the rejection rule a sample follows from the seed and from
-    all that the object was used for before; and what is said there of pickles.
+    Exact with every rule that takes trees; a tree that is a chain is taken by every rule. Seeds and pickles
+    are as of `SuffixMemory`.
     """
 
     metadata: ClassVar = {"format": "specdec token recycling", "version": "1"}
+    holds: ClassVar = "a matrix of tokens"
+    sizes: ClassVar = {"k": MAX_K}
 
     def __init__(self, k: int = 8, *, tree: StaticTree | None = None) -> None:
         super().__init__()
@@ -84,21 +76,11 @@ class TokenRecycling(MemoryDraft):
     def _settings(self) -> dict[str, Any]:
         return {"k": self.k, "tree": self.tree}
 
-    @property
-    def _settings_of_load(self) -> dict[str, Any]:
-        return {"tree": self.tree}
-
     def _knows_something(self) -> bool:
         return self._matrix is not None and bool((self._matrix.rows() >= 0).any())
 
     def rows(self) -> NDArray[np.int32]:
-        """A copy of the matrix, [n_vocab, k]: the best first, -1 where nothing is known yet.
-
-        Raises
-        ------
-        InputError
-            If the draft has had no target yet.
-        """
+        """A copy of the matrix, [n_vocab, k]: the best first, -1 where nothing is known yet."""
         if self._matrix is None:
             raise InputError("the draft has had no target yet; expected one that was used")
         return self._matrix.rows()
@@ -121,44 +103,16 @@ class TokenRecycling(MemoryDraft):
         return "token_recycling", {"matrix": self._matrix, "parents": parents, "chances": chances}
 
     def _stored(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        return {"k": self.k, "n_begun": self._next_text()}, {"rows": self.rows().reshape(-1)}
+        return {}, {"rows": self.rows().reshape(-1)}
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, tree: StaticTree | None = None) -> TokenRecycling:
-        """Read a matrix that `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-        tree : StaticTree, optional
-            As of `TokenRecycling`.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            There is no such file.
-        CheckpointError
-            It is damaged, or holds something else.
-        InputError
-            `tree` is none, or does not fit the matrix.
-        """
-        file, files = cls._opened(path)
-        k = file.number("k", 1, MAX_K)
-        n_begun = file.number("n_begun", 0, 2**62)
-        rows = file.take_ids("rows")
-        file.check_end("a matrix of tokens")
+    def _fill(self, file: IntegerFile) -> None:
+        k, rows = file.number("k", 1, MAX_K), file.take_ids("rows")
+        if self.k != k:
+            raise CheckpointError.of(file.path, "k", k, str(self.k))
         if not 0 < len(rows) <= MAX_VOCABULARY * k or len(rows) % k:
-            raise CheckpointError(
-                f"{file.path}: tensor 'rows' has {len(rows)} entries; expected {k} for each of "
-                f"1 to {MAX_VOCABULARY} tokens"
-            )
-        draft = cls(k, tree=tree)
-        try:
-            draft._matrix = _core.TokenMatrix(rows.reshape(-1, k))
-        except ValueError as error:
-            raise CheckpointError(f"{file.path}: {error}") from error
-        draft.n_vocab, draft._n_begun, draft._file = len(rows) // k, n_begun, files
-        return draft
+            expected = f"{k} for each of 1 to {MAX_VOCABULARY} tokens"
+            raise ValueError(f"tensor 'rows' has {len(rows)} entries; expected {expected}")
+        self._matrix, self.n_vocab = _core.TokenMatrix(rows.reshape(-1, k)), len(rows) // k
 
     def __repr__(self) -> str:
         known = "" if self._matrix is None else f" of {self.n_vocab} tokens"

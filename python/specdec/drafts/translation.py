@@ -28,13 +28,9 @@ def same_vocabulary(target: Model, draft: Model) -> bool:
     except VocabularyMismatchError as error:
         for model in (target, draft):
             if not isinstance(model.tokenizer, ByteTokenizer):
-                raise VocabularyMismatchError(
-                    f"{error}; {model.path} has no tokenizer whose tokens are known as bytes, by which the "
-                    f"draft's tokens could be translated"
-                ) from None
-        if draft.config.encoder is not None and (
-            target.source_tokenizer is None or draft.source_tokenizer is None
-        ):
+                unknown = f"{model.path} has no tokenizer whose tokens are known as bytes, to translate them"
+                raise VocabularyMismatchError(f"{error}; {unknown}") from None
+        if draft.config.encoder is not None and None in (target.source_tokenizer, draft.source_tokenizer):
             raise
         return False
     return True
@@ -59,25 +55,17 @@ def _translation(target: Model, draft: Model) -> _core.Translation:
         if len(string) == 1:
             byte_tokens[string[0]] = token
     arrays: dict[str, Any] = {
-        "target_starts": _starts(strings[0]),
-        "draft_starts": _starts(strings[1]),
-        "draft_of": pairs.draft_of,
-        "target_of": pairs.target_of,
-        "byte_tokens": byte_tokens,
+        "target_starts": _starts(strings[0]), "draft_starts": _starts(strings[1]),
+        "draft_of": pairs.draft_of, "target_of": pairs.target_of, "byte_tokens": byte_tokens,
         "first": draft.decoder_start or _first(theirs, ours.adds_bos or theirs.adds_bos),
         "target_first": target.decoder_start or _first(ours, True),
-    }
+    }  # fmt: skip
     return _core.Translation(
-        draft.core,
-        b"".join(strings[0]),
-        b"".join(strings[1]),
+        draft.core, b"".join(strings[0]), b"".join(strings[1]),
         {name: np.asarray(values, np.int32) for name, values in arrays.items()},
-        ours.strip is not Strip.NOTHING,
-        theirs.strip is not Strip.NOTHING,
-        _for_draft(theirs),
-        _for_target(ours),
-        _for_encoder(target, draft),
-    )
+        ours.strip is not Strip.NOTHING, theirs.strip is not Strip.NOTHING,
+        _for_draft(theirs), _for_target(ours), _for_encoder(target, draft),
+    )  # fmt: skip
 
 
 def _starts(strings: Sequence[bytes]) -> Any:
@@ -90,7 +78,7 @@ def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
 
 def _for_draft(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
     def encode(text: str, begins: int) -> list[int]:
-        """The draft's ids of a text, which stands alone or behind another one."""
+        """The draft's ids of a text, which begins or follows another one."""
         return tokenizer.encode(text, add_bos=False) if begins else encode_continuing(tokenizer, text)
 
     return encode
@@ -98,15 +86,14 @@ def _for_draft(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
 
 def _for_target(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
     def encode(text: str, n_before: int) -> list[int]:
-        """The target's ids of what stands behind the first bytes of a text; -1: nothing stands before it.
+        """The target's ids of what follows the first bytes of a text; -1: it is a text by itself.
 
-        Where the text's own tokens reach across that place, those of what stands behind alone; none where it
-        is within a character.
+        Where a token reaches across that place, those of what follows alone; none within a character.
         """
         if n_before < 0:
             return tokenizer.encode(text, add_bos=False)
-        ids, behind = encode_continuing(tokenizer, text), text.encode("utf-8")[n_before:]
-        left = len(behind)
+        ids, after = encode_continuing(tokenizer, text), text.encode("utf-8")[n_before:]
+        left = len(after)
         for at in range(len(ids) - 1, -1, -1):
             left -= len(tokenizer.text_bytes(ids[at]))
             if left == 0:
@@ -114,7 +101,7 @@ def _for_target(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
             if left < 0:
                 break
         try:
-            return encode_continuing(tokenizer, behind.decode("utf-8"))
+            return encode_continuing(tokenizer, after.decode("utf-8"))
         except UnicodeDecodeError:
             return []
 

@@ -18,23 +18,16 @@ CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
 
 @dataclass(frozen=True)
 class ParallelChains:
-    """`k` sequences drafted side by side, and merged into a prefix tree (SpecInfer, Miao et al. 2024).
+    """`k` independent samples of the draft, merged into a prefix tree (SpecInfer, Miao et al. 2024).
 
-    Each is an independent sample of the draft. Where two of them agree from the beginning on, draft and
-    target are run once for both. At temperature 0, where samples are all alike, and under the coupled rule,
-    they begin with the k most promising tokens instead.
-
-    The guesses of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
+    Where two of them agree from the beginning on, draft and target are run once for both. At temperature 0,
+    where samples are all alike, and under the coupled rule, they begin with the k most promising tokens. The
+    draft tokens of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
 
     Parameters
     ----------
     k : int
         Chains, 1 to 1024.
-
-    Raises
-    ------
-    InputError
-        If k is out of range.
     """
 
     k: int
@@ -49,15 +42,12 @@ class ParallelChains:
 
     def describe(self) -> Description:
         """The drafting method and the shape, as the core takes them; a model is to be added."""
-        return "parallel_chains", {"n_chains": int(self.k)}
+        return "parallel_chains", {"n_chains": self.k}
 
 
 @dataclass(frozen=True)
 class StaticTree:
-    """A tree of a given shape.
-
-    A smaller gamma takes the first nodes, level by level: the levels from the top, and of the last level the
-    children of the first nodes.
+    """A tree of a given shape. A smaller gamma takes the first nodes, level by level.
 
     Parameters
     ----------
@@ -79,23 +69,16 @@ class StaticTree:
     Attributes
     ----------
     parents : tuple of int, [n_nodes]
-
-    Raises
-    ------
-    InputError
-        If a width is below 1, the tree has more than 1024 nodes, or parents are in no such order.
+        At most 1024.
     """
 
     parents: tuple[int, ...]
     how: ChildChoice
 
     def __init__(
-        self,
-        widths: Sequence[int] | None = None,
-        how: ChildChoice = "sample",
-        *,
+        self, widths: Sequence[int] | None = None, how: ChildChoice = "sample", *,
         parents: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         how = check_choice("how", how, CHOICES)
         if (widths is None) == (parents is None):
             raise InputError("expected either widths or parents of the shape")
@@ -105,11 +88,8 @@ class StaticTree:
 
     @classmethod
     def expected(
-        cls,
-        n_nodes: int,
-        acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03),
-        how: ChildChoice = "sample",
-    ) -> StaticTree:
+        cls, n_nodes: int, acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03), how: ChildChoice = "sample"
+    ) -> StaticTree:  # fmt: skip
         """The shape with the most expected accepted tokens of all with so many nodes (Sequoia, section 3.1).
 
         Parameters
@@ -122,11 +102,6 @@ class StaticTree:
             is roughly that of the embedded pair at temperature 1.
         how : str
             See `StaticTree`.
-
-        Raises
-        ------
-        InputError
-            If `n_nodes` is out of range or `acceptance` is no such sequence.
         """
         n_nodes = check_integer("n_nodes", n_nodes, 1, MAX_GAMMA)
         expected = "descending numbers between 0 and 1, of sum 1 at most"
@@ -167,16 +142,15 @@ class StaticTree:
 class DynamicTree:
     """A tree that grows where the draft is confident, to a number of nodes.
 
-    In each step the draft reads, in one forward, the best guesses that it has not read, and each is followed
-    by its most probable tokens; how good a guess is, is the product of the draft's confidences down to it.
+    In each step the draft reads, in one forward pass, the best nodes that it has not read, and each is
+    followed by its most probable tokens; a node's value is the product of the draft's confidences down to it.
     At the end the best `n_nodes` are proposed, which is the tree that the draft expects most accepted tokens
     of (Sequoia, arXiv 2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It stops before
-    `steps` when no guess that could follow is good enough to be among them.
+    `steps` when no node that could follow is good enough to be among them.
 
-    It is made for greedy decoding and the coupled rule, where the target's choice is one token: there its
-    guesses are the largest logits, or the first in the race of the shared noise. Under other rules guesses
-    that are chosen and not drawn are accepted with the target's probability of them, which is right and
-    little: there a `StaticTree` of samples is accepted more often.
+    It is made for greedy decoding and the coupled rule, where the target's choice is one token. Under other
+    rules draft tokens that are chosen and not drawn are accepted with the target's probability of them: there
+    a `StaticTree` of samples is accepted more often.
 
     Parameters
     ----------
@@ -191,11 +165,6 @@ class DynamicTree:
         times this: a draft whose logits are near the target's is right far more often than its probability
         says, and a tree for it is deep. 3.5 is for a good draft; 1 takes the draft by its word, which makes
         bushes.
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range.
     """
 
     n_nodes: int
@@ -217,11 +186,7 @@ class DynamicTree:
 
     def describe(self) -> Description:
         """As that of `ParallelChains`."""
-        return "dynamic_tree", {
-            "width": int(self.width),
-            "steps": int(self.steps),
-            "sharpness": float(self.sharpness),
-        }
+        return "dynamic_tree", {"width": self.width, "steps": self.steps, "sharpness": self.sharpness}
 
 
 Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
@@ -229,24 +194,14 @@ Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
 
 
 def check_tree(tree: object) -> Tree | None:
-    """The argument `tree`, which may be None.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument `tree`, which may be None."""
     if tree is None or isinstance(tree, Tree):
         return tree
     raise InputError(f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
 
 
 def gamma_of(gamma: int | None, tree: Tree | None, default: int) -> int:
-    """Guesses a round: the argument `gamma`; None: the nodes of the tree, or of a chain the default.
-
-    Raises
-    ------
-    InputError
-    """
+    """Draft tokens a round: the argument `gamma`; None: the nodes of the tree, or of a chain the default."""
     if gamma is not None:
         return check_integer("gamma", gamma, 1, MAX_GAMMA)
     return default if tree is None else tree.gamma

@@ -90,13 +90,11 @@ class EvaluatedPair:
     def description(self, gamma: Gamma, verify: DecodingRule) -> dict[str, Any]:
         """What decodes, for the files of results."""
         return {
-            "target": self.name,
-            "dtype": self.target.dtype,
-            "cache_dtype": self.target.cache_dtype,
+            "target": self.name, "dtype": self.target.dtype, "cache_dtype": self.target.cache_dtype,
             "draft": self.draft_name,
             "gamma": gamma if gamma is None or isinstance(gamma, int | str) else type(gamma).__name__,
             "verify": verify,
-        }
+        }  # fmt: skip
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:

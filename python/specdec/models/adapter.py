@@ -19,11 +19,13 @@ from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.peft_folder import PeftFolder, StoredLowRank, open_peft_folder
 from specdec.models.families import FAMILIES, Source
+from specdec.models.families.family import wrong_shape
 from specdec.models.number_formats import widened
 
 _BESIDE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
 """Canonical names of the matrices beside which others can be laid."""
 
+_MERGED: Final = "merged: specdec.load(..., adapter=...)"
 _MOST_ERROR: Final = 0.5
 """By which part of its norm packing changes a matrix at most; with other matrices it is above 1."""
 
@@ -108,16 +110,13 @@ def fit_adapter(
         )
     if folder.whole and not merging:
         first = next(iter(folder.whole.values()))
-        raise UnsupportedModelError(
-            f"{first.file}: '{first.name}' takes the place of a tensor of the base; expected matrices of "
-            "low rank alone, or an adapter that is merged: specdec.load(..., adapter=...)"
-        )
+        found = f"'{first.name}' takes the place of a tensor of the base"
+        expected = f"matrices of low rank alone, or an adapter that is {_MERGED}"
+        raise UnsupportedModelError(f"{first.file}: {found}; expected {expected}")
     dora = [stored for stored in folder.low_rank.values() if stored.magnitude is not None]
     if dora and not merging:
-        raise UnsupportedModelError(
-            f"{path}: is of DoRA ('{dora[0].module}'), which cannot be laid beside weights; expected one "
-            "without, or the adapter merged: specdec.load(..., adapter=...)"
-        )
+        found = f"is of DoRA ('{dora[0].module}'), which cannot be laid beside weights"
+        raise UnsupportedModelError(f"{path}: {found}; expected one without, or the adapter {_MERGED}")
     modules = {
         family.full_name(f"{module}.weight") or module: stored for module, stored in folder.low_rank.items()
     }
@@ -133,10 +132,8 @@ def fit_adapter(
             continue
         used.update(names)
         if config["tied"] and source.canonical in ("token_embedding", "head"):
-            raise UnsupportedModelError(
-                f"{path}: adapts '{names[0]}', which is embedding and head of {base} at once; expected an "
-                "adapter of other tensors"
-            )
+            found = f"adapts '{names[0]}', which is embedding and head of {base} at once"
+            raise UnsupportedModelError(f"{path}: {found}; expected an adapter of other tensors")
         if names[0] in folder.whole:
             whole[source.canonical] = _checked_whole(folder, source, names)
         else:
@@ -150,31 +147,24 @@ def fit_adapter(
 def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
     entry = source.entry
     if len(source.shape) != 2 or entry.index is not None or not entry.is_view:
-        raise UnsupportedModelError(
-            f"{stored.down.file}: adapts '{source.stored[0]}', which is no matrix by itself; expected "
-            "matrices"
-        )
+        found = f"adapts '{source.stored[0]}', which is no matrix by itself"
+        raise UnsupportedModelError(f"{stored.down.file}: {found}; expected matrices")
     n_rows, n_cols = source.stored_shapes[0]
     if entry.inputs_first or stored.of_table:
         n_rows, n_cols = n_cols, n_rows
     if (stored.up.shape[0], stored.down.shape[1]) != (n_rows, n_cols):
-        raise CheckpointError(
-            f"{stored.down.file}: '{stored.up.name}' has shape {list(stored.up.shape)} and "
-            f"'{stored.down.name}' "
-            f"{list(stored.down.shape)}; expected [{n_rows}, {stored.rank}] and [{stored.rank}, "
-            f"{n_cols}], as '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
-        )
-    if stored.base is not None and stored.base.shape != source.stored_shapes[0]:
-        raise CheckpointError(
-            f"{stored.base.file}: tensor '{stored.base.name}' has shape {list(stored.base.shape)}; expected "
-            f"{list(source.stored_shapes[0])}, that of '{source.stored[0]}' in the base"
-        )
-    is_table = source.canonical == "token_embedding"
-    if stored.of_table != is_table:
-        raise UnsupportedModelError(
-            f"{stored.down.file}: '{stored.down.name}' is {'of' if stored.of_table else 'not of'} a table of "
-            f"embeddings; expected the other, as '{source.stored[0]}' is"
-        )
+        up, down = stored.up, stored.down
+        found = f"'{up.name}' has shape {list(up.shape)} and '{down.name}' {list(down.shape)}"
+        expected = f"[{n_rows}, {stored.rank}] and [{stored.rank}, {n_cols}]"
+        why = f"as '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
+        raise CheckpointError(f"{down.file}: {found}; expected {expected}, {why}")
+    if stored.base is not None and stored.base.shape != (shape := source.stored_shapes[0]):
+        of = stored.base
+        raise wrong_shape(of.file, of.name, of.shape, shape, f", that of '{source.stored[0]}' in the base")
+    if stored.of_table != (source.canonical == "token_embedding"):
+        found = f"'{stored.down.name}' is {'of' if stored.of_table else 'not of'} a table of embeddings"
+        expected = f"the other, as '{source.stored[0]}' is"
+        raise UnsupportedModelError(f"{stored.down.file}: {found}; expected {expected}")
     return stored
 
 
@@ -185,9 +175,7 @@ def _checked_whole(folder: PeftFolder, source: Source, names: list[str]) -> Sour
     for name, shape in zip(source.stored, source.stored_shapes, strict=True):
         found = folder.whole[name]
         if found.shape != shape:
-            raise CheckpointError(
-                f"{found.file}: tensor '{found.name}' has shape {list(found.shape)}; expected {list(shape)}"
-            )
+            raise wrong_shape(found.file, found.name, found.shape, shape)
     return source
 
 
@@ -218,10 +206,8 @@ def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
         if lengths is not None:
             found *= lengths / np.linalg.norm(found, axis=1, keepdims=True)
     if not np.isfinite(found).all() and np.isfinite(tensor).all():
-        raise CheckpointError(
-            f"{low_rank.stored.down.file}: '{low_rank.source.stored[0]}' is not finite with the adapter; "
-            "expected finite numbers"
-        )
+        what = f"'{low_rank.source.stored[0]}' is not finite with the adapter"
+        raise CheckpointError(f"{low_rank.stored.down.file}: {what}; expected finite numbers")
     return found
 
 
@@ -230,23 +216,22 @@ def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int)
     path = fitted.folder.path
     config = core.config
     if config.get("encoder") is not None:
+        expected = f"a decoder-only model, or the adapter {_MERGED}"
         raise UnsupportedModelError(
-            f"{path}: cannot be laid beside {base}, which has an encoder; expected a decoder-only model, "
-            "or the adapter merged: specdec.load(..., adapter=...)"
+            f"{path}: cannot be laid beside {base}, which has an encoder; expected {expected}"
         )
     for name, low_rank in fitted.low_rank.items():
         if not _BESIDE.fullmatch(name):
+            expected = "matrices of attention, of dense feed-forward blocks and the head"
             raise UnsupportedModelError(
-                f"{path}: adapts '{low_rank.source.stored[0]}', beside which nothing can be laid; "
-                "expected matrices "
-                "of attention, of dense feed-forward blocks and the head, or the adapter merged: "
-                "specdec.load(..., adapter=...)"
+                f"{path}: adapts '{low_rank.source.stored[0]}', beside which nothing can be laid; expected "
+                f"{expected}, or the adapter {_MERGED}"
             )
         saved = low_rank.base()
         if saved is not None and not _is_near(core.matrix(name), saved):
+            found = f"holds another '{low_rank.source.stored[0]}' than {base}"
             raise CheckpointError(
-                f"{path}: holds another '{low_rank.source.stored[0]}' than {base}; expected an adapter of "
-                "this base, or one that is merged: specdec.load(..., adapter=...)"
+                f"{path}: {found}; expected an adapter of this base, or one that is {_MERGED}"
             )
 
     def tensors() -> Iterator[CanonicalTensor]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from specdec.checks import check_flag, check_items
 from specdec.errors import InputError, TokenizerError, kind_of, shown
-from specdec.fields import as_json
 from specdec.models.template_process import names_in_template, render_template
 from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, read_side_tokens
 from specdec.text_files import read_text_file
@@ -59,9 +58,8 @@ class ChatTemplate:
         tokens: Mapping[str, str] | None = None,
         source: str = "the chat template",
     ) -> None:
-        self.templates = _texts(
-            "templates", {_DEFAULT: templates} if isinstance(templates, str) else templates
-        )
+        given = {_DEFAULT: templates} if isinstance(templates, str) else templates
+        self.templates = _texts("templates", given)
         self.tokens = {} if tokens is None else _texts("tokens", tokens)
         self.source = str(source)
 
@@ -84,26 +82,22 @@ class ChatTemplate:
         InputError
             None of the templates is the default, or `chat_template` is neither a name nor a template.
         """
+        names = ", ".join(map(repr, sorted(self.templates)))
         if chat_template is not None:
             if not isinstance(chat_template, str):
                 raise InputError.of("chat_template", chat_template, "a name, or a template")
             if chat_template in self.templates:
                 return self.templates[chat_template]
             if not any(mark in chat_template for mark in ("{{", "{%")):
-                names = ", ".join(map(repr, sorted(self.templates)))
-                raise InputError.about(
-                    "chat_template",
-                    f"chat_template is {shown(chat_template)}; expected a template, which has {{{{ or {{%, "
-                    f"or a name that {self.source} has" + (f": {names}" if names else ""),
-                )
+                expected = f"a template, which has {{{{ or {{%, or a name that {self.source} has"
+                expected += f": {names}" if names else ""
+                raise InputError.of("chat_template", chat_template, expected)
             return chat_template
         if check_flag("tools", tools) and _TOOL_USE in self.templates:
             return self.templates[_TOOL_USE]
         if _DEFAULT not in self.templates:
-            names = ", ".join(map(repr, sorted(self.templates)))
-            raise InputError(
-                f"{self.source} has the chat templates {names}; expected chat_template= with a name"
-            )
+            found = f"{self.source} has the chat templates {names}"
+            raise InputError(f"{found}; expected chat_template= with a name")
         return self.templates[_DEFAULT]
 
     def reads(self, name: str, chat_template: str | None = None, *, tools: bool = False) -> bool:
@@ -254,15 +248,13 @@ def _endings(
 ) -> tuple[bool, bool]:
     """(whether the reply is begun, whether the last message is to be continued)."""
     last_is_reply = messages[-1].get("role") == "assistant"
-    if add is not None:
-        add = check_flag("add_generation_prompt", add)
-    if carry_on is not None:
-        carry_on = check_flag("continue_final_message", carry_on)
+    names = ("add_generation_prompt", "continue_final_message")
+    add, carry_on = (
+        flag if flag is None else check_flag(name, flag)
+        for name, flag in zip(names, (add, carry_on), strict=True)
+    )
     if add and carry_on:
-        raise InputError.about(
-            "add_generation_prompt",
-            "add_generation_prompt and continue_final_message are both True; expected one",
-        )
+        raise InputError.about(names[0], f"{' and '.join(names)} are both True; expected one")
     if add is None:
         add = not (last_is_reply or carry_on)
     if carry_on is None:
@@ -280,19 +272,16 @@ def _mark(message: dict[str, Any]) -> None:
         if isinstance(block, dict) and isinstance(block.get("text"), str):
             block["text"] += _MARK
             return
-    raise InputError.about(
-        "messages", "the last message is to be continued, but has no text; expected its content"
-    )
+    found = "the last message is to be continued, but has no text"
+    raise InputError.about("messages", f"{found}; expected its content")
 
 
 def _cut(text: str, source: str) -> str:
     """The text up to the mark; what the template stripped behind the message stays stripped."""
     before, mark, after = text.rpartition(_MARK.strip())
     if not mark:
-        raise InputError(
-            f"{source}: the chat template leaves the text of the last message out; expected one that can be "
-            "continued"
-        )
+        found = f"{source}: the chat template leaves the text of the last message out"
+        raise InputError(f"{found}; expected one that can be continued")
     return before if after.startswith(" ") else before.rstrip()
 
 
@@ -310,19 +299,16 @@ def _schemas(name: str, given: Any) -> list[Any] | None:
 def _plain(value: Any, depth: int = 0) -> Any:
     """A value as JSON's types; of an object that has none, its type's name. A template sees nothing else."""
     if depth > _MAX_DEPTH:
-        raise InputError.about(
-            "messages", f"messages, tools or documents are nested more than {_MAX_DEPTH} deep"
-        )
+        found = f"messages, tools or documents are nested more than {_MAX_DEPTH} deep"
+        raise InputError.about("messages", found)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, np.generic):
         return _plain(value.item(), depth + 1)
-    if isinstance(value, str):
-        return str.__str__(value)  # a subclass may have methods that the sandbox does not know
-    if isinstance(value, int):
-        return int.__index__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
+    kinds: Any = ((str, str.__str__), (int, int.__index__), (float, float.__float__))
+    for kind, own in kinds:
+        if isinstance(value, kind):
+            return own(value)  # a subclass may have methods that the sandbox does not know
     if isinstance(value, Mapping):
         names = check_items("a field of messages", value, "a mapping")
         return {_key(name): _plain(value[name], depth + 1) for name in names}
@@ -356,11 +342,8 @@ def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
     if isinstance(own, ChatTemplate):
         return own
     if isinstance(own, str | Mapping):
-        tokens = {
-            name: str(token)
-            for name in SPECIAL_NAMES
-            if (token := getattr(tokenizer, name, None)) is not None
-        }
+        held = {name: getattr(tokenizer, name, None) for name in SPECIAL_NAMES}
+        tokens = {name: str(token) for name, token in held.items() if token is not None}
         return ChatTemplate(own, tokens=tokens, source=f"the {type(tokenizer).__name__}")
     if isinstance(tokenizer, str | os.PathLike):
         location = Path(tokenizer).expanduser()
@@ -378,23 +361,18 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     """
     file = folder / "tokenizer_config.json"
     settings = read_settings(file)
-    templates = {}
+    more = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     single = folder / "chat_template.jinja"
-    if single.is_file():
-        templates[_DEFAULT] = _read(single)
-    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = _read(path)
-    if not templates:
-        templates = _named(settings.get("chat_template"), file)
+    paths = {_DEFAULT: single, **more} if single.is_file() else more
+    templates = {
+        name: read_text_file(path, "a chat template", error=TokenizerError) for name, path in paths.items()
+    } or _named(settings.get("chat_template"), file)
     if not templates:
         return None
     side = read_side_tokens(folder)
     found = {name: side.name(name) for name in SPECIAL_NAMES}
-    return ChatTemplate(
-        templates,
-        tokens={name: token for name, token in found.items() if token is not None},
-        source=str(folder),
-    )
+    tokens = {name: token for name, token in found.items() if token is not None}
+    return ChatTemplate(templates, tokens=tokens, source=str(folder))
 
 
 def _named(value: Any, file: Path) -> dict[str, str]:
@@ -406,13 +384,7 @@ def _named(value: Any, file: Path) -> dict[str, str]:
     for item in value if isinstance(value, list) else [value]:
         name, template = (item.get("name"), item.get("template")) if isinstance(item, dict) else (None, None)
         if not (isinstance(name, str) and isinstance(template, str)):
-            raise TokenizerError(
-                f"{file}: field 'chat_template' is {as_json(value)}; expected a template, or a list of "
-                "objects with name and template"
-            )
+            expected = "a template, or a list of objects with name and template"
+            raise TokenizerError.of(file, "chat_template", value, expected)
         templates[name] = template
     return templates
-
-
-def _read(path: Path) -> str:
-    return read_text_file(path, "a chat template", error=TokenizerError)

@@ -120,7 +120,6 @@ def convert(
         raise InputError(
             f"importance is given, for type {shown(type)}; expected None, or one of {', '.join(WEIGHED)}"
         )
-    progress = None if progress is None else check_flag("progress", progress)
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
     if of_adapter is not None:
         checkpoint, _ = merged(checkpoint, of_adapter)
@@ -141,10 +140,8 @@ def _check_out(place: Path, force: bool) -> None:
             raise InputError(f"out {place} exists; expected a new path (force=True, --force: replace it)")
         return
     if _FILE_SUFFIX.fullmatch(place.suffix) and not place.is_dir():
-        raise InputError(
-            f"out {place} ends in {place.suffix}; expected .gguf, .specdec, or no suffix for a Hugging Face "
-            f"folder"
-        )
+        expected = ".gguf, .specdec, or no suffix for a Hugging Face folder"
+        raise InputError(f"out {place} ends in {place.suffix}; expected {expected}")
     if not place.exists():
         return
     if not place.is_dir():
@@ -152,18 +149,15 @@ def _check_out(place: Path, force: bool) -> None:
     if not any(place.iterdir()):
         return
     if not force:
-        raise InputError(
-            f"out {place} exists and is not empty; expected a new or empty folder (force=True, --force: "
-            f"replace the model in it)"
-        )
+        expected = "a new or empty folder (force=True, --force: replace the model in it)"
+        raise InputError(f"out {place} exists and is not empty; expected {expected}")
     if not (place / "config.json").is_file():
         raise InputError(f"out {place} holds other files than a model's; expected a new or empty folder")
     for entry in sorted(place.iterdir()):
         if entry.name not in (*DESCRIBING, Path(TEMPLATES).parent.name) and entry.suffix != ".safetensors":
-            raise InputError(
-                f"out {place} holds {entry.name!r}, which is no part of a Hugging Face model and would be "
-                f"lost; expected a folder with a model alone, or a new or empty one"
-            )
+            why = "which is no part of a Hugging Face model and would be lost"
+            expected = "a folder with a model alone, or a new or empty one"
+            raise InputError(f"out {place} holds {entry.name!r}, {why}; expected {expected}")
 
 
 def _importance(

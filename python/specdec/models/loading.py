@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import as_file, files
 from typing import Any
 
 from specdec import _core
-from specdec.checks import check_choice, check_flag, check_path
+from specdec.checks import check_choice, check_path
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, warn
 from specdec.models.adapter import merged
 from specdec.models.checkpoints import (
@@ -36,7 +36,7 @@ from specdec.models.origin import HubPlace, ModelOrigin, ReadFiles
 from specdec.models.packed_file import cached_model, is_packed, packed_model
 from specdec.models.thresholds import settle
 from specdec.models.tokenizer import Tokenizer, warn_of_ids_beyond
-from specdec.progress import reading_bar
+from specdec.progress import reading
 from specdec.threads import check_threads
 
 
@@ -198,26 +198,16 @@ def _made(
     if stored is not None and stored.message:
         warn(stored.message)
     formats, types = (stored.formats, stored.types) if stored else ({}, "")
-    progress = None if progress is None else check_flag("progress", progress)
-    bar = reading_bar(checkpoint.n_bytes, f"loading in {types or dtype}", progress)
+    how: dict[str, Any] = {name: origin.arguments[name] for name in ("cache_dtype", "prefill")}
+    how |= {"dtype": dtype, "n_threads": n_threads, "formats": formats or None}
     try:
-        core = _core.Model(
-            checkpoint.config,
-            _checked(checkpoint, stored, bar),
-            dtype=dtype,
-            cache_dtype=origin.arguments["cache_dtype"],
-            prefill=origin.arguments["prefill"],
-            n_threads=n_threads,
-            formats=formats or None,
-        )
+        with reading(checkpoint.n_bytes, f"loading in {types or dtype}", progress) as done:
+            core = _core.Model(checkpoint.config, _checked(checkpoint, stored, done), **how)
     except SpecdecError:
         raise
     except ValueError as error:
         # The core's own checks, such as that of finite weights, name the tensor but not the file.
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
-    finally:
-        if bar is not None:
-            bar.close()
     texts = ModelTexts(
         checkpoint.tokenizer,
         checkpoint.chat_template,
@@ -265,11 +255,11 @@ def _embedded(name: str, dtype: Dtype | None) -> Model:
 
 
 def _checked(
-    checkpoint: Checkpoint, stored: StoredTensors | None, bar: Any
+    checkpoint: Checkpoint, stored: StoredTensors | None, done: Callable[[int], object]
 ) -> Iterator[CanonicalTensor | UnreadTensor]:
     """The checkpoint's tensors, each compared with what the core says a model of this configuration needs.
 
-    A bar, if there is one, counts the bytes of those that are done with.
+    `done`: Is told the bytes of those that are done with.
     """
     shapes = _core.tensor_shapes(checkpoint.config)
     seen: set[str] = set()
@@ -286,8 +276,7 @@ def _checked(
         n_bytes = array.nbytes
         yield name, array, form  # type: ignore[misc]
         del array  # before the next is read
-        if bar is not None:
-            bar.update(n_bytes)
+        done(n_bytes)
     for name, shape in shapes.items():
         if name not in seen:
             raise CheckpointError(

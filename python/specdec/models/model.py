@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import secrets
 import threading
@@ -17,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.checks import check_integer, check_path
+from specdec.checks import CONVERSION_ERRORS, as_iterator, check_integer, check_path
 from specdec.containers import text_of
-from specdec.errors import InputError, number_of, shown
+from specdec.errors import ContextLengthError, InputError, kind_of, number_of, shown
 from specdec.models import quantization
 from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
@@ -29,7 +30,6 @@ from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
 from specdec.models.origin import FilesReference, ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, score
-from specdec.models.token_ids import checked_ids
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
 from specdec.threads import check_threads
 
@@ -368,7 +368,7 @@ class Model:
             if self.source_tokenizer is None:
                 raise InputError(f"a text was given, but {why_no_tokenizer(self.path)}")
             source = self.source_tokenizer.encode(source)
-        return checked_ids(source, "source has", 1, None, encoder, self.path)
+        return _checked_ids(source, "source has", 1, None, encoder, self.path)
 
     @property
     def default_sampling(self) -> dict[str, Any]:
@@ -425,10 +425,8 @@ class Model:
         if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
             for token in tokenizer.special_tokens():
                 if token in text:
-                    raise InputError(
-                        f"the chat template writes the special token {token!r}, but {tokenizer.source} "
-                        "reads none in a text; expected a tokenizer.json"
-                    )
+                    found = f"the chat template writes the special token {token!r}, but {tokenizer.source}"
+                    raise InputError(f"{found} reads none in a text; expected a tokenizer.json")
         return tokenizer.encode(text, add_bos=False)
 
     @functools.cached_property
@@ -440,11 +438,8 @@ class Model:
         end = template.end_of_message()
         ids = tokenizer.encode(end, add_bos=False)[:1] if end else []
         added: frozenset[int] = getattr(tokenizer, "added_ids", frozenset())
-        return tuple(
-            token
-            for token in ids
-            if token < self.config.n_vocab and (token in added or not tokenizer.decode([token]))
-        )
+        inside = (token for token in ids if token < self.config.n_vocab)
+        return tuple(token for token in inside if token in added or not tokenizer.decode([token]))
 
     def __repr__(self) -> str:
         c = self.config
@@ -488,7 +483,7 @@ class Model:
             A number that is not finite; the message names the layer and the position.
         """
         decoder, tokens = self._decoder(ids, source, n_threads)
-        logits = decoder.prefill(tokens, logits=True, finite=True)
+        logits: NDArray[np.float32] | None = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
         return logits
 
@@ -728,7 +723,7 @@ class Model:
                 ids = self.tokenizer.encode(ids)
             else:
                 ids = [*self.decoder_start, *self.tokenizer.encode(ids, add_bos=False)]
-        return checked_ids(ids, "there are", minimum, maximum, self.config, self.path)
+        return _checked_ids(ids, "there are", minimum, maximum, self.config, self.path)
 
 
 ModelLike: TypeAlias = Model | str | os.PathLike[str]
@@ -794,6 +789,54 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _checked_ids(
+    ids: Any, found: str, minimum: int, maximum: int | None, config: Mapping[str, Any], path: Path
+) -> NDArray[np.int32]:
+    """Return the ids of a decoder or an encoder with this configuration, of the model at a path.
+
+    `found` begins a message about their number. `maximum` None: the context, ``n_ctx``.
+    """
+    n_vocab = config["n_vocab"]
+    limit = config["n_ctx"] if maximum is None else maximum
+    tokens = ids if type(ids) is list and len(ids) > limit else _as_integers(ids)
+    if len(tokens) < minimum:
+        raise InputError(f"{found} {len(tokens)} token ids; expected at least {shown(minimum)}")
+    if len(tokens) > limit:
+        message = f"{found} {len(tokens)} token ids; expected at most {shown(limit)}"
+        if maximum is None:
+            raise ContextLengthError(f"{message}, the context of {path}")
+        raise InputError(message)
+    for position, token in enumerate(tokens):
+        if not 0 <= token < n_vocab:
+            expected = f"0 to {n_vocab - 1}, the ids of {path}"
+            raise InputError.of(f"token id at position {position}", token, expected)
+    return np.asarray(tokens, dtype=np.int32)
+
+
+def _as_integers(ids: Any) -> Sequence[int]:
+    """A flat list of integers; floats, booleans and nested lists are refused, not rounded or flattened."""
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            found = f"an array of shape {list(ids.shape)} and dtype {ids.dtype}"
+            raise InputError.of("token ids", ids, "one dimension of integers", found, "are")
+        listed: list[int] = np.asarray(ids).tolist()
+        return listed
+    iterator = None if isinstance(ids, bytes | bytearray | Mapping) else as_iterator(ids)
+    if iterator is None:
+        expected = "a sequence of integers, or a text"
+        raise InputError.of("token ids", ids, expected, type(ids).__name__, "are")
+    tokens = []
+    for position, value in enumerate(list(iterator)):
+        try:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
+            tokens.append(operator.index(value))
+        except CONVERSION_ERRORS as error:
+            found = f"{shown(value)}, {kind_of(value)}"
+            raise InputError.of(f"token id at position {position}", value, "an integer", found) from error
+    return tokens
 
 
 def _short(count: int, billion: str = "B") -> str:

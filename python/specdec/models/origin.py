@@ -39,12 +39,7 @@ class HubPlace:
     cache_dir: str | None
 
     @classmethod
-    def of(
-        cls,
-        path: str | os.PathLike[str],
-        revision: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-    ) -> HubPlace | None:
+    def of(cls, path: Any, revision: str | None = None, cache_dir: Any = None) -> HubPlace | None:
         """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
@@ -112,22 +107,14 @@ class FilesReference:
 
 
 def _compare(file: Path, record: FileRecord) -> None:
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        if record.size is None:
-            return
-        raise CheckpointNotFoundError(f"{file}: no such file; expected one that a pickle names") from None
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    if record.size is None:
+    now, then = _stamped(file.parent, file.name), "as when what was pickled was read from it"
+    if now.size is None and record.size is not None:
+        raise CheckpointNotFoundError(f"{file}: no such file; expected one that a pickle names")
+    if record.size is None and now.size is not None:
         raise CheckpointError(f"{file}: was not there when what was pickled was read; expected no such file")
-    then = "as when what was pickled was read from it"
-    if status.st_size != record.size:
-        raise CheckpointError(f"{file}: has {status.st_size} bytes; expected {record.size}, {then}")
-    if status.st_mtime_ns == record.changed_ns:
-        return
-    if (digest := _digest(file)) != record.digest:
+    if now.size != record.size:
+        raise CheckpointError(f"{file}: has {now.size} bytes; expected {record.size}, {then}")
+    if now.changed_ns != record.changed_ns and (digest := _digest(file)) != record.digest:
         raise CheckpointError(f"{file}: has the digest {digest}; expected {record.digest}, {then}")
 
 
@@ -152,7 +139,8 @@ class ReadFiles:
     def __init__(self, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> None:
         place = Path(os.path.abspath(place))
         self._folder, self._entry = (place, "") if place.is_dir() else (place.parent, place.name)
-        self._hub = hub if hub is None else replace(hub, revision=_commit_of(self._folder) or hub.revision)
+        commit = self._folder.name if _COMMIT.fullmatch(self._folder.name) else None  # in the hub's cache
+        self.hub = hub if hub is None else replace(hub, revision=commit or hub.revision)
         self._records = tuple(
             _stamped(self._folder, os.path.relpath(os.path.abspath(file), self._folder))
             for file in dict.fromkeys(read)
@@ -169,15 +157,10 @@ class ReadFiles:
         """Those of a model or a tokenizer: the weights, and what lies beside them."""
         return cls(place, [*weights, *describing_files(place)], hub=hub)
 
-    @property
-    def hub(self) -> HubPlace | None:
-        """Where they come from, if from the hub."""
-        return self._hub
-
     def from_hub(self, hub: HubPlace | None) -> ReadFiles:
         """The same files, known to come from the hub."""
         found = copy(self)
-        found._hub = hub
+        found.hub = hub
         return found
 
     def reference(self) -> FilesReference:
@@ -194,14 +177,11 @@ class ReadFiles:
             if record.size is not None:
                 if record.name not in self._digests:
                     self._digests[record.name] = _digest(file)
-                fresh = now - record.changed_ns < _FRESH_NS
-                record = replace(
-                    record, changed_ns=0 if fresh else record.changed_ns, digest=self._digests[record.name]
-                )
+                at = 0 if now - record.changed_ns < _FRESH_NS else record.changed_ns
+                record = replace(record, changed_ns=at, digest=self._digests[record.name])
             records.append(record)
-        return FilesReference(
-            str(self._folder), self._entry, _package_name(self._folder), self._hub, tuple(records)
-        )
+        package = _package_name(self._folder)
+        return FilesReference(str(self._folder), self._entry, package, self.hub, tuple(records))
 
 
 def _stamped(folder: Path, name: str) -> FileRecord:
@@ -214,11 +194,6 @@ def _stamped(folder: Path, name: str) -> FileRecord:
 
 def _state(record: FileRecord) -> str:
     return "not there" if record.size is None else f"{record.size} bytes, written at {record.changed_ns} ns"
-
-
-def _commit_of(folder: Path) -> str | None:
-    """The commit of a folder in the hub's cache, where its name is one."""
-    return folder.name if _COMMIT.fullmatch(folder.name) else None
 
 
 def _package_name(folder: Path) -> str:
@@ -255,10 +230,9 @@ class ModelOrigin:
         try:
             pickle.dumps(tokenizer)
         except Exception as error:  # whatever the object's own code raises
-            raise InputError(
-                f"tokenizer is {kind_of(tokenizer)}, which cannot be pickled: {error}; expected one that "
-                "can, or the path of one when the model is loaded"
-            ) from error
+            found = f"{kind_of(tokenizer)}, which cannot be pickled: {error}"
+            expected = "one that can, or the path of one when the model is loaded"
+            raise InputError.of("tokenizer", tokenizer, expected, found) from error
         names = ("tokenizer_files", "adapter_files", "files")
         files = {name: getattr(self, name) for name in names}
         return replace(self, **{name: of and of.reference() for name, of in files.items()})

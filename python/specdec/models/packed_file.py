@@ -171,24 +171,18 @@ def write_packed(
     core = model.core
     files = _files(source) if with_tokenizer else {}
     sizes = core.block_sizes()
+    of_core = ("layout", "config", "dtype", "cache_dtype", "prefill")
     header: dict[str, Any] = {
         **_built(),
-        "layout": core.layout,
-        "config": core.config,
-        "architecture": model.architecture,
-        "dtype": core.dtype,
+        **{name: getattr(core, name) for name in of_core},
+        **{name: getattr(model, name) for name in ("architecture", "types", "bos_id")},
+        **{name: list(getattr(model, name)) for name in ("decoder_start", "eos_ids")},
         "formats": dict(model.formats),
-        "types": model.types,
-        "cache_dtype": core.cache_dtype,
-        "prefill": core.prefill,
         "source": {"path": str(source.resolve()), "records": records_of(source)},
         "adapter": None if adapter is None else {"path": str(adapter), "records": _adapter_records(adapter)},
         "blocks": [],
         "files": [],
         "default_sampling": _sampling_as_json(model.default_sampling),
-        "decoder_start": list(model.decoder_start),
-        "bos_id": model.bos_id,
-        "eos_ids": list(model.eos_ids),
     }
     for i, size in enumerate(sizes):
         sums = [_core.checksum(piece, n_threads=n_threads) for piece in _pieces(core, i, size)]
@@ -306,7 +300,7 @@ class PackedFile:
     def _read_header(self, text: bytes) -> dict[str, Any]:
         """The header, every field of which has its type; what the configuration says is for the core."""
         try:
-            header = json.loads(text)
+            header: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self.error(f"has a header that is not valid JSON: {error}") from error
         fields = Fields(header, self.path, "header.")
@@ -320,6 +314,10 @@ class PackedFile:
             fields.integer(name, minimum=0, maximum=None)
         for name in ("n_vocab", "n_ctx"):
             fields.inner("config").integer(name)
+        try:
+            self.config = ModelConfig.from_canonical(header["config"])
+        except (TypeError, ValueError, AttributeError) as error:
+            raise fields.error("config", "a configuration of this version") from error
         fields.inner("formats")
         biases = fields.inner("default_sampling")
         if biases.has(_BIASES) and any(
@@ -473,7 +471,7 @@ def packed_model(
     again["cache_dtype"] = core.cache_dtype
     return Model(
         core,
-        ModelConfig.from_canonical(config),
+        file.config,
         texts,
         path,
         header["architecture"],

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_flag
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints import Checkpoint, open_checkpoint
 from specdec.models.number_formats import CacheDtype, widened
-from specdec.progress import reading_bar
+from specdec.progress import reading
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 
@@ -119,11 +118,10 @@ class QuantizationReport(OneTable):
         return f"<specdec.QuantizationReport {str(self.path)!r}: {'; '.join(self._summary())}>"
 
     def _summary(self) -> list[str]:
+        error = self.relative_error
         lines = [
             f"{self.dtype}: {self.bits_per_weight:.3g} bits per weight, {self.n_bytes / 1e6:.1f} MB",
-            f"relative error of the weights {self.relative_error:.2e}"
-            if self.relative_error
-            else "weights exact",
+            f"relative error of the weights {error:.2e}" if error else "weights exact",
         ]
         if self.cross_entropy is not None and self.cross_entropy_f32 is not None:
             lines.append(
@@ -150,7 +148,6 @@ def report(
 ) -> QuantizationReport:
     """Measure what `Model.quantization_report` says of a model."""
     threads = check_threads(n_threads)
-    progress = None if progress is None else check_flag("progress", progress)
     if model.base is not None:
         raise InputError(f"{model!r} has an adapter beside its weights; expected its base, Model.base")
     if ids is None and model.tokenizer is not None and model.config.encoder is None:
@@ -167,10 +164,8 @@ def report(
     if tokens is not None:
         ours = f32 = _log_probs(model, tokens, read, threads)
         if (model.dtype, model.cache_dtype) != ("f32", "f32"):
-            options = {"tokenizer": False, "n_ctx": model.config.n_ctx}
-            exact = model.origin.load(
-                model.path, "f32", cache_dtype="f32", n_threads=threads, progress=progress, **options
-            )
+            options = {"tokenizer": False, "n_ctx": model.config.n_ctx, "progress": progress}
+            exact = model.origin.load(model.path, "f32", cache_dtype="f32", n_threads=threads, **options)
             f32 = _log_probs(exact, tokens, read, threads)
     return QuantizationReport(
         path=model.path,
@@ -200,29 +195,17 @@ def compare(
     `dtype`: Number format of the packed matrices. `matrix`: The packed matrix of a canonical name, as
     float32, [n_out, n_in]. `progress`: Whether to show a bar; None: if it takes long.
     """
-    bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     formats = checkpoint.stored.formats if dtype == "file" and checkpoint.stored else {}
-    try:
+    with reading(checkpoint.n_bytes, "comparing", progress) as done:
         for name, array, form in checkpoint.tensors():
             if array.ndim == 2 and not _is_table(name, checkpoint.config["tied"]):
                 lost, held, largest = _difference(array, form, matrix(name))
-                matrices.append(
-                    MatrixError(
-                        name,
-                        array.shape,
-                        _root(lost, held),
-                        largest,
-                        _bits(name, formats.get(name, dtype), array.shape[1]),
-                    )
-                )
+                bits = _bits(name, formats.get(name, dtype), array.shape[1])
+                matrices.append(MatrixError(name, array.shape, _root(lost, held), largest, bits))
                 all_lost, all_held = all_lost + lost, all_held + held
-            if bar is not None:
-                bar.update(array.nbytes)
-    finally:
-        if bar is not None:
-            bar.close()
+            done(array.nbytes)
     return matrices, _root(all_lost, all_held)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeGuard
@@ -143,9 +144,8 @@ def score(
     if are_requests(ids):
         if source is not None and sources is not None:
             raise InputError("source and sources are both given; expected one of them")
-        return score_requests(
-            model, ids, source if sources is None else sources, n_threads=n_threads, **options
-        )
+        every = source if sources is None else sources
+        return score_requests(model, ids, every, n_threads=n_threads, **options)
     tokens = model.check_ids(ids, minimum=2)
     defaults = {"top_logprobs": 0, "rolling": False, "batch_size": None, "progress": False}
     for name, given in [("sources", sources), *options.items()]:
@@ -174,39 +174,35 @@ def score_requests(
     texts: list[_Text] = []
     ends = []  # behind the pieces of each request
     for index, request in enumerate(given):
-        try:
+        with _named(f"requests[{index}]"):
             texts += _pieces(model, request) if rolls else [_text(model, request)]
-        except InputError as error:
-            raise InputError(f"requests[{index}]: {error}") from None
         ends.append(len(texts))
-    read = _sources(model, sources, len(given))
+    read = _sources(model, sources, len(given))  # a model that reads sources has no windows
     with counted(len(texts), "window" if rolls else "request", progress) as done:
-        found, _ = _scored(
-            model,
-            texts,
-            read,  # a model that reads sources has no windows, so a request is one text
-            n_top=n_top,
-            n_texts=n_texts,
-            n_threads=threads,
-            done=done,
-        )
+        found, _ = _scored(model, texts, read, n_top=n_top, n_texts=n_texts, n_threads=threads, done=done)
     return [_joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Let errors of input say what they are about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
 
 
 def _text(model: Any, request: Any) -> _Text:
     n_ctx = model.config.n_ctx
+    text = None
     if isinstance(request, tuple) and len(request) == 2:
         sides = [text_of(side) for side in request]
         text = _checked_pair(model, _pair(model, *sides)) if all(map(_is_text, sides)) else None
-    else:
-        text = None
     if text is None:
         text = _Text(model.check_ids(request, minimum=2, maximum=_NO_LIMIT), 1)
-    if len(text.tokens) > n_ctx + 1:
-        raise InputError(
-            f"there are {len(text.tokens)} token ids; expected at most {n_ctx + 1}: the context of "
-            f"{model.path}, and one that is scored and not read"
-        )
+    if (n := len(text.tokens)) > n_ctx + 1:
+        expected = f"{n_ctx + 1}: the context of {model.path}, and one that is scored and not read"
+        raise InputError(f"there are {n} token ids; expected at most {expected}")
     return text
 
 
@@ -216,11 +212,9 @@ def _pair(model: Any, context: Any, continuation: Any) -> _Text:
     Where both are texts, the tokens are those of the joined text, and a token with characters of both belongs
     to the continuation.
     """
-    try:
+    with _named("context"):
         before = model.check_ids(context, minimum=0, maximum=_NO_LIMIT)
-    except InputError as error:
-        raise InputError(f"context: {error}") from None
-    try:
+    with _named("continuation"):
         if isinstance(continuation, str):
             if model.tokenizer is None:
                 raise InputError(f"a text was given, but {why_no_tokenizer(model.path)}")
@@ -229,8 +223,6 @@ def _pair(model: Any, context: Any, continuation: Any) -> _Text:
                 return _Text(tokens, _n_common(before, tokens))
             continuation = model.tokenizer.encode(continuation, add_bos=False)
         after = model.check_ids(continuation, minimum=0, maximum=_NO_LIMIT)
-    except InputError as error:
-        raise InputError(f"continuation: {error}") from None
     return _Text(np.concatenate([before, after]), len(before))
 
 
@@ -275,25 +267,19 @@ def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32
     """What the encoder reads beside each request; None for a model without one."""
     if sources is None:
         if model.config.encoder is not None:
-            raise InputError(
-                f"sources is None, but {model.path} has an encoder; expected a text, token ids, or one of "
-                "these for each request"
-            )
+            expected = "a text, token ids, or one of these for each request"
+            raise InputError(f"sources is None, but {model.path} has an encoder; expected {expected}")
         return None
     given, several = prompts_of("sources", sources)
     if several and len(given) != n_requests:
-        raise InputError(
-            f"sources is a list of {len(given)} for {number_of(n_requests, 'request')}; expected one, or one "
-            "for each request"
-        )
+        found = f"a list of {len(given)} for {number_of(n_requests, 'request')}"
+        raise InputError.of("sources", sources, "one, or one for each request", found)
     read: list[NDArray[np.int32]] = []
     known: dict[str, NDArray[np.int32]] = {}
     for index, source in enumerate(given):
-        try:
+        with _named(f"sources[{index}]" if several else "sources"):
             ids = known.get(source) if isinstance(source, str) else None
             read.append(model.source_ids(source) if ids is None else ids)
-        except InputError as error:
-            raise InputError(f"sources[{index}]: {error}" if several else f"sources: {error}") from None
         if isinstance(source, str):
             known[source] = read[-1]
     return read if several else read * n_requests
@@ -305,11 +291,9 @@ def _scored(
     sources: Sequence[NDArray[np.int32]] | None,
     *,
     n_top: int,
-    n_threads: int,
-    n_texts: int = 0,
-    done: Any = None,
-    keep: bool = False,
+    **options: Any,
 ) -> tuple[list[Score], _core.CachedText | None]:
+    """The score of each text, and, with `keep`, what is kept of the last; `options` are the core's."""
     if not texts:
         return [], None
     log_probs, greedy, tokens, of_top, kept = _core.score_texts(
@@ -318,10 +302,7 @@ def _scored(
         np.array([text.n_given for text in texts], np.int32),
         sources=None if sources is None else _listed(sources),
         n_top=n_top,
-        n_texts=n_texts,
-        n_threads=n_threads,
-        done=done,
-        keep=keep,
+        **options,
     )
     scores = []
     end = 0
@@ -339,12 +320,7 @@ def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopL
 
 
 def score_ids(
-    model: Any,
-    texts: Sequence[tuple[Sequence[int], int]],
-    sources: Sequence[NDArray[np.int32]] | None,
-    *,
-    n_top: int,
-    n_threads: int,
+    model: Any, texts: Sequence[tuple[Sequence[int], int]], sources: Any, *, n_top: int, n_threads: int
 ) -> list[Score]:
     """The scores of token ids that the model takes, each with the number of those that are given."""
     given = [_Text(np.asarray(ids, np.int32), n_given) for ids, n_given in texts]

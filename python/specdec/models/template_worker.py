@@ -128,6 +128,18 @@ def _jinja() -> Any:
     return jinja2
 
 
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """A value as JSON; Jinja's own filter escapes what HTML has a meaning for."""
+    how: Any = {"ensure_ascii": ensure_ascii, "indent": indent}
+    return json.dumps(value, separators=separators, sort_keys=sort_keys, **how)
+
+
 @functools.cache
 def _environment() -> Any:
     """Jinja's sandbox with what ``transformers`` gives templates."""
@@ -167,25 +179,13 @@ def _environment() -> Any:
     def raise_exception(message: Any) -> None:
         raise jinja2.TemplateError(str(message))
 
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: Any = None,
-        separators: Any = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # Jinja's own escapes what HTML has a meaning for.
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
-
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, "jinja2.ext.loopcontrols"],
         optimized=False,  # a constant such as [1] * 10**8 is not written out in the compiled template
     )
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     environment.globals["dict"] = lambda *args, **values: dict(*args, **values)

@@ -63,11 +63,11 @@ def settle() -> None:
     """
     global _settled
     with _settling:
-        if _settled:
-            return
         folder = os.environ.get(_VARIABLE, "")
-        if folder != _OFF and _core.kernels() != "ref":  # whose speed nobody needs
-            key = _key()
+        if not _settled and folder != _OFF and _core.kernels() != "ref":  # whose speed nobody needs
+            digest = _core.kernels_digest()
+            key = {"processor": _core.processor(), "kernels": _core.kernels(), "digest": digest}
+            key["version"] = _core.__version__
             path = _path(folder, key)
             if path is None or not _read(path, key):
                 _core.set_thresholds(measured())
@@ -90,25 +90,14 @@ os.register_at_fork(after_in_child=_after_fork)
 # ------------------------------------------------------------------------------------------ the file
 
 
-def _key() -> dict[str, str]:
-    return {
-        "processor": _core.processor(),
-        "kernels": _core.kernels(),
-        "version": _core.__version__,
-        "digest": _core.kernels_digest(),
-    }
-
-
 def _path(folder: str, key: Mapping[str, str]) -> Path | None:
-    if folder:
-        place = Path(folder)
-    elif os.path.isabs(cache := os.environ.get("XDG_CACHE_HOME", "")):
-        place = Path(cache, "specdec", "thresholds")
-    else:
+    place, cache = Path(folder), os.environ.get("XDG_CACHE_HOME", "")
+    if not folder:
         try:
-            place = Path.home() / ".cache" / "specdec" / "thresholds"
+            home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
         except RuntimeError:
             return None
+        place = home / "specdec" / "thresholds"
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return place / f"{digest[:32]}.json"
 
@@ -120,13 +109,10 @@ def _read(path: Path, key: Mapping[str, str]) -> bool:
             return False
         with path.open("rb") as file:
             content = json.loads(file.read(_MAX_FILE))
-        if not isinstance(content, dict) or content.get("key") != key:
+        if content["key"] != key:
             return False
-        thresholds = content.get("thresholds")
-        if not isinstance(thresholds, dict):
-            return False
-        _core.set_thresholds(thresholds)  # which refuses what is damaged
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        _core.set_thresholds(content["thresholds"])  # which refuses what is damaged
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         pass_signals_on(error)
         return False
     return True
@@ -264,19 +250,16 @@ class _PanelTimer:
         room = np.full(_FAR_BYTES + 64, 0x3C, np.uint8)
         begin = -room.ctypes.data % 64
         self._panels = room[begin : begin + _FAR_BYTES].view(np.float32)
-        self._near = self._far = 0  # samples so far
+        self._samples = [0, 0]  # so far: of far panels, of near ones
         self._was_near = False
 
     def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
         if near and not self._was_near:
             self._seconds(0, _NEAR_BYTES, dtype, 1, near)  # which brings them into the cache
         self._was_near = near
-        if near:
-            begin = self._near * _SAMPLE_BYTES % _NEAR_BYTES
-            self._near += 1
-        else:
-            begin = _NEAR_BYTES + self._far * _SAMPLE_BYTES % (_FAR_BYTES - _NEAR_BYTES)
-            self._far += 1
+        place = self._samples[near] * _SAMPLE_BYTES
+        self._samples[near] += 1
+        begin = place % _NEAR_BYTES if near else _NEAR_BYTES + place % (_FAR_BYTES - _NEAR_BYTES)
         return self._seconds(begin, _SAMPLE_BYTES, dtype, n_rows, near)
 
     def _seconds(self, begin: int, n_bytes: int, dtype: str, n_rows: int, near: bool) -> float:

@@ -43,19 +43,7 @@ from specdec.plot.rates import acceptance_by_position, acceptance_rates, autocor
 from specdec.plot.timeline import timeline
 
 __all__ = [
-    "acceptance_by_position",
-    "acceptance_rates",
-    "autocorrelation",
-    "beta_histogram",
-    "comparison",
-    "comparison_by_position",
-    "comparison_by_prompt",
-    "comparison_by_temperature",
-    "comparison_of_costs",
-    "expected_tokens",
-    "heat_map",
-    "heat_map_html",
-    "optimal_gamma",
-    "speed_and_operations",
-    "timeline",
-]
+    "acceptance_by_position", "acceptance_rates", "autocorrelation", "beta_histogram", "comparison",
+    "comparison_by_position", "comparison_by_prompt", "comparison_by_temperature", "comparison_of_costs",
+    "expected_tokens", "heat_map", "heat_map_html", "optimal_gamma", "speed_and_operations", "timeline",
+]  # fmt: skip

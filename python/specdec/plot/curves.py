@@ -86,31 +86,29 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
             _ALPHAS, theory.optimal_gamma(_ALPHAS, cost, max_gamma=_MOST), where="mid", color=GREY,
             linewidth=4.0, alpha=0.6, zorder=1, label=f"c = {cost:.3f}, measured",
         )  # fmt: skip
-    top = 16.0
-    is_ring_named = is_star_named = False  # in the legend, which has each once
-    for pair in pairs:
-        best = max(pair.points, key=lambda point: _predicted(pair, point)).gamma
+    best = [max(pair.points, key=lambda point: _predicted(pair, point)).gamma for pair in pairs]
+    ran = [(pair, [one for one in pair.points if not math.isnan(one.speedup)]) for pair in pairs]
+    fastest = [(pair, max(points, key=lambda one: one.speedup).gamma) for pair, points in ran if points]
+    if pairs:
         ax.plot(
-            [pair.alpha], [best], "o", markersize=15.0, markerfacecolor="none", markeredgewidth=1.6,
-            color=BLACK, linestyle="", zorder=4,
-            label=None if is_ring_named else f"predicted with measured times, of γ = {_listed(pair.points)}",
+            [pair.alpha for pair in pairs], best, "o", markersize=15.0, markerfacecolor="none",
+            markeredgewidth=1.6, color=BLACK, linestyle="", zorder=4,
+            label=f"predicted with measured times, of γ = {_listed(pairs)}",
         )  # fmt: skip
-        is_ring_named = True
-        top, highest = max(top, 1.2 * best), best
-        ran = [point for point in pair.points if not math.isnan(point.speedup)]
-        if ran:
-            fastest = max(ran, key=lambda point: point.speedup).gamma
-            mark(
-                ax, [pair.alpha], [fastest], Look(BLACK, "-", "*"), size=13.0,
-                x_bounds=[[pair.alpha_low], [pair.alpha_high]],
-                label=None if is_star_named else f"fastest when run, of γ = {_listed(ran)}",
-            )  # fmt: skip
-            is_star_named = True
-            top, highest = max(top, 1.2 * fastest), max(best, fastest)
+    if fastest:
+        bounds = [[pair.alpha_low for pair, _ in fastest], [pair.alpha_high for pair, _ in fastest]]
+        mark(
+            ax, [pair.alpha for pair, _ in fastest], [gamma for _, gamma in fastest], Look(BLACK, "-", "*"),
+            size=13.0, x_bounds=bounds, label=f"fastest when run, of γ = {_listed(pairs, ran=True)}",
+        )  # fmt: skip
+    highest = {pair.name: gamma for pair, gamma in fastest}
+    for pair, gamma in zip(pairs, best, strict=True):
+        place = pair.alpha, max(gamma, highest.get(pair.name, 0))
         ax.annotate(
-            pair.name, (pair.alpha, highest), (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
+            pair.name, place, (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
             bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )  # fmt: skip
+    top = max([16.0, *(1.2 * gamma for gamma in (*best, *highest.values()))])
     label_axes(
         ax, "The best γ: curves by Theorem 3.8, where verification costs a plain step", _ALPHA_LABEL,
         "optimal γ", xlim=(0.0, 1.0), ylim=(-0.4, top), whole="y",
@@ -222,5 +220,7 @@ def _two_axes(axs: Sequence[Axes] | None) -> tuple[Axes, Axes]:
     return axes(axs[0], (0, 0)), axes(axs[1], (0, 0))
 
 
-def _listed(points: Sequence[Point]) -> str:
+def _listed(pairs: Sequence[Pair], *, ran: bool = False) -> str:
+    """The gammas of pairs; with `ran` those whose speed was measured."""
+    points = [point for pair in pairs for point in pair.points if not (ran and math.isnan(point.speedup))]
     return ", ".join(str(gamma) for gamma in sorted({point.gamma for point in points}))

@@ -111,28 +111,21 @@ class Explorer:
         for name in changes:
             if name not in names:
                 raise InputError(f"{shown(name)} is no setting; expected {', '.join(names)}")
-        settings = replace(self.settings, **changes)
-        if not isinstance(settings.draft, str) or settings.draft not in self.drafts:
-            known = ", ".join(map(repr, self.drafts))
-            raise InputError.of("draft", settings.draft, f"one of {known}")
-        gamma = check_integer("gamma", settings.gamma, 0, self._max_gamma)
-        checked = DecodingOptions(
-            temperature=settings.temperature, verify=settings.verify, lenience=settings.lenience
+        asked = replace(self.settings, **changes)
+        if not isinstance(asked.draft, str) or asked.draft not in self.drafts:
+            raise InputError.of("draft", asked.draft, f"one of {', '.join(map(repr, self.drafts))}")
+        gamma = check_integer("gamma", asked.gamma, 0, self._max_gamma)
+        options = DecodingOptions(
+            gamma=gamma, temperature=asked.temperature, verify=asked.verify, lenience=asked.lenience
         )
-        settings = replace(
-            settings, gamma=gamma, temperature=checked.sampling.temperature, lenience=checked.lenience
-        )
-        result = self._runs.get(settings)
-        if result is None:
-            result = generate(
-                self._target, self.drafts[settings.draft], self._prompt, gamma=settings.gamma,
-                temperature=settings.temperature, verify=settings.verify, lenience=settings.lenience,
-                **self._options,
-            )  # fmt: skip
+        how = {name: getattr(options, name) for name in names if name != "draft"}
+        settings = replace(asked, **how)
+        if settings not in self._runs:
+            result = generate(self._target, self.drafts[asked.draft], self._prompt, **how, **self._options)
             while len(self._runs) >= _KEPT:
                 del self._runs[next(iter(self._runs))]
             self._runs[settings] = result
-        self.settings, self.result = settings, result
+        self.settings, self.result = settings, self._runs[settings]
         return self
 
     @property
@@ -155,9 +148,17 @@ class Explorer:
                 found.append(f"speed-up {marked(f'{predicted:.2f}', trace.invalid_prediction)}, predicted")
         return ", ".join(found)
 
+    @styled
     def figure(self) -> Figure:
         """The picture of the run that is shown: its rounds, and how gamma changes the tokens per run."""
-        return _draw(self)
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=_SIZE, layout="constrained", dpi=pyplot().rcParams["figure.dpi"])
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        _rounds(left, self.trace)
+        _by_gamma(right, self)
+        figure.suptitle(self.summary(), fontsize=10.0, x=0.01, ha="left")
+        return figure
 
     def png(self) -> bytes:
         """The same as a PNG file."""
@@ -179,10 +180,7 @@ class Explorer:
         return found
 
     def __repr__(self) -> str:
-        said = ", ".join(
-            f"{field.name}={getattr(self.settings, field.name)!r}" for field in fields(self.settings)
-        )
-        return f"<specdec.Explorer: {said}>"
+        return f"<specdec.Explorer: {repr(self.settings).partition('(')[2][:-1]}>"
 
 
 def explore(
@@ -204,14 +202,10 @@ def explore(
 
     Parameters
     ----------
-    target : Model, path or hub name
-    draft : Model, path, hub name, Draft or object, or a mapping of names to these
-        What drafts, as of `specdec.generate`; of several one is chosen by its name.
-    prompt : str or sequence of int
+    target, draft, prompt, max_new_tokens, seed, n_threads
+        As of `specdec.generate`; of a mapping of names to drafts one is chosen by its name.
     max_gamma : int, default 12
         Where the slider of gamma ends, 1 to 1024.
-    max_new_tokens, seed, n_threads
-        Of each run, as of `specdec.generate`.
     **settings
         What is shown first: fields of `ExplorerSettings`, by default the first draft with its own gamma at
         temperature 0, verified exactly.
@@ -263,18 +257,6 @@ def _in_kernel() -> bool:
 # -------------------------------------------------------------------------------------------- the figure
 
 
-@styled
-def _draw(explorer: Explorer) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained", dpi=pyplot().rcParams["figure.dpi"])
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    _rounds(left, explorer.trace)
-    _by_gamma(right, explorer)
-    figure.suptitle(explorer.summary(), fontsize=10.0, x=0.01, ha="left")
-    return figure
-
-
 def _rounds(ax: Axes, trace: Trace) -> None:
     """A bar a round: accepted drafts, the target's own token, and below the line what was rejected."""
     numbers = np.arange(1, trace.n_calls + 1)
@@ -319,9 +301,9 @@ def _widgets() -> Any:
     try:
         import ipywidgets
     except ImportError:
+        packages = "ipywidgets matplotlib"
         raise MissingPackageError(
-            "specdec.explore needs ipywidgets in a notebook, which is not installed: "
-            "pip install ipywidgets matplotlib"
+            f"specdec.explore needs ipywidgets in a notebook, which is not installed: pip install {packages}"
         ) from None
     return ipywidgets
 
@@ -330,21 +312,20 @@ def _controls(explorer: Explorer) -> Any:
     """Sliders and menus, the figure, and the text of the run round by round."""
     w = _widgets()
     settings = explorer.settings
+
+    def slider(name: str, kind: Any, low: float, high: float, label: str = "", **step: float) -> Any:
+        return kind(
+            value=getattr(settings, name), min=low, max=high, description=label or name,
+            continuous_update=False, **step,
+        )  # fmt: skip
+
     controls = {
         "draft": w.Dropdown(options=list(explorer.drafts), value=settings.draft, description="draft"),
-        "gamma": w.IntSlider(
-            value=settings.gamma, min=0, max=explorer._max_gamma, description="γ", continuous_update=False
-        ),
-        "temperature": w.FloatSlider(
-            value=settings.temperature, min=0.0, max=2.0, step=0.1, description="temperature",
-            continuous_update=False,
-        ),
+        "gamma": slider("gamma", w.IntSlider, 0, explorer._max_gamma, "γ"),
+        "temperature": slider("temperature", w.FloatSlider, 0.0, 2.0, step=0.1),
         "verify": w.Dropdown(options=list(DECODING_RULES), value=settings.verify, description="rule"),
-        "lenience": w.FloatSlider(
-            value=settings.lenience, min=0.05, max=1.0, step=0.05, description="lenience",
-            continuous_update=False,
-        ),
-    }  # fmt: skip
+        "lenience": slider("lenience", w.FloatSlider, 0.05, 1.0, step=0.05),
+    }
     picture = w.Image(value=explorer.png(), format="png")
     text, complaint = w.HTML(value=explorer.result._repr_html_()), w.HTML()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specdec.analysis.measure import Measurement
-from specdec.checks import check_integer
+from specdec.checks import as_integer, check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, kind_of, shown
@@ -183,10 +183,8 @@ def _measured_cells(measurement: Measurement, prompt: int, temperature: float | 
     if temperature not in temperatures:
         raise InputError(f"temperature is {shown(temperature)}; the Measurement has {temperatures}")
     n_prompts = len(measurement.prompts)
-    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt < n_prompts:
-        raise InputError(
-            f"prompt is {shown(prompt)}; expected 0 to {n_prompts - 1}, a text of the Measurement"
-        )
+    if as_integer(prompt) not in range(n_prompts):
+        raise InputError.of("prompt", prompt, f"0 to {n_prompts - 1}, a text of the Measurement")
     tokens = measurement.tokens[temperature][prompt]
     betas = np.minimum(1.0, measurement.betas[temperature][prompt]).tolist()
     if measurement.text is None:

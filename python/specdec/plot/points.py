@@ -25,8 +25,11 @@ CONFIDENCE = 0.95  # of every interval that is drawn
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0)
 
 
-def trace_of(run: Run) -> Trace:
-    """The rounds of a run, or of all runs of a list, as one trace."""
+def trace_of(run: Run, *, drafted: bool = False, timed: bool = False) -> Trace:
+    """The rounds of a run, or of all runs of a list, as one trace.
+
+    `drafted`: It must have drafted. `timed`: Its times must be its own, not those of a batch.
+    """
     if isinstance(run, Result):
         run = run.trace
     if isinstance(run, Trace):
@@ -34,26 +37,14 @@ def trace_of(run: Run) -> Trace:
     elif isinstance(run, Sequence) and not isinstance(run, str) and run:
         trace = Trace.joined(trace_of(part) for part in run)
     else:
-        raise InputError(
-            f"a run is {_name(run)}; expected a Result, a Trace, or a list of these that count as one"
-        )
+        found = repr(run) if isinstance(run, str | list | tuple) and not run else kind_of(run)
+        expected = "a Result, a Trace, or a list of these that count as one"
+        raise InputError.of("a run", run, expected, found=found)
     if not trace.rounds:
         raise InputError("a run has no round: there is nothing to draw")
-    return trace
-
-
-def drafted_trace(run: Run) -> Trace:
-    """The same of a run that must have drafted."""
-    trace = trace_of(run)
-    if not trace.n_drafted:
+    if drafted and not trace.n_drafted:
         raise InputError("a run drafted nothing (plain decoding): it has no acceptance rate to draw")
-    return trace
-
-
-def timed_trace(run: Run) -> Trace:
-    """The same of a run whose times are its own, not those of a batch."""
-    trace = trace_of(run)
-    if trace.n_sequences > 1:
+    if timed and trace.n_sequences > 1:
         raise InputError(
             f"a run was one of a batch of {trace.n_sequences}, and its times are those of the batch; "
             "generate the prompts one by one for a picture of times"
@@ -93,13 +84,6 @@ def betas_of(trace: Trace) -> NDArray[np.float64]:
     return np.minimum(betas, 1.0)  # equal distributions may overlap by a rounding more than 1
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Half the normal confidence interval of the mean of `values`; NaN of fewer than two."""
-    if len(values) < 2:
-        return math.nan
-    return _Z * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-
-
 def labels_of(labels: Sequence[str] | None, defaults: Sequence[str]) -> list[str]:
     """The caller's labels, one for each run, or the defaults."""
     if labels is None:
@@ -107,10 +91,6 @@ def labels_of(labels: Sequence[str] | None, defaults: Sequence[str]) -> list[str
     if isinstance(labels, str) or len(labels) != len(defaults):
         raise InputError.of("labels", labels, f"one for each of the {len(defaults)} runs")
     return list(labels)
-
-
-def _name(value: object) -> str:
-    return repr(value) if isinstance(value, str | list | tuple) and not value else kind_of(value)
 
 
 class Point(NamedTuple):
@@ -149,7 +129,7 @@ def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
         if isinstance(run, Measurement):
             points += [_measured_point(run, row) for row in _exact_rows(run)]
         else:
-            points.append(_run_point(trace_of(run)))
+            points.append(_run_point(trace_of(run, drafted=True)))
     return points
 
 
@@ -158,36 +138,27 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
 
     Runs are compared with the plain ones among them.
     """
-    measurements = [run for run in runs if isinstance(run, Measurement)]
-    if not measurements:
-        traces = [run for run in runs if not isinstance(run, Measurement)]
+    traces = [run for run in runs if not isinstance(run, Measurement)]
+    if len(traces) == len(runs):
         return [_pair_of_runs(traces)] if traces else []
-    if len(runs) > 1:
+    (measurement, *others) = runs
+    if others or not isinstance(measurement, Measurement):
         raise InputError(
             f"there are {len(runs)} things to draw; expected one Measurement, or runs of one pair"
         )
-    return _pairs_of_measurement(measurements[0])
-
-
-def _pairs_of_measurement(measurement: Measurement) -> list[Pair]:
     pairs = []
     check_law(measurement)
     for temperature in measurement.betas:
         rows = [row for row in _exact_rows(measurement) if row.temperature == temperature]
-        first = rows[0]
-        if first.c is None:
+        if rows[0].c is None:
             raise InputError("the Measurement has no times (timing=False): its pair has no c to draw")
-        pairs.append(
-            Pair(
-                f"T = {temperature:g}", *first.rates, first.c,
-                [_measured_point(measurement, row) for row in rows],
-            )
-        )  # fmt: skip
+        points = [_measured_point(measurement, row) for row in rows]
+        pairs.append(Pair(f"T = {temperature:g}", *rows[0].rates, rows[0].c, points))
     return pairs
 
 
 def _pair_of_runs(runs: Sequence[Run]) -> Pair:
-    traces = [timed_trace(run) for run in runs]
+    traces = [trace_of(run, timed=True) for run in runs]
     plain = [trace for trace in traces if not trace.n_drafted]
     drafted = [trace for trace in traces if trace.n_drafted]
     if not plain or not drafted:
@@ -199,29 +170,20 @@ def _pair_of_runs(runs: Sequence[Run]) -> Pair:
     for trace in drafted:
         full = full_rounds(trace)
         speedup = trace.tokens_per_s / base.tokens_per_s
-        points.append(
-            _run_point(trace)._replace(
-                # No round is faster than a plain step, so none gives more speed than tokens.
-                speedup=math.nan if speedup > trace.tokens_per_call else speedup,
-                verify_ratio=full.verify_s / full.n_calls / target_s,
-            )
-        )
+        if speedup > trace.tokens_per_call:  # no round is faster than a plain step
+            speedup = math.nan
+        ratio = full.verify_s / full.n_calls / target_s
+        points.append(_run_point(trace)._replace(speedup=speedup, verify_ratio=ratio))
     cost = every.draft_s / every.n_drafted / target_s
     return Pair("this pair", every.acceptance_rate, *every.acceptance_interval(), cost=cost, points=points)
 
 
 def _run_point(trace: Trace) -> Point:
-    if not trace.n_drafted:
-        raise InputError("a run drafted nothing (plain decoding): it has no acceptance rate to draw")
     full = full_rounds(trace)
     lengths = [1 + round_.n_accepted for round_ in full.rounds]  # all that equation (1) is about, stop or not
-    return Point(
-        gamma_of(trace),
-        full.acceptance_rate,
-        *full.acceptance_interval(),
-        tokens=statistics.fmean(lengths),
-        tokens_half=half_width(lengths),
-    )
+    half = _Z * float(np.std(lengths, ddof=1)) / math.sqrt(len(lengths)) if len(lengths) > 1 else math.nan
+    rates = full.acceptance_rate, *full.acceptance_interval()
+    return Point(gamma_of(trace), *rates, tokens=statistics.fmean(lengths), tokens_half=half)
 
 
 def _measured_point(measurement: Measurement, row: ExperimentRow) -> Point:

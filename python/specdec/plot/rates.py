@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, kind_of
-from specdec.plot.points import Run, betas_of, check_law, drafted_trace, labels_of, name_of
+from specdec.plot.points import Run, betas_of, check_law, labels_of, name_of, trace_of
 from specdec.plot.style import (
     BLACK,
     GREY,
@@ -169,7 +169,7 @@ def _series_of(runs: Sequence[Run | Measurement], labels: Sequence[str] | None) 
             check_law(run)
             series += [_measured_series(run, temperature) for temperature in run.betas]
         else:
-            series.append(_run_series(drafted_trace(run)))
+            series.append(_run_series(trace_of(run, drafted=True)))
     if not series:
         raise InputError("there is no run to draw; give a Measurement, a Result, a Trace, or a list of these")
     if labels is None and len(series) == 1:
@@ -189,9 +189,9 @@ def _run_series(trace: Trace) -> _Series:
 
 def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     betas = np.concatenate(measurement.betas[temperature])
-    shares = np.cumprod(measurement.independence[temperature].by_position)  # each given those before
+    chances = np.array(measurement.independence[temperature].by_position)  # each given those before
     where = f"at {len(betas)} positions"
-    return _Series(f"T = {temperature:g}", float(betas.mean()), betas, shares, None, where)
+    return _Series(f"T = {temperature:g}", float(betas.mean()), betas, np.cumprod(chances), None, where)
 
 
 def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:

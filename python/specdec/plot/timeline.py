@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec.errors import InputError
-from specdec.plot.points import Run, labels_of, name_of, timed_trace
+from specdec.plot.points import Run, labels_of, name_of, trace_of
 from specdec.plot.style import BLUE, GREY, ORANGE, SKY, Axes, axes, label_axes, legend_below, styled
 from specdec.trace import Trace
 
@@ -58,7 +58,7 @@ def timeline(
         raise InputError("there is no run to draw; give a Result or a Trace")
     if max_ms is not None and not max_ms > 0.0:
         raise InputError.of("max_ms", max_ms, "a positive number of milliseconds")
-    traces = [timed_trace(run) for run in runs]
+    traces = [trace_of(run, timed=True) for run in runs]
     names = labels_of(labels, [name_of(trace) for trace in traces])
     ax = axes(ax, (_WIDTH, 1.3 + 0.75 * len(traces)))
     width_ms = max_ms or 1e3 * max(trace.total_s for trace in traces)

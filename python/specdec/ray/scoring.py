@@ -117,13 +117,9 @@ def open_scoring(
 
 def _fields(score: Any) -> dict[str, Any]:
     found = {
-        "tokens": list(score.tokens),
-        "log_probs": score.log_probs.tolist(),
-        "greedy": score.greedy.tolist(),
-        "total": score.total,
-        "is_greedy": score.is_greedy,
-        "n_tokens": score.n_tokens,
-    }
+        "tokens": list(score.tokens), "log_probs": score.log_probs.tolist(), "greedy": score.greedy.tolist(),
+        "total": score.total, "is_greedy": score.is_greedy, "n_tokens": score.n_tokens,
+    }  # fmt: skip
     if score.top_logprobs is not None:
         found["top_logprobs"] = [[[token, value] for token, value in row] for row in score.top_logprobs]
     return found

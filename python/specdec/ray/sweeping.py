@@ -321,7 +321,7 @@ def _read(folder: OutputFolder, job: str) -> list[SweepRow]:
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: expected rows of a sweep ({type(error).__name__}: {error}); without the file the same "
-            "call makes it anew"
+            "call makes it again"
         ) from error
 
 
@@ -335,15 +335,8 @@ def _once(name: str, values: Any) -> list[Any]:
 def _cells_of(row: SweepRow, best: bool) -> tuple[str, ...]:
     mark = " ★" if best else " invalid" if row.invalid else ""
     return (
-        row.format,
-        row.draft,
-        f"{row.temperature:g}",
-        str(row.gamma),
-        or_dash(row.alpha, ".3f"),
-        or_dash(row.c, ".3f"),
-        or_dash(row.predicted_speedup, ".2f", "X"),
-        or_dash(row.measured, ".2f", "X") + mark,
-        interval(row.measured_low, row.measured_high, ".2f"),
-        or_dash(row.tokens_per_call, ".2f"),
-        row.machine,
-    )
+        row.format, row.draft, f"{row.temperature:g}", str(row.gamma), or_dash(row.alpha, ".3f"),
+        or_dash(row.c, ".3f"), or_dash(row.predicted_speedup, ".2f", "X"),
+        or_dash(row.measured, ".2f", "X") + mark, interval(row.measured_low, row.measured_high, ".2f"),
+        or_dash(row.tokens_per_call, ".2f"), row.machine,
+    )  # fmt: skip

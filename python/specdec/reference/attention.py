@@ -44,11 +44,9 @@ def attention_in_tiles(
     scale : float
         The factor of scores.
     biases : array_like, [n_rows, n_positions], optional
-        What is added to the scores, which are then multiplied with `scale` before that.
+        Added to the scores, which are multiplied with `scale` before that.
 
-    Returns
-    -------
-    ndarray of float32, [n_rows, d_head]
+    Returns ------- ndarray of float32, [n_rows, d_head]
     """
     values = np.asarray(values, np.float32)
     scores = product(queries, keys, "bf16", "tiles")

@@ -17,21 +17,10 @@ def beam_search(
 ) -> list[tuple[list[int], float, bool]]:
     """Plain beam search: after every step the `width` most probable hypotheses stay.
 
-    Parameters
-    ----------
-    logits_of : callable
-        Logits [n_vocab] of the token after a text, given as a list of ids.
-    prompt : sequence of int
-    width, n : int
-        Hypotheses, and steps: new tokens of each at most.
-    stop_ids : sequence of int
-        A hypothesis that reaches one of these keeps its score and is not continued.
-
-    Returns
-    -------
-    list of (tokens, score, ended)
-        Best first: the new tokens, the sum of their ln p, whether they end with a stop id. Of equal scores
-        that which continues the better hypothesis is first, then that with the lower token.
+    `logits_of` gives the logits [n_vocab] of the token after a text, a list of ids. Each of `n` steps adds a
+    token to the hypotheses; one that reaches a stop id keeps its score and is not continued. Returns (tokens,
+    score, ended), best first: the new tokens, the sum of their ln p, whether they end with a stop id. Of
+    equal scores that which continues the better hypothesis is first, then that with the lower token.
     """
     beams: list[tuple[list[int], float, bool]] = [([], 0.0, False)]
     for _ in range(n):

@@ -34,32 +34,20 @@ def exact_logits(
     cache_format: str = "f32",
     low_rank: Mapping[str, tuple[Array, Array]] | None = None,
 ) -> Array:
-    """Logits after every token of a sequence, with the bits of the core.
+    """Logits after every token of a sequence, float32 [n_tokens, n_vocab], with the bits of the core.
 
     Parameters
     ----------
-    config : mapping
-        The canonical configuration.
-    tensors : mapping of str to ndarray
-        Canonical name to weights; of types of blocks uint8 [n_out, bytes of a row].
-    ids : sequence of int, [n_tokens]
+    config, tensors, ids
+        As of `specdec.reference.logits`, of the Llama layout; else ValueError.
     formats : str, or mapping of str to str
         Number format of all matrices, or of each, and of the table of tokens: "f32", "bf16", "int8", "int4",
         or a type of blocks.
     cache_format : {"f32", "bf16"}
     low_rank : mapping of str to (ndarray, ndarray), optional
-        Of an adapter beside the matrices (arXiv 2106.09685): canonical name to `down` [rank, n_in] and `up`
-        [n_out, rank], float32, the scale in the latter. To the product with the matrix, in its format, comes
-        up · (down · x): two products in f32 of the row as it is before any rounding.
-
-    Returns
-    -------
-    ndarray of float32, [n_tokens, n_vocab]
-
-    Raises
-    ------
-    ValueError
-        A configuration of another layout.
+        Of an adapter (arXiv 2106.09685): canonical name to `down` [rank, n_in] and `up` [n_out, rank],
+        float32, the scale in the latter. To the product with the matrix, in its format, comes up · (down ·
+        x): two products in f32 of the row as it is before any rounding.
     """
     _check(config)
     return _Exact(config, tensors, len(ids), formats, cache_format, low_rank or {}).logits(ids)

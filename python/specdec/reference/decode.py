@@ -31,19 +31,9 @@ def decode(
 ) -> list[int]:
     """`n_new` tokens of the target's own distribution, up to `gamma` + 1 of them for each run of the target.
 
-    Parameters
-    ----------
-    target, draft : callable
-        M_p and M_q of the paper.
-    prompt : sequence of int
-        At least one token.
-    n_new : int
-    gamma : int
-        Draft tokens a round at most; 0 is plain decoding.
-    temperature : float
-        Of both models.
-    seed, sequence : int
-        Key of the random numbers.
+    `target` and `draft` are M_p and M_q of the paper, `prompt` has at least one token, gamma 0 is plain
+    decoding, the temperature is that of both models, and `seed` and `sequence` are the key of the random
+    numbers.
     """
     text, end = list(prompt), len(prompt) + n_new
     while len(text) < end:

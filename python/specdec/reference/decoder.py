@@ -51,7 +51,7 @@ def logits(
     format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:
-    """Logits after every token of a sequence.
+    """Logits after every token of a sequence, [n_tokens, n_vocab].
 
     Parameters
     ----------
@@ -71,10 +71,6 @@ def logits(
         them: their tensors are uint8 [n_out, bytes of a row].
     cache_format : {"exact", "f32", "bf16"}
         Queries, keys and values are rounded to bf16 in the last.
-
-    Returns
-    -------
-    ndarray, [n_tokens, n_vocab]
     """
     forward = _Forward(config, tensors, _chain(len(ids)), (dtype, format, cache_format), source)
     return forward.logits(ids)
@@ -94,26 +90,20 @@ def tree_logits(
     format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:
-    """Logits after every node of a tree that follows `prefix`.
+    """Logits [n_nodes, n_vocab] after every node of a tree that follows `prefix`, which may be empty.
 
     A node attends to the prefix, to its ancestors and to itself; its position is ``len(prefix)`` plus its
     depth.
 
     Parameters
     ----------
-    prefix : sequence of int
-        The committed tokens; may be empty.
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
     skip_attn, skip_mlp : collection of int
         Layers whose attention, to the source too, or MLP the nodes pass by: the hidden state stays what it
         is. The prefix goes through all of them, and the nodes attend to its keys and values.
-    source, dtype, format, cache_format
+    config, tensors, source, dtype, format, cache_format
         As in `logits`.
-
-    Returns
-    -------
-    ndarray, [n_nodes, n_vocab]
     """
     n_prefix = len(prefix)
     hung = _chain(n_prefix) + [n_prefix + parent for parent in parents]

@@ -27,32 +27,26 @@ def adjusted_logits(
 ) -> NDArray[np.float32]:
     """Logits with penalties on tokens that have occurred, then a bias, then masks.
 
-    The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's.
+    The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's. Everything
+    is computed in float32.
 
     Parameters
     ----------
     logits : array_like, [n_vocab]
-        Taken as float32, in which everything is computed.
     tokens : iterable of int
-        Prompt and text so far, drafts on the path included; a token counts once however often it occurs.
+        Prompt, the first `n_prompt`, and text so far, drafts on the path included.
     repetition_penalty : float
-        Above 0. Divides their logits where these are above 0 and multiplies them elsewhere.
+        Above 0. Divides the logits of these tokens where they are above 0 and multiplies them elsewhere.
     logit_bias : mapping of int to float, optional
         Added to the logits of these tokens; -inf excludes one.
     presence_penalty, frequency_penalty : float
-        A token that occurs c > 0 times behind the first `n_prompt` of the tokens loses presence + c times
-        frequency, which is rounded once.
-    n_prompt : int
+        A token that occurs c > 0 times after the prompt loses presence + c times frequency, rounded once.
     min_tokens, end_ids : int, iterable of int
         Before there are `min_tokens` tokens after the prompt, none of `end_ids` may come.
     no_repeat_ngram_size : int
         Above 0, no sequence of so many tokens occurs a second time.
     bad_words : iterable of sequence of int
         Sequences of tokens that do not occur.
-
-    Returns
-    -------
-    ndarray of float32, [n_vocab]
     """
     adjusted = np.array(logits, dtype=np.float32)
     penalty = np.float32(repetition_penalty)
@@ -82,27 +76,13 @@ def adjusted_logits(
 def distribution(
     logits: ArrayLike, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> Probs:
-    """Standardised probabilities: every way of sampling as plain sampling from an adjusted distribution.
+    """Probabilities [n_vocab] of a token: every way of sampling as plain sampling from them.
 
     Leviathan, section 2.2. The order is softmax, then top-k, then nucleus on what top-k left, then min-p on
-    what is left then; ties go to the lowest id throughout.
-
-    Parameters
-    ----------
-    logits : array_like, [n_vocab]
-        -inf for an excluded token; at least one finite.
-    temperature : float
-        Divides the logits; 0 puts all mass on the largest logit.
-    top_k : int
-        Exactly this many tokens are kept; 0 for all.
-    top_p : float
-        The smallest set of most probable tokens whose mass is at least this is kept; 1 for all.
-    min_p : float
-        Tokens with at least this times the probability of the most probable one are kept; 0 for all.
-
-    Returns
-    -------
-    ndarray of float64, [n_vocab]
+    what is left then; ties go to the lowest id throughout. Of `logits` [n_vocab], -inf excludes a token. The
+    temperature divides them; 0 puts all mass on the largest. Exactly `top_k` tokens are kept, 0 for all; then
+    the smallest set of most probable tokens whose mass is at least `top_p`; then tokens with at least `min_p`
+    times the probability of the most probable one.
     """
     logits = np.asarray(logits, dtype=np.float64)
     if temperature == 0:

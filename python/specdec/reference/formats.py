@@ -57,29 +57,18 @@ def round_bf16(x: ArrayLike) -> Array:
 
 
 def quantise(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
-    """A matrix of weights in int8 or int4.
+    """A matrix of weights [n_out, n_in], taken as float32, in int8 or int4.
 
     In int8 the scale of a block is its largest magnitude / 127, so codes go from -127 to 127; in int4 it is
     its element of largest magnitude (the first of several) / -8, which makes that element -8, so codes go
     from -8 to 7 and a scale may be negative. The scale is rounded to f16 before it is used. A block whose
     scale is 0, or rounds to it, has codes 0.
 
-    Parameters
-    ----------
-    weights : array_like, [n_out, n_in]
-        Taken as float32, in which everything is computed.
-    dtype : {"int8", "int4"}
-
     Returns
     -------
     codes : ndarray of int8, [n_out, n_in]
     scales : ndarray of float16, [n_out, n_blocks]
-        Of each row and block of 32 inputs.
-
-    Raises
-    ------
-    ValueError
-        A weight so large that its scale is infinite in f16.
+        Of each row and block of 32 inputs. ValueError where one is infinite in f16.
     """
     divisor, low, high = {"int8": (127, -127, 127), "int4": (-8, -8, 7)}[dtype]
     weights = np.asarray(weights, dtype=np.float32)
@@ -115,19 +104,9 @@ def stored(weights: ArrayLike, dtype: str) -> Array:
 def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
 
-    The scale is the smallest power of two 2^e with largest magnitude <= 127 * 2^e (e at most 100). A block of
-    numbers below 2^-100 counts as zeros: scale 0 and codes 0.
-
-    Parameters
-    ----------
-    x : array_like, [n_rows, n_in]
-        Taken as float32, in which everything is computed.
-
-    Returns
-    -------
-    codes : ndarray of int8, [n_rows, n_in]
-        From -127 to 127.
-    scales : ndarray of float32, [n_rows, n_blocks]
+    Rows [n_rows, n_in], taken as float32, give codes [n_rows, n_in] from -127 to 127 and scales [n_rows,
+    n_blocks]. The scale is the smallest power of two 2^e with largest magnitude <= 127 * 2^e (e at most 100).
+    A block of numbers below 2^-100 counts as zeros: scale 0 and codes 0.
     """
     x = np.asarray(x, dtype=np.float32)
     blocks = _blocks(x)
@@ -152,13 +131,13 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
       sum of the products of codes; its product with a power of two is exact too;
     - types of blocks of GGUF files: sub-block after sub-block of 32 or 16 inputs the same, and where the type
-      has minima ``sum = fma(x_sum * x_scale, minimum, sum)`` behind it, with the sum of the codes of x.
+      has minima ``sum = fma(x_sum * x_scale, minimum, sum)`` after it, with the sum of the codes of x.
 
-    In the order of tiles, that of the instruction TDPBF16PS, a block of 32 inputs, missing ones being 0, has
-    two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1], odd)``, i
-    ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are zero, as
-    in bf16. Weights in int8, int4 and types of blocks are what :func:`stored` gives, zeros being +0, rounded
-    to bf16.
+    In the order of tiles (`engine`), that of the instruction TDPBF16PS, a block of 32 inputs, missing ones
+    being 0, has two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1],
+    odd)``, i ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are
+    zero, as in bf16. Weights in int8, int4 and types of blocks are what :func:`stored` gives, zeros being +0,
+    rounded to bf16.
 
     Parameters
     ----------
@@ -169,16 +148,9 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     dtype : {"f32", "bf16", "int8", "int4"} or str
         Or a type of blocks, such as "q4_k" (:mod:`specdec.reference.blocks`).
     engine : {"rows", "tiles"}
-        "tiles", for all formats but f32: the order of tiles.
+        "tiles" for all formats but f32, for which it is a ValueError.
 
-    Returns
-    -------
-    ndarray of float32, [n_rows, n_out]
-
-    Raises
-    ------
-    ValueError
-        "tiles" with f32.
+    Returns ------- ndarray of float32, [n_rows, n_out]
     """
     x = np.asarray(x, dtype=np.float32)
     weights = np.asarray(weights, dtype=None if dtype in BLOCK_TYPES else np.float32)

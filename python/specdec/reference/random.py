@@ -28,20 +28,10 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
     """The random number of one decision, a multiple of 2**-53 in [0, 1).
 
-    It depends on nothing but its key, so neither batching nor the order of computation can change it.
-
-    Parameters
-    ----------
-    seed : int
-        64 bits.
-    sequence : int
-        Which sequence of the run; this and the rest have 32 bits each.
-    position : int
-        Tokens its text had when the round began.
-    purpose : int
-        ``PURPOSE_DRAFT``, ``PURPOSE_ACCEPT`` or ``PURPOSE_SAMPLE``.
-    index : int
-        Node that is drafted or accepted; 0 for the token that ends the round.
+    It depends on nothing but its key, so neither batching nor the order of computation can change it: the
+    `seed` of 64 bits; of 32 bits each the `sequence` of the run, its `position`, tokens that its text had
+    when the round began, the `purpose` (``PURPOSE_DRAFT``, ``PURPOSE_ACCEPT`` or ``PURPOSE_SAMPLE``), and as
+    `index` the node that is drafted or accepted, 0 for the token that ends the round.
     """
     x0, x1, _, _ = philox4x32((position, index, purpose, sequence), _key(seed))
     return _fraction(x0, x1)
@@ -51,14 +41,7 @@ def noise(seed: int, sequence: int, position: int, n_vocab: int) -> NDArray[np.f
     """The random numbers of one token for the rule "coupled", a uniform of [0, 1) for each id, [n_vocab].
 
     Two ids share a block of random words. Nothing here depends on drafts, so every way to the same text meets
-    the same numbers.
-
-    Parameters
-    ----------
-    seed, sequence : int
-        As in `uniform`.
-    position : int
-        Tokens that stand before the new one.
+    the same numbers. `position`: tokens before the new one; the others as in `uniform`.
     """
     blocks = [
         philox4x32((position, pair, PURPOSE_NOISE, sequence), _key(seed))

@@ -184,19 +184,10 @@ def point(token: int, n_vocab: int) -> Probs:
 def block(
     tokens: Sequence[int], target_probs: Probs, draft_probs: Probs, uniforms: Sequence[float] | Probs
 ) -> tuple[int, Probs]:
-    """Block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
+    """Block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2), given as to `verify`.
 
-    Parameters
-    ----------
-    tokens, target_probs, draft_probs, uniforms
-        As in `verify`; node i follows node i - 1.
-
-    Returns
-    -------
-    tau : int
-        The longest prefix of the drafts that is accepted; it is accepted even if a shorter one is not.
-    rest : ndarray of float64, [n_vocab]
-        The distribution of the token after it.
+    Returns tau, the longest prefix of the drafts that is accepted, even if a shorter one is not, and the
+    distribution of the token after it, [n_vocab].
     """
     gamma = len(tokens) - 1
     p = [1.0]
@@ -241,34 +232,22 @@ def verify(
     tokens, parents : sequence of int, [n_nodes]
         Node 0 is the root, the last committed token (``tokens[0]`` unused, ``parents[0] == -1``); every other
         node comes after its parent.
-    target_probs : ndarray of float64, [n_nodes, n_vocab]
-        The target's distribution after each node.
-    draft_probs : ndarray of float64, [n_nodes, n_vocab]
-        Row i is the distribution that node i was drawn from; row 0 is unused.
+    target_probs, draft_probs : ndarray of float64, [n_nodes, n_vocab]
+        The target's distribution after each node, and that which each was drawn from (row 0 unused).
     uniforms : sequence of float, [n_nodes + 1]
         In [0, 1): entry i decides node i, the last one draws the final token, entry 0 is unused.
     rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
-        "block" takes chains only; "k-sequential" requires that the candidates of a row are drawn from one
-        distribution.
+        "block" takes chains only; "k-sequential" needs candidates of a row drawn from one distribution.
     lenience : float
         In (0, 1]; for "rejection" and "greedy".
     order : sequence of float, [n_nodes], optional
-        Candidates are tried by ascending key, nodes of equal keys by index; without it, by index. The keys
-        must not depend on the tokens.
+        Candidates are tried by ascending key, which must not depend on the tokens, then by index.
     noise : ndarray of float64, [max_depth + 1, n_vocab]
         For "coupled": row d holds the numbers, in [0, 1), of the token after d accepted ones.
 
-    Returns
-    -------
-    path : list of int
-        The accepted nodes from the root (excluded) down.
-    token : int
-        The token after them, from the target.
-    betas : list of float
-        For each row passed that has candidates, root included, the chance that one is accepted. Of a
-        single candidate it is computed from the distributions, see `overlap`; of several, and under
-        "coupled", it is the outcome, 1 or 0, whose mean is that chance. Under "block", which judges no
-        candidate alone, it is sum(min(target, draft)), at most what is accepted.
+    Returns ------- path : list of int The accepted nodes from the root (excluded) down. token : int The token
+    after them, from the target. betas : list of float For each row passed that has candidates, root included,
+    the chance that one is accepted; see `specdec.Round.betas`.
     """
     if rule == "block":
         tau, rest = block(tokens, target_probs, draft_probs, uniforms)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -18,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of, printable
 from specdec.serve.bodies import RequestError, json_bytes, read_object
-from specdec.serve.chat_completions import ChatRequest
-from specdec.serve.completions import CompletionRequest
+from specdec.serve.completions import ChatRequest, CompletionRequest
 from specdec.serve.metrics import CountedAnswers, ServerMetrics, add_to_log, print_fault
 from specdec.serve.responses import ResponseRequest
 from specdec.serve.service import ServerLimits, Service
@@ -69,8 +69,8 @@ class AccessControl:
     """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
 
     Browsers send what pages ask them to send, with the site of the page. A page whose name was made to lead
-    here still calls this host by the page's name. Without a key none is wanted, and without hosts, the names
-    that requests may call this host by, any will do.
+    here still calls this host by the page's name. Without a key none is wanted, and without hosts any will
+    do.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -89,9 +89,8 @@ class AccessControl:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         site = headers.get(b"origin")
         if site is not None and site.decode("latin-1").lower().partition("://")[2] != host:
-            return RequestError(
-                "the request is of a page of another site, which this server refuses", status=403
-            )
+            message = "the request is of a page of another site, which this server refuses"
+            return RequestError(message, status=403)
         if self._hosts is not None:
             name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
             if name not in self._hosts:
@@ -101,12 +100,9 @@ class AccessControl:
         kind, _, key = headers.get(b"authorization", b"").partition(b" ")
         # Digests have one length, and are compared in a time that does not depend on where they differ.
         if not hmac.compare_digest(_digest(key.strip()), self._digest) or kind.lower() != b"bearer":
-            return RequestError(
-                "the API key is missing or wrong; expected Authorization: Bearer with the server's key",
-                status=401,
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            message = "the API key is missing or wrong; expected Authorization: Bearer with the server's key"
+            asks = {"WWW-Authenticate": "Bearer"}
+            return RequestError(message, status=401, code="invalid_api_key", headers=asks)
         return None
 
 
@@ -147,35 +143,25 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
     """Read a body: of JSON (else status 415), not too large (413), that comes in time (408)."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise RequestError(
-            "the Content-Type is not application/json; expected a body in JSON, announced as such", status=415
-        )
+        message = "the Content-Type is not application/json; expected a body in JSON, announced as such"
+        raise RequestError(message, status=415)
     most, announced = limits.n_body_bytes, request.headers.get("content-length", "")
+    message = f"the body has more than {most} bytes; expected at most so many"
+    too_large = RequestError(message, status=413, code="body_too_large", headers=_CLOSE)
     if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
-        raise _too_large(most)
+        raise too_large
+    body = bytearray()
     try:
-        return await asyncio.wait_for(_collected(request, most), limits.body_s)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(limits.body_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
         message = f"the body did not come within {limits.body_s:g} seconds"
         raise RequestError(message, status=408, headers=_CLOSE) from None
     except ClientDisconnect:
         raise RequestError("the client has gone", status=499) from None
-
-
-def _too_large(most: int) -> RequestError:
-    message, closes = (
-        f"the body has more than {most} bytes; expected at most so many",
-        {"Connection": "close"},
-    )
-    return RequestError(message, status=413, code="body_too_large", headers=closes)
-
-
-async def _collected(request: Request, most: int) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise _too_large(most)
     return bytes(body)
 
 
@@ -250,10 +236,7 @@ class _Endpoints:
 
     def _end(self, request: Request, answer: TextAnswer, gone: bool) -> None:
         self._service.n_active -= 1
-        if gone:
-            self._metrics.count_gone()
-        else:
-            self._metrics.time(answer.generations)
+        self._metrics.end(answer.generations, gone=gone)
         n_prompt = sum(len(generation.prompt_ids) for generation in answer.generations)
         more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
         add_to_log(request.scope, more)
@@ -273,27 +256,17 @@ class _Endpoints:
 
     def _model(self, name: str) -> dict[str, Any]:
         service = self._service
+        own = {"draft": service.draft_name, "drafts": service.draft_names, "dtype": service.target.dtype}
         return {
-            "id": name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "specdec",
-            "root": service.name,
-            "parent": service.name if name in service.adapters else None,
-            "max_model_len": service.engine.n_text,
-            "specdec": {
-                "draft": service.draft_name,
-                "drafts": service.draft_names,
-                "dtype": service.target.dtype,
-            },
-        }
+            "id": name, "object": "model", "created": service.created, "owned_by": "specdec",
+            "root": service.name, "parent": service.name if name in service.adapters else None,
+            "max_model_len": service.engine.n_text, "specdec": own,
+        }  # fmt: skip
 
     async def models(self, request: Request) -> Response:
-        """List the models: one, under its names, and with each adapter."""
         return _json({"object": "list", "data": [self._model(name) for name in self._service.names]})
 
     async def model(self, request: Request) -> Response:
-        """Describe one of them."""
         name = request.path_params["name"]
         if name not in self._service.names:
             message = f"the model {printable(name)[:200]!r} is not served here"
@@ -301,7 +274,6 @@ class _Endpoints:
         return _json(self._model(name))
 
     async def tokenizer(self, request: Request) -> Response:
-        """Describe the tokenizer."""
         return _json(tokenizer_info(self._service))
 
     async def health(self, request: Request) -> Response:
@@ -312,7 +284,6 @@ class _Endpoints:
         return _json(body, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Return counts and times."""
         text = await asyncio.to_thread(self._metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -320,13 +291,13 @@ class _Endpoints:
 async def _carefully(begun: Any) -> Any:
     """Wait for a thread; if the waiting is cancelled, so are the texts that the thread has started."""
     task = asyncio.ensure_future(begun)
+
+    def cancel(done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is None and isinstance(done.result(), TextAnswer):
+            done.result().cancel()
+
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_cancelled)
+        task.add_done_callback(cancel)
         raise
-
-
-def _cancelled(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled() and task.exception() is None and isinstance(task.result(), TextAnswer):
-        task.result().cancel()

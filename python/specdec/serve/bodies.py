@@ -10,13 +10,9 @@ from typing import Any, Final
 from specdec.errors import SpecdecError, printable, shown
 
 _TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "server_error",
-}
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
+    500: "server_error", 503: "server_error",
+}  # fmt: skip
 _LONGEST_MESSAGE: Final = 1000
 _DEEPEST: Final = 128
 """Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
@@ -29,18 +25,8 @@ _MAX_VALUES: Final = 600_000
 class RequestError(SpecdecError):
     """An answer other than the one that was asked for.
 
-    Parameters
-    ----------
-    message : str
-        Names the field, what was found and what was expected.
-    status : int
-        HTTP status.
-    param : str, optional
-        The field of the request that is refused.
-    code : str, optional
-        A word for programs, such as "unsupported_parameter".
-    headers : mapping of str to str, optional
-        Further headers of the answer.
+    The message names the field, what was found and what was expected; `param` is the field that is refused,
+    `code` a word for programs, such as "unsupported_parameter".
     """
 
     def __init__(
@@ -101,9 +87,12 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         text = body.decode("utf-8")
         # int as a Python function: a call for each lets other threads take the GIL in long lists
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number, parse_int=_integer
-        )
+        numbers: Any = {
+            "parse_constant": _constant,
+            "parse_float": _number,
+            "parse_int": lambda one: int(one),
+        }
+        value = json.loads(text, object_pairs_hook=_object, **numbers)
     except RequestError:
         raise
     except RecursionError:
@@ -141,10 +130,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> Any:
     raise _refusal(f"the body holds {name}; expected numbers that JSON has")
-
-
-def _integer(text: str) -> int:
-    return int(text)
 
 
 def _number(text: str) -> float:

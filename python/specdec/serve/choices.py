@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,10 +12,9 @@ from specdec.decoding.result import Result
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder
 from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import ScoredToken, TokenLedger
-from specdec.serve.reply_readers import MarkedText, ReplyReader
+from specdec.serve.reply_readers import TOOL_FORMATS, MarkedText, ReplyReader, reply_reader
 from specdec.serve.service import Service
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
-from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader
 
 _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
 
@@ -27,6 +27,11 @@ class Delta:
     scored: list[ScoredToken] = field(default_factory=list)  # where log-probabilities were asked for
     finish_reason: str | None = None  # in the API's words, with the last of the text
     stop: str | int | None = None  # the stop string or stop id that was asked for and met
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """The last fields of a choice."""
+        return {"finish_reason": self.finish_reason, "stop_reason": self.stop}
 
     @property
     def text(self) -> str:
@@ -47,18 +52,9 @@ class Delta:
 class Choice:
     """One text of an answer.
 
-    Parameters
-    ----------
-    own_text : bool
-        Whether it is a text by itself, as a reply is, and not the rest of the prompt.
-    stops : sequence of str and int
-        Those that the request names.
-    scored : bool
-        Whether log-probabilities were asked for.
-    reply : bool
-        Whether it is a reply in a conversation, which is read by the model's format for calls of `tools`.
-    begin : int
-        Characters before the text, as offsets count them.
+    `own_text` says that it is a text by itself, as a reply is, and not the rest of the prompt; `stops` are
+    those that the request names, `scored` asks for log-probabilities, `begin` is the number of characters
+    before it. A `reply` in a conversation is read by the model's format for calls of `tools`.
     """
 
     def __init__(
@@ -146,14 +142,9 @@ def piece_of(index: int, result: Result) -> Piece:
     """Return a whole text as one piece."""
     log_probs = None if result.logprobs is None else result.logprobs.tolist()
     return Piece(
-        index=index,
-        text=result.text or "",
-        tokens=list(result.tokens),
-        logprobs=log_probs,
-        top_logprobs=result.top_logprobs,
-        finish_reason=result.finish_reason,
-        stop=result.stop,
-    )
+        index, result.text or "", list(result.tokens), log_probs, result.top_logprobs, result.finish_reason,
+        result.stop,
+    )  # fmt: skip
 
 
 class Usage:
@@ -179,12 +170,10 @@ class Usage:
         if self._n_reasoning:
             details["reasoning_tokens"] = self._n_reasoning
         return {
-            "prompt_tokens": self._n_prompt,
-            "completion_tokens": self._n_new,
+            "prompt_tokens": self._n_prompt, "completion_tokens": self._n_new,
             "total_tokens": self._n_prompt + self._n_new,
-            "prompt_tokens_details": {"cached_tokens": self._n_cached},
-            "completion_tokens_details": details,
-        }
+            "prompt_tokens_details": {"cached_tokens": self._n_cached}, "completion_tokens_details": details,
+        }  # fmt: skip
 
     def response(self) -> dict[str, Any]:
         """Return `usage` of responses."""
@@ -202,10 +191,10 @@ class Usage:
 
     def _timings(self) -> dict[str, Any]:
         """Milliseconds and rates of prompts and of new tokens."""
-        times = [generation.times for generation in self._generations]
-        begun = [time.started for time in times if time.started is not None]
-        first = [time.first_token for time in times if time.first_token is not None]
-        ended = [time.ended for time in times if time.ended is not None]
+        begun, first, ended = (
+            [moment for one in self._generations if (moment := getattr(one.times, name)) is not None]
+            for name in ("started", "first_token", "ended")
+        )
         prompt_ms = 1e3 * (max(first) - min(begun)) if begun and first else 0.0
         new_ms = 1e3 * (max(ended) - min(first)) if first and ended else 0.0
         n_read = self._n_prompt - self._n_cached
@@ -224,15 +213,11 @@ class Usage:
         n_drafted = sum(one.n_drafted for one in rounds)
         n_accepted = sum(one.n_accepted for one in rounds)
         deepest = max((one.depth for one in rounds), default=0)
-        histogram = [0] * (deepest + 1)
-        for one in rounds:
-            histogram[one.n_accepted] += 1
+        counts = Counter(one.n_accepted for one in rounds)
         return {
             "mean_acceptance_length": 1.0 + n_accepted / len(rounds) if rounds else 1.0,
             "draft_acceptance_rate": n_accepted / n_drafted if n_drafted else 0.0,
-            "acceptance_histogram": histogram if rounds else [],
-            "num_spec_steps": len(rounds),
-            "num_accepted_draft_tokens": n_accepted,
-            "num_draft_tokens": n_drafted,
-            "num_spec_tokens": deepest,
-        }
+            "acceptance_histogram": [counts[n] for n in range(deepest + 1)] if rounds else [],
+            "num_spec_steps": len(rounds), "num_accepted_draft_tokens": n_accepted,
+            "num_draft_tokens": n_drafted, "num_spec_tokens": deepest,
+        }  # fmt: skip

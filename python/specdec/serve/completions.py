@@ -1,24 +1,77 @@
-"""`/v1/completions`: texts that continue a prompt."""
+"""`/v1/completions` and `/v1/chat/completions`: answers that are lists of choices, whole or in chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
+from specdec import _core
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
+from specdec.errors import SpecdecError
+from specdec.models.chat_template import begins_reply
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
-from specdec.serve.choices import Choice, Delta, piece_of
-from specdec.serve.logprobs import ScoredToken, legacy_logprobs
+from specdec.serve.bodies import event
+from specdec.serve.choices import Choice, Delta, Usage, piece_of
+from specdec.serve.logprobs import ScoredToken, chat_logprobs, legacy_logprobs
 from specdec.serve.request_fields import refused
-from specdec.serve.schemas import CompletionFields
+from specdec.serve.schemas import ChatFields, CompletionFields
 from specdec.serve.service import Service
-from specdec.serve.text_request import ChoicesRequest, check_prompt_size
+from specdec.serve.text_request import ConversationRequest, TextRequest, check_prompt_size, new_id
+from specdec.serve.tool_calls import ToolCall
+
+_FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
+"""What makes the texts: with another one equal seeds may give other texts."""
+
+
+class ChoicesRequest(TextRequest):
+    """A request whose answer is a list of choices."""
+
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    @abstractmethod
+    def make_choice(self, prompt: int) -> Choice:
+        """Make a text of a prompt."""
+
+    def start(self, generations: Sequence[Generation]) -> None:
+        super().start(generations)
+        n = self.fields.n
+        self.choices = [self.make_choice(index // n) for index in range(n * len(generations))]
+
+    def answer(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> dict[str, Any]:
+        """Return an answer, or a chunk of one, with its usage if that is given."""
+        found = {
+            "id": self.id, "object": kind, "created": self.created, "model": self.model,
+            "system_fingerprint": _FINGERPRINT, "choices": choices,
+        }  # fmt: skip
+        return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
+
+    def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
+        """Return the event of a chunk."""
+        return event(self.answer(self.chunk_kind, list(choices), usage))
+
+    def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
+        """Return what the texts have cost."""
+        return Usage(self.generations, results, sum(choice.n_reasoning_tokens for choice in self.choices))
+
+    def fed(self, results: Sequence[Sequence[Result]]) -> Iterator[tuple[int, Result, Delta]]:
+        """Yield the whole texts: the index of the prompt, the result, and what it is."""
+        choices = iter(self.choices)
+        for prompt, samples in enumerate(results):
+            for sample, result in enumerate(samples):
+                yield prompt, result, next(choices).feed(piece_of(sample, result))
+
+    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
+        options, done = self.fields.stream_options, event("[DONE]")
+        has_usage = options is not None and options.include_usage
+        return [self.chunk(usage=self.usage(results)), done] if has_usage else [done]
 
 
 class CompletionRequest(ChoicesRequest):
-    """A request for completions, as `TextRequest`."""
+    """A request for texts that continue prompts."""
 
     schema = CompletionFields
     prefix = "cmpl-"
@@ -32,12 +85,10 @@ class CompletionRequest(ChoicesRequest):
         return bool(self.options["max_new_tokens"] == 0)
 
     def read_n_top(self) -> int | None:
-        """See `TextRequest.read_n_top`."""
         n_top: int | None = self.fields.logprobs
         return n_top
 
     def read_prompts(self) -> list[dict[str, Any]]:
-        """See `TextRequest.read_prompts`."""
         prompts, n, most = self.fields.prompt, self.fields.n, self.service.limits.n_texts
         for prompt in prompts:
             if isinstance(prompt, str):
@@ -45,28 +96,17 @@ class CompletionRequest(ChoicesRequest):
         if (n_texts := len(prompts) * n) > most:
             message = f"{len(prompts)} prompts with n = {n} are {n_texts} texts; expected at most {most}"
             raise refused("n", message)
-        options = dict(self.options)
-        seed = options.pop("seed")
-        if self.fields.echo:
-            options["prompt_logprobs"] = self.n_top
+        options = {**self.options, "n": n, "prompt_logprobs": self.n_top if self.fields.echo else None}
+        seed = options["seed"]
+        seeds = [None if seed is None else [(seed, i * n + k) for k in range(n)] for i in range(len(prompts))]
         return [
-            {
-                **options,
-                "prompt": prompt,
-                "n": n,
-                "seed": None if seed is None else [(seed, i * n + sample) for sample in range(n)],
-            }
-            for i, prompt in enumerate(prompts)
+            {**options, "prompt": prompt, "seed": own} for prompt, own in zip(prompts, seeds, strict=True)
         ]
 
     def scored_prompts(self) -> dict[str, Any]:
-        """Return the answer where no new text is wanted: the prompts, and their log-probabilities.
-
-        Raises
-        ------
-        InputError
-        """
-        service, choices, n_tokens = self.service, [], 0
+        """Return the answer where no new text is wanted: the prompts, and their log-probabilities."""
+        service, n_tokens = self.service, 0
+        choices: list[dict[str, Any]] = []
         for i, prompt in enumerate(self.fields.prompt):
             ids = service.target.check_ids(prompt, minimum=1).tolist()
             n_tokens += len(ids)
@@ -74,9 +114,8 @@ class CompletionRequest(ChoicesRequest):
             if self.n_top is not None:
                 score = service.engine.score(ids, self.n_top, self.adapter)
                 scored = _scored_prompt(service, ids, score.log_probs.tolist(), score.top_logprobs)
-            for sample in range(self.fields.n):
-                index = i * self.fields.n + sample
-                choices.append(self._choice(index, text, scored, Delta(finish_reason="length")))
+            for _ in range(self.fields.n):
+                choices.append(self._choice(len(choices), text, scored, Delta(finish_reason="length")))
         usage = {"prompt_tokens": n_tokens, "completion_tokens": 0, "total_tokens": n_tokens}
         return {**self.answer(self.kind, choices), "usage": usage}
 
@@ -86,44 +125,29 @@ class CompletionRequest(ChoicesRequest):
         return given if isinstance(given, str) else self.service.tokenizer.decode(ids)
 
     def start(self, generations: Sequence[Generation]) -> None:
-        """See `TextRequest.start`."""
-        self._before = [
-            self._echoed(i, one.prompt_ids) if self.fields.echo else "" for i, one in enumerate(generations)
-        ]
+        echoes = self.fields.echo
+        self._before = [self._echoed(i, one.prompt_ids) * echoes for i, one in enumerate(generations)]
         super().start(generations)
 
     def make_choice(self, prompt: int) -> Choice:
-        """See `ChoicesRequest.make_choice`."""
         return self.choice(self.generations[prompt], own_text=False, begin=len(self._before[prompt]))
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-        """See `TextRequest.whole`."""
-        choices = []
-        for i, (generation, samples) in enumerate(zip(self.generations, results, strict=True)):
-            for sample, result in enumerate(samples):
-                scored = []
-                if self.fields.echo and result.prompt_logprobs is not None:
-                    log_probs, top = result.prompt_logprobs.tolist(), result.prompt_top_logprobs
-                    scored = _scored_prompt(self.service, generation.prompt_ids, log_probs, top)
-                index = i * self.fields.n + sample
-                delta = self.choices[index].feed(piece_of(sample, result))
-                choices.append(
-                    self._choice(index, self._before[i] + delta.text, scored + delta.scored, delta)
-                )
+        choices: list[dict[str, Any]] = []
+        for i, result, delta in self.fed(results):
+            scored = []
+            if result.prompt_logprobs is not None:
+                log_probs, top = result.prompt_logprobs.tolist(), result.prompt_top_logprobs
+                scored = _scored_prompt(self.service, self.generations[i].prompt_ids, log_probs, top)
+            text = self._before[i] + delta.text
+            choices.append(self._choice(len(choices), text, scored + delta.scored, delta))
         return self.answer(self.kind, choices, self.usage(results))
 
     def begin(self) -> list[bytes]:
-        """See `TextRequest.begin`."""
-        n = self.fields.n
-        return [
-            self.chunk(self._choice(i * n + sample, before, [], Delta()))
-            for i, before in enumerate(self._before)
-            for sample in range(n)
-            if before
-        ]
+        texts = [before for before in self._before for _ in range(self.fields.n)]
+        return [self.chunk(self._choice(i, text, [], Delta())) for i, text in enumerate(texts) if text]
 
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
-        """See `TextRequest.piece`."""
         index = prompt * self.fields.n + piece.index
         delta = self.choices[index].feed(piece)
         if not (delta.said or delta.scored or delta.finish_reason):
@@ -131,16 +155,9 @@ class CompletionRequest(ChoicesRequest):
         return [self.chunk(self._choice(index, delta.text, delta.scored, delta))]
 
     def _choice(self, index: int, text: str, scored: list[ScoredToken], delta: Delta) -> dict[str, Any]:
-        logprobs = None
-        if self.n_top is not None:
-            logprobs = legacy_logprobs(self.service.texts, scored, self.n_top)
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": delta.finish_reason,
-            "stop_reason": delta.stop,
-        }
+        n_top = self.n_top
+        logprobs = None if n_top is None else legacy_logprobs(self.service.texts, scored, n_top)
+        return {"index": index, "text": text, "logprobs": logprobs, **delta.end}
 
 
 def _scored_prompt(
@@ -153,3 +170,76 @@ def _scored_prompt(
         found.append((begin, token, of_token, list(top[i - 1]) if i and top else []))
         begin += len(decoder.feed([token]))
     return found
+
+
+class ChatRequest(ChoicesRequest, ConversationRequest):
+    """A request for replies in a conversation."""
+
+    schema = ChatFields
+    prefix = "chatcmpl-"
+    limit_fields = ("max_completion_tokens", "max_tokens")
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def read_n_top(self) -> int | None:
+        return (self.fields.top_logprobs or 0) if self.fields.logprobs else None
+
+    def read_messages(self) -> list[dict[str, Any]]:
+        return [message.for_template() for message in self.fields.messages]
+
+    def read_prompts(self) -> list[dict[str, Any]]:
+        found = super().read_prompts()
+        begins, continues = map(self.variables.get, ("add_generation_prompt", "continue_final_message"))
+        try:
+            self.own_text = begins_reply(self.messages, begins, continues)
+        except SpecdecError as error:
+            raise self.service.refusal(error) from error
+        return found
+
+    def make_choice(self, prompt: int) -> Choice:
+        return self.choice(self.generations[prompt], own_text=self.own_text, reply=True, tools=self.tools)
+
+    def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+        choices = []
+        for index, (_, _, delta) in enumerate(self.fed(results)):
+            message: dict[str, Any] = {"role": "assistant", "content": delta.text, "refusal": None}
+            if delta.reasoning:
+                message["reasoning_content"] = delta.reasoning
+            if delta.calls:
+                message["content"] = delta.text or None
+                message["tool_calls"] = [_entry_of(call) for call in delta.calls]
+            choices.append({"index": index, "message": message, **self._rest(delta)})
+        return self.answer(self.kind, choices, self.usage(results))
+
+    def begin(self) -> list[bytes]:
+        first = {"role": "assistant", "content": ""}
+        return [self._delta(index, first, Delta()) for index in range(self.fields.n)]
+
+    def piece(self, prompt: int, piece: Piece) -> list[bytes]:
+        index, found = piece.index, []
+        n_calls = self.choices[index].n_calls
+        delta = self.choices[index].feed(piece)
+        calls = [{"index": i, **_entry_of(call)} for i, call in enumerate(delta.calls, n_calls)]
+        content = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
+        content = {name: value for name, value in content.items() if value}
+        if content or delta.scored:
+            found.append(self._delta(index, content, Delta(scored=delta.scored)))
+        if delta.finish_reason is not None:
+            found.append(self._delta(index, {}, Delta(finish_reason=delta.finish_reason, stop=delta.stop)))
+        return found
+
+    def _delta(self, index: int, delta: Mapping[str, Any], rest: Delta) -> bytes:
+        return self.chunk({"index": index, "delta": delta, **self._rest(rest)})
+
+    def _rest(self, delta: Delta) -> dict[str, Any]:
+        """The fields of a choice after its message."""
+        logprobs = None
+        if self.n_top is not None:
+            logprobs = {"content": chat_logprobs(self.service.texts, delta.scored), "refusal": None}
+        return {"logprobs": logprobs, **delta.end}
+
+
+def _entry_of(call: ToolCall) -> dict[str, Any]:
+    """A call in a message."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": new_id("call_"), "type": "function", "function": function}

@@ -158,11 +158,10 @@ def messages_of_input(instructions: str | None, items: Sequence[Any]) -> list[di
                 found.append({"role": role, "content": item.content})
         elif isinstance(item, _FunctionCall):
             function = {"name": item.name, "arguments": item.arguments}
+            if last.get("role") != "assistant":
+                found.append(last := {"role": "assistant", "content": ""})
             call = {"id": item.call_id, "type": "function", "function": function}
-            if last.get("role") == "assistant":
-                last.setdefault("tool_calls", []).append(call)
-            else:
-                found.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            last.setdefault("tool_calls", []).append(call)
         elif isinstance(item, _FunctionOutput):
             found.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
         else:
@@ -286,9 +285,6 @@ class TemplateFields(RequestFields):
                     raise refused(name, f"{name} is in chat_template_kwargs too; expected one of them")
                 found[name] = value
         if "chat_template" in found:
-            raise refused(
-                "chat_template_kwargs",
-                "chat_template_kwargs has chat_template; expected variables of the model's own template",
-                "unsupported_parameter",
-            )
+            message = "chat_template_kwargs has chat_template; expected variables of the model's own template"
+            raise refused("chat_template_kwargs", message, "unsupported_parameter")
         return found

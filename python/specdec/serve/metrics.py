@@ -48,72 +48,65 @@ _GAUGES: Final = {
     "specdec:slots": ("Texts decoded at once at most.", "n_slots"),
 }
 
+_HISTOGRAMS: Final = (
+    ("first_token", "vllm:time_to_first_token_seconds", "Until the first token."),
+    ("started", "vllm:request_queue_time_seconds", "Until a slot was free."),
+    ("ended", "vllm:e2e_request_latency_seconds", "Until the text had ended."),
+)
+
 
 class ServerMetrics:
-    """Counts of a server's answers, and the figures of its engine.
-
-    `log` is given a line for each answer: path, status, seconds; nothing of a text.
-    """
+    """Counts of a server's answers, which `log` gets a line of each, and the figures of its engine."""
 
     def __init__(self, service: Service, log: Callable[[str], None] | None = None) -> None:
         self._service, self._log = service, log
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
-        labels, all_of_it = ("path", "status"), {"registry": self._registry}
+        labels = ("path", "status")
+        all_of_it: Any = {"registry": self._registry}
         self._answers = Counter("specdec:http_requests", "Answers by path and status.", labels, **all_of_it)
         meaning = "Requests whose clients left or were too slow."
         self._gone = Counter("specdec:clients_gone", meaning, **all_of_it)
-        self._first = self._histogram("vllm:time_to_first_token_seconds", "Until the first token.")
-        self._queue = self._histogram("vllm:request_queue_time_seconds", "Until a slot was free.")
-        self._whole = self._histogram("vllm:e2e_request_latency_seconds", "Until the text had ended.")
-
-    def _histogram(self, name: str, meaning: str) -> Histogram:
-        return Histogram(name, f"Seconds of a request. {meaning}", buckets=_SECONDS, registry=self._registry)
+        self._times = [
+            (Histogram(name, f"Seconds of a request. {until}", buckets=_SECONDS, **all_of_it), moment)
+            for moment, name, until in _HISTOGRAMS
+        ]
 
     def count_answer(self, path: str, status: int, seconds: float | None = None, more: str = "") -> None:
-        """Count and log an answer; `more` is the end of its line.
-
-        The path is one of the server's, or "other". Status 499: the client left before there was an answer.
-        """
+        """Count and log an answer of a path, or "other"; `more` is the end of its line."""
         self._answers.labels(path, str(status)).inc()
         if self._log is not None and (path not in _POLLED or status != 200):
             self._log(f"{path} {status}{'' if seconds is None else f' {seconds:.3f} s'}{more}")
 
-    def count_gone(self) -> None:
-        """Count a client that left before its answer was whole."""
-        self._gone.inc()
-
-    def time(self, generations: Iterable[Generation]) -> None:
-        """Count the times of texts that have ended."""
-        for generation in generations:
-            times = generation.times
-            for histogram, moment in (
-                (self._first, times.first_token),
-                (self._queue, times.started),
-                (self._whole, times.ended),
-            ):
-                if moment is not None:
+    def end(self, generations: Iterable[Generation], *, gone: bool) -> None:
+        """Count the times of texts that have ended, or a client that left before they had."""
+        if gone:
+            self._gone.inc()
+            return
+        for times in (generation.times for generation in generations):
+            for histogram, name in self._times:
+                if (moment := getattr(times, name)) is not None:
                     histogram.observe(max(0.0, moment - times.submitted))
 
     def collect(self) -> Iterator[Any]:
         """Yield the figures of the engine."""
         metrics: EngineMetrics = self._service.engine.metrics()
-        labels, values = ("model_name",), (self._service.name,)
-        for family, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+
+        def family(kind: Any, name: str, meaning: str, label: str = "", **figures: float) -> Any:
+            found = kind(name, meaning, labels=["model_name", *filter(None, [label])])
+            for value, figure in figures.items():
+                found.add_metric([self._service.name, *[value] * bool(label)], figure)
+            return found
+
+        for kind, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for name, (meaning, field) in table.items():
-                figure = family(name, meaning, labels=labels)
-                figure.add_metric(values, getattr(metrics, field))
-                yield figure
+                yield family(kind, name, meaning, figure=getattr(metrics, field))
+        positions = {str(position): n for position, n in enumerate(metrics.accepted_at)}
         name, meaning = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position."
-        positions = CounterMetricFamily(name, meaning, labels=(*labels, "position"))
-        for position, n in enumerate(metrics.accepted_at):
-            positions.add_metric((*values, str(position)), n)
+        yield family(CounterMetricFamily, name, meaning, "position", **positions)
         name, meaning = "vllm:request_success", "Texts that have ended, by the reason."
-        ended = CounterMetricFamily(name, meaning, labels=(*labels, "finished_reason"))
-        for reason, n in metrics.n_finished.items():
-            ended.add_metric((*values, reason), n)
-        yield from (positions, ended)
+        yield family(CounterMetricFamily, name, meaning, "finished_reason", **metrics.n_finished)
 
     def text(self) -> bytes:
         """Return all of it, as a scrape reads it."""

@@ -1,16 +1,18 @@
-"""Readers that split a reply into text, reasoning and calls of tools while it is generated."""
+"""Readers that split a reply into text, reasoning and calls of tools, and the templates that ask for each."""
 
 from __future__ import annotations
 
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from specdec.decoding.stopping import overlap
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder
-from specdec.serve.tool_calls import ReadCalls, Said, ToolCall, Tools, json_call, json_calls, loads
+from specdec.serve import tool_calls
+from specdec.serve.tool_calls import ReadCalls, Reasoning, Said, ToolCall, Tools, json_call, json_calls, loads
 
 
 class MarkedText:
@@ -73,12 +75,6 @@ class ReplyReader(ABC):
     What might become a call is held back until that is decided. What turns out to be no call, or calls a
     function that was not offered, stays text. Space between two texts stays, whether calls are between them
     or not; space that has calls on one side and no text on the other is left out.
-
-    Parameters
-    ----------
-    tools : Tools
-    spelling : MarkSpelling, optional
-        How special tokens are written in the text.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
@@ -190,7 +186,6 @@ class MarkedCalls(ReplyReader):
         self._marks_end = False  # even within strings
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         return [one for piece, mark in self._cutter.feed(text) for one in self._more(piece, mark)]
 
     def _more(self, piece: str, mark: str) -> list[Said]:
@@ -226,7 +221,6 @@ class MarkedCalls(ReplyReader):
         return self._call(calls or []) if self._known(calls) else self._say(f"{self._begin}{body}{end}")
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         said = self._more(self._cutter.finish(), "")
         if self._body is not None and self._first_end is not None:
             body, first, mark = self._body.text, self._first_end, self._close or self._begin
@@ -248,7 +242,6 @@ class BareCalls(ReplyReader):
         self._mark, self._text, self._plain = self._spelling.spell(mark), "", False
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         if self._plain:
             return self._say(text)
         self._text += text
@@ -260,7 +253,6 @@ class BareCalls(ReplyReader):
         return self._say(self._text)
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         if self._plain:
             return self._end()
         written = self._spelling.named(self._text.strip().removeprefix(self._mark))
@@ -281,7 +273,6 @@ class ForcedCalls(ReplyReader):
         self._pending = _JsonText()  # of the call that is not complete
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         text, calls, begin = self._spelling.without_marks(text), [], 0
         ends = self._pending.append(text)
         if self._tools.choice == "required":
@@ -296,7 +287,6 @@ class ForcedCalls(ReplyReader):
         return self._call(calls)
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         if self._tools.choice == "required":
             return []
         (name,), text = self._tools.functions, self._pending.text
@@ -312,3 +302,172 @@ def _value_of(text: str) -> Any:
         return loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+_HARMONY_MARKS: Final = (
+    "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
+)  # fmt: skip
+"""Marks before the parts of a message (role, channel, type of content, content), and three ends."""
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
+_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
+
+
+class HarmonyReader(ReplyReader):
+    """Reads the channels of gpt-oss: "analysis" is reasoning, a message to a function a call, the rest text.
+
+    A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
+    its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
+    reply that begins with neither a mark nor a recipient is text, as with a structured output.
+
+    `begun` is what the prompt has of the message, after ``<|start|>``; None: "assistant".
+    """
+
+    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
+        super().__init__(tools, spelling)
+        self._names = {self._spelling.spell(name): name for name in _HARMONY_MARKS}
+        self._cutter = MarkCutter(self._names)
+        self._header: str | None = ""  # of the message that begins; None: its content follows, or none
+        self._raw_header = ""  # of the message whose content follows
+        self._kind, self._recipient = "text", ""
+        self._arguments: list[str] = []
+        self._given: set[str] = set()  # kinds of which there has been text
+        self._gap = False  # whether a line end is due before more of it
+        self._own = ""  # what the reply adds to a header of the prompt, as long as this has no mark
+        self._has_mark = False
+        header = "assistant" if begun is None else begun
+        for piece, mark in [*self._cutter.feed(header), (self._cutter.finish(), "")]:
+            if self._header is not None:
+                self._header += piece
+            if mark:
+                self._mark(self._names[mark])
+
+    def feed(self, text: str) -> list[Said]:
+        said: list[Said] = []
+        for piece, mark in self._cutter.feed(text):
+            said += self._text(piece) if piece else []
+            said += self._mark(self._names[mark]) if mark else []
+        self.reasons = self._header is None and self._kind == "reasoning" and not self._recipient
+        return said
+
+    def finish(self) -> list[Said]:
+        rest = self._cutter.finish()
+        said = self._text(rest) if rest else []
+        if self._own:
+            said += self._say(self._own)
+        return [*said, *self._close(""), *self._end()]
+
+    def _text(self, piece: str) -> list[Said]:
+        if self._header is not None and not self._has_mark:
+            self._own += piece
+            begin = self._own.lstrip()
+            if begin.startswith("to=") or "to=".startswith(begin):
+                return []
+            piece, self._own, self._header = self._own, "", None
+        if self._header is not None:
+            self._header += piece
+            return []
+        if self._recipient:
+            self._arguments.append(piece)
+            return []
+        if self._gap:
+            piece, self._gap = "\n" + piece, False
+        self._given.add(self._kind)
+        return [Reasoning(self._spelling.named(piece))] if self._kind == "reasoning" else self._say(piece)
+
+    def _mark(self, name: str) -> list[Said]:
+        said: list[Said] = []
+        if self._header is not None:
+            self._header, self._own = self._header + self._own, ""
+        self._has_mark = True
+        if name in _ENDS:
+            said = self._close(name)
+            self._header = None
+        elif name == "<|start|>":
+            said = self._close("")
+            self._header = ""
+        elif name == "<|channel|>" and self._header is None:  # a message without its beginning
+            said = self._close("")
+            self._header = name
+        elif name == "<|message|>" and self._header is not None:
+            channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
+            self._kind = "reasoning" if channel is not None and channel[1] == "analysis" else "text"
+            self._recipient = "" if recipient is None else recipient[1]
+            self._gap = self._kind in self._given
+            self._raw_header, self._header = self._header.removeprefix("assistant").lstrip() + name, None
+        elif self._header is not None:
+            self._header += name
+        return said
+
+    def _close(self, end: str) -> list[Said]:
+        """End a message; if it is to a function, return the call."""
+        written, recipient = self._spelling.named("".join(self._arguments)), self._recipient
+        self._arguments, self._recipient, self._kind, self._gap = [], "", "text", False
+        if not recipient:
+            return []
+        name, arguments = recipient.removeprefix("functions."), tool_calls.json_arguments(written)
+        if name in self._tools.functions and arguments is not None:
+            return self._call([ToolCall(name, arguments)])
+        return self._say(f"{self._raw_header}{written}{end}")
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """How a family of models writes replies with calls of tools.
+
+    `sign` is a string in its chat templates. `marks` are between the parts of a reply; tokens of these names
+    are read though they have no text. `begin` is the mark that begins a message: if there is one, every reply
+    is read, and the reader needs what the prompt has after the last of them.
+    """
+
+    sign: str
+    marks: tuple[str, ...]
+    make: Callable[[Tools, MarkSpelling, str | None], ReplyReader]
+    begin: str = ""
+
+
+def _marked(
+    sign: str, begin: str, end: str | None, read: ReadCalls = json_calls, *, tags: bool = False
+) -> ToolFormat:
+    marks = (begin,) if end is None else (begin, end)
+    return ToolFormat(
+        sign, marks, lambda tools, spelling, _: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
+    )
+
+
+def _bare(sign: str, mark: str) -> ToolFormat:
+    marks = (mark,) if mark else ()
+    return ToolFormat(sign, marks, lambda tools, spelling, _: BareCalls(tools, mark, spelling))
+
+
+TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
+    "harmony": ToolFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
+    "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, tool_calls.mistral_calls),
+    "xml": _marked("<function=", "<tool_call>", "</tool_call>", tool_calls.xml_calls, tags=True),
+    "hermes": _marked("<tool_call>", "<tool_call>", "</tool_call>"),
+    "granite": _marked("<|tool_call|>", "<|tool_call|>", "<|/tool_call|>"),
+    "llama": _bare('"parameters":', "<|python_tag|>"),
+    "json": _bare("", ""),
+}
+"""Formats by name; a template has the first format whose sign is in it."""
+
+
+def tool_format_of(template: str) -> str:
+    """Return the name of the format that a chat template asks for."""
+    return next(name for name, one in TOOL_FORMATS.items() if one.sign in template)
+
+
+def reply_reader(
+    tools: Tools | None, name: str, spelling: MarkSpelling | None = None, begun: str | None = None
+) -> ReplyReader | None:
+    """Make the reader of a reply, the one place where replies are cut at marks.
+
+    `name` is one of `TOOL_FORMATS`, `spelling` how special tokens are written in the reply, and `begun` what
+    the prompt has of the message, if that is known. None is returned where a reply is text as it is.
+    """
+    one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
+    if tools is None or tools.choice == "none":
+        return one.make(Tools({}, "none"), spelling, begun) if one.begin else None
+    if tools.choice in ("named", "required"):
+        return ForcedCalls(tools, spelling)
+    return one.make(tools, spelling, begun)

@@ -36,15 +36,7 @@ _CODES: Final = ("missing_required_parameter", "unknown_parameter", "unsupported
 
 @dataclass(frozen=True)
 class Only:
-    """A field that is refused unless its value is what happens anyway.
-
-    Parameters
-    ----------
-    allowed : tuple
-        The values that ask for nothing.
-    why : str
-        What the server does instead, or what the client can do.
-    """
+    """A field that is refused unless its value is what happens anyway; `why` is what the client can do."""
 
     allowed: tuple[Any, ...]
     why: str
@@ -129,10 +121,8 @@ Schema = TypeVar("Schema", bound=RequestFields)
 def parse(schema: type[Schema], body: Mapping[str, Any], service: Any) -> Schema:
     """Validate the body of a request; validators have the `Service` as their context.
 
-    Raises
-    ------
-    RequestError
-        For the first fault: the path of the field, such as ``messages[2].role``, its value, the expectation.
+    RequestError is for the first fault: the field's path, such as ``messages[2].role``, value and
+    expectation.
     """
     try:
         found: Schema = schema.model_validate(body, context=service)
@@ -198,8 +188,7 @@ def within(low: float, high: float | str) -> Any:
         most = _bound(high, info)
         if number < low or (most is not None and number > most):
             if isinstance(number, int):
-                bounds = f"at least {low}" if most is None else f"from {low} to {most}"
-                raise wrong(f"an integer {bounds}")
+                raise wrong(f"an integer {f'at least {low}' if most is None else f'from {low} to {most}'}")
             raise wrong(f"a number from {low:g} to {most:g}")
         return number
 

@@ -9,12 +9,11 @@ from typing import Any, Final
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.serve.bodies import event
-from specdec.serve.chat_completions import ConversationRequest
 from specdec.serve.choices import Usage, piece_of
 from specdec.serve.conversation import messages_of_input
 from specdec.serve.logprobs import chat_logprobs
 from specdec.serve.schemas import ResponseFields
-from specdec.serve.text_request import new_id
+from specdec.serve.text_request import ConversationRequest, new_id
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 
 _STATUS: Final = {"length": "incomplete"}
@@ -37,16 +36,13 @@ class ResponseRequest(ConversationRequest):
     prompt_field = "input"
 
     def read_n_top(self) -> int | None:
-        """See `TextRequest.read_n_top`."""
         n_top: int | None = self.fields.top_logprobs
         return (n_top or 0) if self.fields.include or n_top is not None else None
 
     def read_messages(self) -> list[dict[str, Any]]:
-        """See `ConversationRequest.read_messages`."""
         return messages_of_input(self.fields.instructions, self.fields.input)
 
     def start(self, generations: Sequence[Generation]) -> None:
-        """See `TextRequest.start`."""
         super().start(generations)
         self._choice = self.choice(generations[0], own_text=True, reply=True, tools=self.tools)
         self._n_events = 0
@@ -56,17 +52,14 @@ class ResponseRequest(ConversationRequest):
         self._status = "in_progress"
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-        """See `TextRequest.whole`."""
         self.piece(0, piece_of(0, results[0][0]))
         return self._response(results)
 
     def begin(self) -> list[bytes]:
-        """See `TextRequest.begin`."""
         response = self._response(None)
         return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
 
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
-        """See `TextRequest.piece`."""
         delta = self._choice.feed(piece)
         said: list[Said] = list(delta.said)
         scored = self._scored + chat_logprobs(self.service.texts, delta.scored)
@@ -95,11 +88,9 @@ class ResponseRequest(ConversationRequest):
         return found
 
     def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
-        """See `TextRequest.end`."""
         return [self._event(f"response.{self._status}", response=self._response(results))]
 
     def fail(self, error: Mapping[str, Any]) -> list[bytes]:
-        """See `TextRequest.fail`."""
         inner = error["error"]
         return [self._event("error", code=inner["code"], message=inner["message"], param=inner["param"])]
 
@@ -114,28 +105,17 @@ class ResponseRequest(ConversationRequest):
             usage = Usage(self.generations, results, self._choice.n_reasoning_tokens)
         body = self.body
         found = {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": self._status,
-            "background": False,
-            "error": None,
+            "id": self.id, "object": "response", "created_at": self.created, "status": self._status,
+            "background": False, "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
-            "model": self.model,
-            "output": list(self._output),
-            "parallel_tool_calls": self.tools is None or self.tools.parallel,
-            "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
-            "store": False,
-            "truncation": "disabled",
+            "model": self.model, "output": list(self._output),
+            "parallel_tool_calls": self.tools is None or self.tools.parallel, "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None}, "store": False, "truncation": "disabled",
             "usage": None if usage is None else usage.response(),
-            **{name: body.get(name) for name in _ECHOED},
-            "tools": body.get("tools") or [],
-            "temperature": self.options["temperature"],
-            "top_p": self.options.get("top_p") or 1.0,
-            "metadata": body.get("metadata") or {},
-            "tool_choice": body.get("tool_choice") or "auto",
-        }
+            **{name: body.get(name) for name in _ECHOED}, "tools": body.get("tools") or [],
+            "temperature": self.options["temperature"], "top_p": self.options.get("top_p") or 1.0,
+            "metadata": body.get("metadata") or {}, "tool_choice": body.get("tool_choice") or "auto",
+        }  # fmt: skip
         return found if usage is None else {**found, **usage.figures()}
 
     # ── Items

@@ -329,15 +329,12 @@ class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFie
     logprobs: bool = False
     top_logprobs: NTop | None = None
     fixed = TextFields.fixed | {
-        "modalities": Only((["text"],), "a reply is text"),
-        "audio": Only((), "a reply is text"),
-        "functions": Only((), "they are tools now"),
-        "function_call": Only((), "it is tool_choice now"),
-        "reasoning_effort": Only((), _TEMPLATE),
-        "verbosity": Only((), "the model has no such setting"),
+        "modalities": Only((["text"],), "a reply is text"), "audio": Only((), "a reply is text"),
+        "functions": Only((), "they are tools now"), "function_call": Only((), "it is tool_choice now"),
+        "reasoning_effort": Only((), _TEMPLATE), "verbosity": Only((), "the model has no such setting"),
         "web_search_options": Only((), "nothing is searched for"),
         "moderation": Only((), "nothing is moderated"),
-    }
+    }  # fmt: skip
 
     @model_validator(mode="after")
     def _score(self) -> Self:

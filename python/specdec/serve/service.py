@@ -16,60 +16,46 @@ from specdec.checks import check_integer, check_number
 from specdec.decoding.engine import Engine, Generation
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
-from specdec.models.tokenizer import (
-    MarkSpelling,
-    StreamDecoder,
-    Tokenizer,
-    special_tokens_of,
-    why_no_tokenizer,
-)
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of, why_no_tokenizer
 from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import TokenTexts
-from specdec.serve.tool_formats import TOOL_FORMATS, tool_format_of
+from specdec.serve.reply_readers import TOOL_FORMATS, tool_format_of
 
 PLAIN_WORDS: Final = ("none", "plain")
 """Words by which a request asks for no draft."""
 
-_RETRY: Final = {"Retry-After": "1"}
 _LONGEST_CHARACTER: Final = 4
 """Bytes of what may become the one token for unknown text."""
 _ARGUMENTS: Final = frozenset(
     {*inspect.signature(Engine.submit).parameters, "add_generation_prompt", "continue_final_message"}
 )
 """Arguments of the engine, and of chat templates, that are fields of requests."""
-_FIELDS: Final = {
-    "max_new_tokens": "max_tokens",
-    "verify": "speculative.verify",
-}
+_FIELDS: Final = {"max_new_tokens": "max_tokens", "verify": "speculative.verify"}
 """The fields of requests by the arguments of the engine, where the names differ."""
+_REFUSALS: Final[tuple[tuple[type[SpecdecError], int, str, dict[str, str]], ...]] = (
+    (errors.BusyError, 429, "too_many_requests", {"Retry-After": "1"}),
+    (errors.EngineClosedError, 503, "server_stopping", {"Retry-After": "1"}),
+    (errors.MissingPackageError, 501, "unsupported_parameter", {}),  # some are InputErrors too
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits:
     """Bounds on what clients may ask for, so that no request takes memory or time without end."""
 
-    n_waiting: int = 256
-    """Texts that wait for a slot, and requests that wait for scores of prompts alone; else status 429."""
-    n_body_bytes: int = 8 << 20
-    """Bytes of a request's body (413)."""
+    n_waiting: int = 256  # texts that wait for a slot, and requests for scores of prompts alone (status 429)
+    n_body_bytes: int = 8 << 20  # of a request's body (413)
     n_new_tokens: int | None = None
     """New tokens of a text, also where a request names no number; None: as many as the context holds."""
-    n_texts: int = 128
-    """Texts of a request, its prompts times `n`."""
-    n_stops: int = 64
-    """Stop strings of a request, and stop ids."""
-    n_biases: int = 1024
-    """Tokens in `logit_bias`, and items of other settings that are lists."""
-    n_top: int = 20
-    """Most probable tokens at each position, for `logprobs` and `top_logprobs`."""
-    n_constraint_bytes: int = 64 << 10
-    """Bytes of a schema (as JSON), a regular expression or a grammar."""
-    n_tools: int = 128
-    """Tools of a request."""
+    n_texts: int = 128  # of a request, its prompts times `n`
+    n_stops: int = 64  # stop strings of a request, and stop ids
+    n_biases: int = 1024  # tokens in `logit_bias`, and items of other settings that are lists
+    n_top: int = 20  # most probable tokens at each position, for `logprobs` and `top_logprobs`
+    n_constraint_bytes: int = 64 << 10  # of a schema (as JSON), a regular expression or a grammar
+    n_tools: int = 128  # of a request
     n_tokenize_bytes: int = 1 << 20
     """Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case."""
-    body_s: float = 30.0
-    """Seconds until the body of a request must have come."""
+    body_s: float = 30.0  # seconds until the body of a request must have come
     write_s: float = 60.0
     """Seconds that a client may take for what has been sent to it before its connection is closed."""
     n_connections: int = 1024
@@ -105,26 +91,6 @@ class Service:
         What the engine's draft is called, if it has no name there; None where it has none.
     tool_format : str, optional
         A name of `TOOL_FORMATS`; None: as the model's chat template says.
-
-    Raises
-    ------
-    InputError
-        The target has no tokenizer, so that there is no text to serve, or an adapter has a name of it.
-
-    Attributes
-    ----------
-    name, names : str, list of str
-        The model's name, and what clients may ask for: all its names, and those of its adapters.
-    stopping : bool
-        Whether new requests are answered with status 503, since the server is about to stop.
-    n_active : int
-        Requests that are being answered.
-    draft_name, draft_names : str or None, list of str
-        The draft of requests that name none, and the drafts that requests may name.
-    marks : MarkSpelling
-        How readers of replies get the special tokens that separate their parts.
-    longest_token, most_bytes : int
-        Bytes of text of a token, and of a prompt, at most: a longer one is not encoded.
     """
 
     def __init__(
@@ -145,28 +111,27 @@ class Service:
             raise InputError.of("names", names, "what the model is called")
         self.engine = engine
         self.target: Model = target
-        self.tokenizer: Tokenizer = target.tokenizer
+        self.tokenizer = target.tokenizer
         self.adapters = dict(adapters or {})
-        self.name, self.names = names[0], [*names, *self.adapters]
+        self.name, self.names = names[0], [*names, *self.adapters]  # the model's, and what may be asked for
         if taken := self.adapters.keys() & set(names):
             raise InputError.of("adapters", taken.pop(), "another name: the model is called so", verb="has")
         limits = limits or ServerLimits()
         self.limits = dataclasses.replace(limits, n_top=min(limits.n_top, target.config.n_vocab))
         self.sampling = dict(sampling or {})
         self.draft_names = list(engine.drafts) or ([] if draft_name is None else [draft_name])
-        self.draft_name = next(iter(self.draft_names), None)
+        self.draft_name = next(iter(self.draft_names), None)  # of requests that name none
         self.texts = TokenTexts(self.tokenizer)
         self.longest_token = max(self.texts.longest(target.config.n_vocab), _LONGEST_CHARACTER)
         self.most_bytes = engine.n_text * self.longest_token
-        self.created, self.stopping, self.n_active = int(time.time()), False, 0
-        if tool_format is None:
-            template = target.chat_template
-            tool_format = tool_format_of("\n".join(template.templates.values()) if template else "")
-        self.tool_format = tool_format
-        special, marks = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format].marks
-        self.marks = MarkSpelling.of(special, marks, others=False)
-        begin = TOOL_FORMATS[self.tool_format].begin
-        self._begin_id = special.get(begin) if begin else None
+        self.created, self.stopping = int(time.time()), False  # stopping: requests get status 503
+        self.n_active = 0  # requests that are being answered
+        template = target.chat_template
+        written = "\n".join(template.templates.values()) if template else ""
+        self.tool_format = tool_format or tool_format_of(written)
+        special, how = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format]
+        self.marks = MarkSpelling.of(special, how.marks, others=False)
+        self._begin_id = special.get(how.begin) if how.begin else None
 
     def begun_message(self, prompt_ids: Sequence[int]) -> str | None:
         """Return what a prompt has of the message that a reply continues, with marks; None: it is unknown."""
@@ -183,11 +148,7 @@ class Service:
         adapter: Model | None = None,
         names: Mapping[str, str] | None = None,
     ) -> list[Generation]:
-        """Hand the texts of a request to the engine: all of them, or none.
-
-        `submissions` are keyword arguments of `Engine.submit`, `adapter` the target with the adapter that the
-        request names, and `names` as of :meth:`refusal`.
-        """
+        """Hand the texts of a request, arguments of `Engine.submit`, to the engine: all of them, or none."""
         found: list[Generation] = []
         try:
             for options in submissions:
@@ -212,22 +173,19 @@ class Service:
         for adapted in self.adapters.values():
             if adapted.adapter is not None:
                 message = _without_place(message, adapted.adapter, "the adapter")
-        if isinstance(error, errors.BusyError):
-            return RequestError(message, status=429, code="too_many_requests", headers=_RETRY)
-        if isinstance(error, errors.EngineClosedError):
-            return RequestError(message, status=503, code="server_stopping", headers=_RETRY)
-        if isinstance(error, errors.MissingPackageError):  # some are InputErrors too
-            return RequestError(message, status=501, code="unsupported_parameter")
+        for kind, status, code, headers in _REFUSALS:
+            if isinstance(error, kind):
+                return RequestError(message, status=status, code=code, headers=headers)
         if isinstance(error, InputError):
             # An argument may be named with a place in it. The core's errors name theirs in the message alone.
             word = re.match(r"\w+", error.argument or message)
             name = word[0] if word is not None and word[0] in _ARGUMENTS else "prompt"
             param = {**_FIELDS, **(names or {})}.get(name, name)
             message = re.sub(rf"^{name}\b", lambda found: param, message)
-            code = (
-                "context_length_exceeded" if isinstance(error, errors.ContextLengthError) else "invalid_value"
+            is_long = isinstance(error, errors.ContextLengthError)
+            return RequestError(
+                message, param=param, code="context_length_exceeded" if is_long else "invalid_value"
             )
-            return RequestError(message, param=param, code=code)
         if isinstance(error, errors.NotFiniteError):
             message = "the model computed a number that is not finite"
             return RequestError(message, status=500, code="not_finite")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+import anyio
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -80,31 +80,12 @@ class TextAnswer(Response):
         self.cancel()
 
     async def _send(self, send: Send, message: Message) -> None:
-        """Send a part of the answer; a client that does not take it in time counts as gone.
-
-        `asyncio.wait_for` would make a task of each part.
-        """
-        task, late = asyncio.current_task(), False
-        assert task is not None
-
-        def give_up() -> None:
-            nonlocal late
-            late = True
-            task.cancel()
-
-        timer = asyncio.get_running_loop().call_later(self._limits.write_s, give_up)
+        """Send a part of the answer; a client that does not take it in time counts as gone."""
         try:
-            await send(message)
-        except OSError:
+            with anyio.fail_after(self._limits.write_s):
+                await send(message)
+        except OSError:  # a TimeoutError among others
             raise _ClientGoneError from None
-        except asyncio.CancelledError:
-            if not late:
-                raise
-            if sys.version_info >= (3, 11):
-                task.uncancel()
-            raise _ClientGoneError from None
-        finally:
-            timer.cancel()
 
     def _refusal(self, error: Exception) -> RequestError:
         """What a client is told of what has ended its texts; drafts may raise what they like."""

@@ -6,21 +6,18 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from specdec import _core
 from specdec.decoding.engine import Generation, Piece, Speculative
 from specdec.decoding.result import Result
 from specdec.errors import shown
 from specdec.models.model import Model
-from specdec.serve.bodies import RequestError, event
-from specdec.serve.choices import Choice, Usage
+from specdec.serve.bodies import RequestError, event, json_bytes
+from specdec.serve.choices import Choice
 from specdec.serve.request_fields import parse, refused
 from specdec.serve.schemas import SamplingFields, TextFields
 from specdec.serve.service import Service
-
-_FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
-"""What makes the texts: with another one equal seeds may give other texts."""
+from specdec.serve.tool_calls import Tools
 
 
 def new_id(prefix: str) -> str:
@@ -40,10 +37,9 @@ def read_model(name: str | None, service: Service) -> str:
 
 
 def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | None = None) -> None:
-    """Refuse what is too long to be encoded, under the name of the largest field.
+    """Refuse values, by field, that together are too long to be encoded, under the name of the largest.
 
-    `parts` are a text, a conversation, tools, and variables of a template, by field; together they may have
-    `most` bytes, by default as many as a prompt may have.
+    They may have `most` bytes, by default as many as a prompt may have.
     """
     sizes = {field: _n_bytes(part) for field, part in parts.items()}
     n_bytes, reason = sum(sizes.values()), ""
@@ -74,19 +70,6 @@ class TextRequest(ABC):
 
     The fields are checked, or RequestError raised. Then the texts `start`. A stream is `begin`, `piece` for
     each piece that comes, and `end` or `fail`; an answer without a stream is `whole`.
-
-    Attributes
-    ----------
-    model : str
-        The model's name in the answer: its first name, or that of the adapter which the request names.
-    n_top : int or None
-        Most probable tokens at each position; None: no log-probabilities are wanted.
-    submissions : list of dict
-        For each prompt the keyword arguments of `Engine.submit`.
-    constraint_field : str
-        The field that asks for a constraint; empty where none does.
-    generations : list of Generation
-        One for each prompt, once they are started.
     """
 
     schema: ClassVar[type[TextFields]]
@@ -103,13 +86,13 @@ class TextRequest(ABC):
         self.id, self.created = new_id(self.prefix), int(time.time())
         self.fields: Any = parse(self.schema, body, service)
         named = read_model(self.fields.model, service)
-        self.model = named if named in service.adapters else service.name
+        self.model = named if named in service.adapters else service.name  # as the answer calls it
         self.adapter: Model | None = service.adapters.get(named)
         self.n_top = self.read_n_top()
-        self.constraint_field, constraint = self.fields.constraint
+        self.constraint_field, constraint = self.fields.constraint  # "" where none asks for one
         self.options = {**self._options(), **constraint}
         self.submissions = self.read_prompts()
-        self.generations: list[Generation] = []
+        self.generations: list[Generation] = []  # one for each prompt, once they are started
 
     def start(self, generations: Sequence[Generation]) -> None:
         """Begin the answer: these are the texts."""
@@ -117,11 +100,11 @@ class TextRequest(ABC):
 
     @abstractmethod
     def read_n_top(self) -> int | None:
-        """Return `n_top`."""
+        """Return how many of the likeliest tokens are wanted at each position; None: no log-probabilities."""
 
     @abstractmethod
     def read_prompts(self) -> list[dict[str, Any]]:
-        """Return `submissions`, or raise RequestError."""
+        """Return the keyword arguments of `Engine.submit` for each prompt, or raise RequestError."""
 
     @abstractmethod
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
@@ -162,16 +145,13 @@ class TextRequest(ABC):
         lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
         check_prompt_size({"prediction": prediction or "", **lists}, self.service)
         return {
-            **sampling,
-            "max_new_tokens": self._limit(),
+            **sampling, "max_new_tokens": self._limit(),
             "seed": None if fields.seed is None else fields.seed % 2**64,
-            "stop": [*fields.stop, *fields.stop_token_ids],
-            "ignore_eos": fields.ignore_eos,
-            "logprobs": self.n_top,
-            "logprobs_of": fields.logprobs_of,
+            "stop": [*fields.stop, *fields.stop_token_ids], "ignore_eos": fields.ignore_eos,
+            "logprobs": self.n_top, "logprobs_of": fields.logprobs_of,
             "speculative": None if asked is None else Speculative(asked.draft, asked.gamma, asked.verify),
             "prediction": prediction,
-        }
+        }  # fmt: skip
 
     def _limit(self) -> int | None:
         asked: dict[str, int | None] = {name: getattr(self.fields, name) for name in self.limit_fields}
@@ -181,9 +161,8 @@ class TextRequest(ABC):
             raise refused(self.limit_fields[0], f"{' and '.join(given)} are {numbers}; expected one of them")
         if given:
             return next(iter(given.values()))
-        return min(
-            (n for n in (self.default_limit, self.service.limits.n_new_tokens) if n is not None), default=None
-        )
+        defaults = (self.default_limit, self.service.limits.n_new_tokens)
+        return min((n for n in defaults if n is not None), default=None)
 
     def choice(self, generation: Generation, **options: Any) -> Choice:
         """Make one of the texts of a generation; options as of `Choice`."""
@@ -191,47 +170,43 @@ class TextRequest(ABC):
         return Choice(self.service, generation.prompt_ids, stops=stops, scored=scored, **options)
 
 
-class ChoicesRequest(TextRequest):
-    """A request whose answer is a list of choices, whole or in chunks."""
+class ConversationRequest(TextRequest):
+    """A request for replies."""
 
-    kind: ClassVar[str]
-    chunk_kind: ClassVar[str]
+    prompt_field = "messages"
+
+    def read_prompts(self) -> list[dict[str, Any]]:
+        fields, service = self.fields, self.service
+        self.messages = self.read_messages()
+        self.tools: Tools | None = fields.offered
+        if service.target.chat_template is None:
+            raise RequestError(
+                "the model has no chat template; expected a request to /v1/completions, or a server that was "
+                "started with --chat-template",
+                code="unsupported_model",
+            )
+        forced = self._forced_call()
+        self.variables: dict[str, Any] = fields.variables  # of the chat template
+        tools = None if self.tools is None or self.tools.choice == "none" else self.tools.for_template
+        given = {"tools": tools or [], "chat_template_kwargs": self.variables}
+        check_prompt_size({self.prompt_field: self.messages, **given}, service)
+        prompt = {"messages": self.messages, "tools": tools, "chat_template_kwargs": self.variables or None}
+        return [{**self.options, **forced, "n": getattr(fields, "n", 1), **prompt}]
 
     @abstractmethod
-    def make_choice(self, prompt: int) -> Choice:
-        """Make a text of a prompt."""
+    def read_messages(self) -> list[dict[str, Any]]:
+        """Return the conversation as chat templates read it."""
 
-    def start(self, generations: Sequence[Generation]) -> None:
-        """See `TextRequest.start`."""
-        super().start(generations)
-        n = self.fields.n
-        self.choices = [self.make_choice(index // n) for index in range(n * len(generations))]
-
-    def answer(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> dict[str, Any]:
-        """Return an answer, or a chunk of one, with its usage if that is given."""
-        found = {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": _FINGERPRINT,
-            "choices": choices,
-        }
-        return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
-
-    def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
-        """Return the event of a chunk."""
-        return event(self.answer(self.chunk_kind, list(choices), usage))
-
-    def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
-        """Return what the texts have cost."""
-        n_reasoning = sum(choice.n_reasoning_tokens for choice in self.choices)
-        return Usage(self.generations, results, n_reasoning)
-
-    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
-        """See `TextRequest.end`."""
-        options = self.fields.stream_options
-        last = (
-            [self.chunk(usage=self.usage(results))] if options is not None and options.include_usage else []
-        )
-        return [*last, event("[DONE]")]
+    def _forced_call(self) -> dict[str, Any]:
+        """The constraint of a reply that has to call a tool; empty where none has to."""
+        if self.tools is None or self.tools.choice in ("none", "auto"):
+            return {}
+        if self.constraint_field:
+            message = "tool_choice asks for a call, and another field for a structured output"
+            raise refused("tool_choice", f"{message}; expected one of them")
+        self.constraint_field, schema = "tools", self.tools.schema()
+        n_bytes, most = len(json_bytes(schema)), self.service.limits.n_constraint_bytes
+        if n_bytes > most:
+            message = f"the schema of the call in tool_choice has {n_bytes} bytes; expected at most {most}"
+            raise refused("tool_choice", message)
+        return {"schema": schema}

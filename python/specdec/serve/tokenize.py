@@ -14,12 +14,7 @@ from specdec.serve.text_request import check_prompt_size, read_model
 
 
 def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    """Return the token ids of a prompt, or of a conversation.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Return the token ids of a prompt, or of a conversation."""
     names = [name for name in ("prompt", "content", "messages") if body.get(name) is not None]
     if len(names) != 1:
         found = " and ".join(names) or "neither prompt nor content nor messages"
@@ -65,12 +60,7 @@ def _text_ids(fields: TokenizeFields, service: Service) -> list[int]:
 
 
 def detokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    """Return the text of token ids; special tokens have none.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Return the text of token ids; special tokens have none."""
     fields = parse(DetokenizeFields, body, service)
     read_model(fields.model, service)
     text = service.tokenizer.decode(fields.tokens)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from specdec.training.settings import TrainingOptions as TrainingOptions
 
 if TYPE_CHECKING:
-    from specdec.training.trained_draft import TrainedDraft as TrainedDraft
+    from specdec.training.held_out import TrainedDraft as TrainedDraft
     from specdec.training.training_run import train_draft as train_draft
 
 __all__ = ["TrainedDraft", "TrainingOptions", "train_draft"]

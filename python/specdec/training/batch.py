@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,36 +25,19 @@ from specdec.training.training_texts import Texts
 Array: TypeAlias = NDArray[np.float64]
 Logits: TypeAlias = NDArray[np.float32]
 
-_LEAST = 1e-9
-"""A residual of less mass is rounding."""
-_WHOLE = 8192
-"""Up to so many tokens a distribution is kept whole."""
-_TOP = 256
-"""Of larger vocabularies, so many of the most probable tokens."""
+_LEAST = 1e-9  # a residual of less mass is rounding
+_WHOLE = 8192  # up to so many tokens a distribution is kept whole
+_TOP = 256  # of larger vocabularies, so many of the most probable tokens
 
 
 class EarlierDrafts:
     """What earlier drafts leave to a new one that drafts next to them.
 
-    Draft tokens for one position are judged in turn: where that of the first draft, drawn from its
-    distribution Q, is rejected, the next one is judged by the residual of the target's distribution,
-    max(0, P - Q) normalized, and so on (SpecInfer, arXiv 2305.09781). So a new draft is trained on the
-    residual that the earlier ones leave, each position weighted by the chance that it comes to it.
-
-    Parameters
-    ----------
-    target : Model
-    folders : sequence of path
-        Small models and recurrent drafts, whose distribution depends on the text alone, in the order in which
-        they are asked.
-    temperature : float
-        Of distributions.
-    n_threads : int
-
-    Attributes
-    ----------
-    drafts : list of Model or Draft
-        As `specdec.generate` takes them.
+    Where the draft token of the first draft, drawn from its distribution Q, is rejected, the next one is
+    judged by the residual of the target's distribution, max(0, P - Q) normalized, and so on (SpecInfer, arXiv
+    2305.09781). So a new draft is trained on the residual that the earlier ones leave, each position weighted
+    by the chance that it comes to it. Earlier drafts are small models or recurrent drafts, whose distribution
+    depends on the text alone, in the order in which they are asked.
     """
 
     def __init__(
@@ -62,14 +45,11 @@ class EarlierDrafts:
     ) -> None:
         self._temperature = temperature
         found = [_opened(target, Path(folder), n_threads) for folder in folders]
-        self.drafts = [draft for draft, _ in found]
+        self.drafts = [draft for draft, _ in found]  # as `specdec.generate` takes them
         self._logits = [logits for _, logits in found]
 
     def residual(self, ids: NDArray[np.int32], probs: Array, temperature: float) -> tuple[Array, Array]:
-        """Return what is left of the target's distributions `probs` [n, n_vocab] after each of `ids` [n].
-
-        Also the chance [n] that no token of the drafts is accepted. `temperature` is that of the drafts.
-        """
+        """Return what drafts leave of `probs` [n, n_vocab] after each of `ids`, and its chance [n]."""
         share = np.ones(len(ids))
         for logits in self._logits:
             left = np.maximum(probs - softmax(logits(ids), temperature), 0.0)
@@ -111,9 +91,8 @@ def _opened(
         model = load(folder)
         check_same_vocabulary(target, model)
         if model.config.n_vocab != target.config.n_vocab:
-            raise InputError(
-                f"after {folder} has {model.config.n_vocab} ids; expected {target.config.n_vocab}"
-            )
+            found = f"{folder}, of {model.config.n_vocab} ids"
+            raise InputError.of("after", str(folder), f"a draft of {target.config.n_vocab}", found)
         return model, lambda ids: model.logits(ids, n_threads=n_threads)
     draft = drafts.load(folder, target) if method == "recurrent" else None
     if not isinstance(draft, drafts.Recurrent):
@@ -125,26 +104,12 @@ def _opened(
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step is trained on.
+    """What a step is trained on."""
 
-    Attributes
-    ----------
-    ids : Tensor of int64, [n, time]
-        Texts; 0 after their ends.
-    weights : Tensor of float32, [n, time]
-        Of positions: 0 where the distribution after a token is not learned: in prompts and after ends.
-    target : TargetDistribution, [n, time]
-        Of the token after each one.
-    hidden : mapping of int to Tensor, [n, time, d_model] each
-        The target's hidden states after each token, by layer, as `Model.hidden_states` has them.
-    step : int
-        Number of the step, from 0.
-    """
-
-    ids: Tensor
-    weights: Tensor
-    target: TargetDistribution
-    hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    ids: Tensor  # int64 [n, time]; 0 after the ends of texts
+    weights: Tensor  # float32 [n, time], of positions: 0 in prompts and after ends, which are not learned
+    target: TargetDistribution  # [n, time], of the token after each one
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # [n, time, d_model], by layer
     step: int = 0
 
     def mean(self, losses: Tensor, offset: int = 0) -> Tensor:
@@ -154,42 +119,21 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the same on a device."""
-        return replace(
-            self,
-            ids=self.ids.to(device),
-            weights=self.weights.to(device),
-            target=self.target.to(device),
-            hidden={layer: states.to(device) for layer, states in self.hidden.items()},
-        )
+        hidden = {layer: states.to(device) for layer, states in self.hidden.items()}
+        return Batch(self.ids.to(device), self.weights.to(device), self.target.to(device), hidden, self.step)
 
 
 class TargetStates:
     """Makes batches: runs the target over texts, in specdec, in the number format in which it decodes.
 
-    Parameters
-    ----------
-    target : Model
-    taps : sequence of int
-        The hidden states of the batches, by layer.
-    top : int
-        Tokens that distributions are kept of; 0: all of a small vocabulary, 256 of a large one.
-    temperature : float
-        Of the distributions.
-    n_threads : int
-    earlier : EarlierDrafts, optional
-        Earlier drafts, which leave a part of the distribution to learn, and of the weights.
+    Distributions are kept of `top` tokens; 0: all of a small vocabulary, 256 of a large one. Earlier drafts
+    leave a part of them to learn, and of the weights.
     """
 
     def __init__(
-        self,
-        target: Model,
-        *,
-        taps: Sequence[int] = (),
-        top: int = 0,
-        temperature: float = 1.0,
-        n_threads: int = 1,
-        earlier: EarlierDrafts | None = None,
-    ) -> None:
+        self, target: Model, *, taps: Sequence[int] = (), top: int = 0, temperature: float = 1.0,
+        n_threads: int = 1, earlier: EarlierDrafts | None = None,
+    ) -> None:  # fmt: skip
         if target.config.encoder is not None:
             raise InputError(f"target {target.path} has an encoder; expected a decoder-only model")
         self._target, self._taps, self._n_threads = target, sorted(set(taps)), n_threads
@@ -220,9 +164,8 @@ class TargetStates:
 
     def logits(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.float32], dict[int, NDArray[np.float32]]]:
         """Return the target's logits after each token of a text, and its hidden states."""
-        decoder = _core.Decoder(
-            self._target.core, capacity=len(ids), n_threads=self._n_threads, taps=self._taps or None
-        )
+        threads, taps = self._n_threads, self._taps or None
+        decoder = _core.Decoder(self._target.core, capacity=len(ids), n_threads=threads, taps=taps)
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
         return logits, {layer: decoder.tapped(layer) for layer in self._taps}

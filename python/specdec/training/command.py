@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
 from importlib.util import find_spec
+from typing import Any
 
 from specdec.checks import check_choice
 from specdec.drafts.learned.methods import METHODS
 from specdec.errors import InputError, MissingPackageError
 from specdec.models.number_formats import DTYPES
+from specdec.settings_table import table_of
 from specdec.training.settings import TrainingOptions
 
 PROGRAM = "specdec train draft"
@@ -22,13 +23,7 @@ def say(text: str) -> None:
 
 
 def train_command(argv: Sequence[str]) -> int:
-    """Run the command; gives the exit status.
-
-    Raises
-    ------
-    SpecdecError, OSError
-        As `specdec.training.train_draft`.
-    """
+    """Run the command; gives the exit status."""
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
         raise MissingPackageError("training needs torch, which is not installed: pip install torch")
@@ -38,18 +33,10 @@ def train_command(argv: Sequence[str]) -> int:
 
     check_device(arguments["device"])
     shape = _shape(arguments.pop("set"))
-    own = {name: arguments.pop(name) for name in ("target", "kind", "out", "prompts", "dtype", "quiet")}
-    trained = train_draft(
-        own["target"],
-        own["kind"],
-        own["out"],
-        TrainingOptions(**arguments, shape=shape),
-        prompts=own["prompts"],
-        dtype=own["dtype"],
-        progress=not own["quiet"] and find_spec("tqdm") is not None,
-        say=say,
-    )
-    print(trained)
+    target, kind, out, quiet = (arguments.pop(name) for name in ("target", "kind", "out", "quiet"))
+    own = {name: arguments.pop(name) for name in ("prompts", "dtype")}
+    own |= {"progress": not quiet and find_spec("tqdm") is not None, "say": say}
+    print(train_draft(target, kind, out, TrainingOptions(**arguments, shape=shape), **own))
     return 0
 
 
@@ -68,24 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", choices=DTYPES, metavar="FORMAT", help="the target's number format")
     add("--kind", required=True, metavar="KIND", help="what is trained: see below")
     add("--out", required=True, metavar="DIR", help="folder of the draft; its folder training keeps the rest")
-    add(
-        "--prompts",
-        metavar="FILE",
-        help="a prompt a line, or .jsonl with prompts or messages (default: the token that begins a text)",
-    )
+    prompts = "a prompt a line, or .jsonl with prompts or messages (default: the token that begins a text)"
+    add("--prompts", metavar="FILE", help=prompts)
     time = parser.add_mutually_exclusive_group()
-    for row in fields(TrainingOptions):
-        known = row.metadata
-        if not known:
-            continue  # --set
-        holder = time if row.name in ("minutes", "steps") else parser
-        more = {"choices": known["choices"]} if "choices" in known else {"metavar": known["metavar"]}
-        if known.get("several"):
-            more["nargs"] = "+"
-        elif "choices" not in known:
-            more["type"] = known.get("type") or (int if "low" in known else float)
-        name = f"--{row.name.replace('_', '-')}"
-        holder.add_argument(name, default=row.default, help=known["help"].replace("%", "%%"), **more)
+    for name, row in table_of(TrainingOptions).items():
+        holder = time if name in ("minutes", "steps") else parser
+        more: dict[str, Any] = {"nargs": "+"} if row.many else {"type": row.kind}
+        words = row.help.replace("%", "%%")
+        flag = f"--{name.replace('_', '-')}"
+        holder.add_argument(flag, default=row.default, help=words, metavar=row.flag, **more)
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the kind")
     add("--quiet", action="store_true", help="no progress bar")
     return parser

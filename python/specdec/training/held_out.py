@@ -1,9 +1,10 @@
-"""How good a draft is on texts that it was not trained on: alpha, and tokens a call of real runs."""
+"""How good a draft is on texts that it was not trained on, and the summary of a training, which says so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,22 @@ from specdec import theory
 from specdec.analysis.statistics import mean_interval
 from specdec.decoding.generate import generate
 from specdec.drafts.draft import Draft
+from specdec.errors import CheckpointError, number_of
+from specdec.fields import read_json_object
 from specdec.models.model import Model
+from specdec.tables import OneTable, Table
 from specdec.training.batch import EarlierDrafts, TargetStates, softmax
 from specdec.training.settings import TrainingSettings
 from specdec.training.trainer import DraftTrainer
 from specdec.training.training_texts import HELD_OUT_KEY, OPENING, Prompts, Texts, continued
 
-TEMPERATURES_SHOWN = (0.0, 1.0)
-"""At which a draft is measured: greedy decoding, and the target's own distribution."""
-
+TEMPERATURES_SHOWN = (0.0, 1.0)  # greedy decoding, and the target's own distribution
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Texts that the target wrote at each temperature, and the betas of drafts there.
-
-    Attributes
-    ----------
-    prompts : list of list of int
-    texts : dict of float to Texts
-        By temperature.
-    """
+    """Texts that the target wrote at each temperature, and the betas of drafts there."""
 
     prompts: list[list[int]]
     texts: Mapping[float, Texts]
@@ -51,9 +46,8 @@ class HeldOut:
                 target, settings.threads, chosen, length=settings.length, temperature=temperature, seed=seeds
             )
             opened = min(OPENING, settings.length // 4) if temperature < 1.0 else 0
-            begins = [
-                min(len(prompt) + opened, len(text)) for prompt, text in zip(chosen, found, strict=True)
-            ]
+            both = zip(chosen, found, strict=True)
+            begins = [min(len(prompt) + opened, len(text)) for prompt, text in both]
             texts[temperature] = Texts.of_lists(found, begins, settings.length)
         return cls(chosen, texts)
 
@@ -108,13 +102,9 @@ class HeldOut:
 
 
 def _betas(
-    states: TargetStates,
-    trainer: DraftTrainer,
-    network: Any,
-    text: Texts,
-    temperature: float,
+    states: TargetStates, trainer: DraftTrainer, network: Any, text: Texts, temperature: float,
     earlier: EarlierDrafts | None,
-) -> Array:
+) -> Array:  # fmt: skip
     first, last = max(int(text.begins[0]), 1) - 1, int(text.ends[0]) - 1
     if last <= first:
         return np.zeros(0)
@@ -127,15 +117,13 @@ def _betas(
         tokens = target.argmax(-1)
         equal = tokens == draft.argmax(-1)
         if earlier is not None:
-            equal |= earlier.hits(text.ids[0, :last], np.concatenate((np.zeros(first, np.intp), tokens)))[
-                first:
-            ]
+            padded = np.concatenate((np.zeros(first, np.intp), tokens))
+            equal |= earlier.hits(text.ids[0, :last], padded)[first:]
         return np.asarray(equal, np.float64)
     probs, share = softmax(target), np.ones(1)
     if earlier is not None:
-        padded = np.concatenate((np.zeros((first, probs.shape[-1])), probs))
-        left, all_shares = earlier.residual(text.ids[0, :last], padded, 1.0)
-        probs, share = left[first:], all_shares[first:]
+        whole = np.concatenate((np.zeros((first, probs.shape[-1])), probs))
+        probs, share = (part[first:] for part in earlier.residual(text.ids[0, :last], whole, 1.0))
     accepted = np.asarray(theory.acceptance_rate(probs, softmax(draft)), np.float64).reshape(-1)
     return 1.0 - share * (1.0 - accepted)
 
@@ -160,3 +148,85 @@ def _mean(parts: Sequence[Array]) -> float:
     """Mean of all entries; NaN if there are none, as where all texts ended within their prompts."""
     entries = np.concatenate(parts)
     return float(entries.mean()) if len(entries) else np.nan
+
+
+@dataclass(frozen=True)
+class DraftFigures:
+    """How good a draft is on held-out texts, by temperature: 0 and 1.
+
+    Attributes
+    ----------
+    alpha : dict of float to (float, float, float)
+        Mean acceptance rate of the first draft token, and its 95 % confidence interval.
+    tokens_per_call : dict of float to float
+        New tokens a run of the target, of real runs.
+    """
+
+    alpha: Mapping[float, tuple[float, float, float]]
+    tokens_per_call: Mapping[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedDraft(OneTable):
+    """A draft that was trained, and what the training did for it; ``print`` shows it, a notebook too.
+
+    Attributes
+    ----------
+    before, after : DraftFigures
+        Before the first step and after the last.
+    gains : dict of float to (float, float, float)
+        Rise of alpha on the same positions, with its 95 % confidence interval.
+    """
+
+    folder: str  # of the draft
+    kind: str
+    target: str
+    n_parameters: int  # that were trained
+    n_steps: int
+    n_tokens: int  # that were trained on, each pass counted
+    minutes: float  # of training, texts included
+    losses: str  # file of the loss curve, tab-separated
+    before: DraftFigures
+    after: DraftFigures
+    gains: Mapping[float, tuple[float, float, float]]
+    words: tuple[str, ...] = ()  # notes on this method
+
+    def table(self) -> Table:
+        """Return alpha and tokens a call, before and after."""
+        rows = []
+        for temperature in TEMPERATURES_SHOWN:
+            for name, figures in (("before", self.before), ("after", self.after)):
+                alpha, low, high = figures.alpha[temperature]
+                rose = ""
+                if name == "after":
+                    rose = "{:+.3f} ({:+.3f} to {:+.3f})".format(*self.gains[temperature])
+                calls = f"{figures.tokens_per_call[temperature]:.2f}"
+                interval = f"{low:.3f} to {high:.3f}"
+                rows.append((f"{name}, T = {temperature:g}", f"{alpha:.3f}", interval, rose, calls))
+        title = (
+            f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, "
+            f"{number_of(self.n_steps, 'step')}, {self.n_tokens:,} tokens, {self.minutes:.1f} minutes\n"
+            f"draft: {self.folder}\nlosses: {self.losses}"
+        )
+        title += "".join(f"\n{words}" for words in self.words)
+        return Table(title, ("held-out texts", "alpha", "95 %", "gain (95 %)", "tokens/call"), rows)
+
+    @classmethod
+    def load(cls, path: Path) -> TrainedDraft:
+        """Read it from a file; anything else is a `CheckpointError`."""
+        values = read_json_object(path)
+        try:
+            before, after = (
+                DraftFigures(_by_temperature(part["alpha"]), _by_temperature(part["tokens_per_call"]))
+                for part in (values.pop("before"), values.pop("after"))
+            )
+            gains, words = _by_temperature(values.pop("gains")), tuple(values.pop("words"))
+            found = cls(before=before, after=after, gains=gains, words=words, **values)
+            found.table()  # so that what cannot be shown is refused here
+            return found
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise CheckpointError(f"{path}: expected the summary of a training ({error})") from error
+
+
+def _by_temperature(values: Mapping[str, Any]) -> dict[float, Any]:
+    return {float(name): tuple(one) if isinstance(one, list) else one for name, one in values.items()}

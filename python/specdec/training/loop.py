@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -25,12 +26,10 @@ from specdec.training.batch import Batch
 from specdec.training.settings import Loss
 from specdec.training.trainer import DraftTrainer
 
-DECAY_SHARE = 0.4
-"""The learning rate is held, then falls to 0 over this last share of the steps."""
+DECAY_SHARE = 0.4  # the learning rate is held, then falls to 0 over this last share of the steps
 WARM_UP = 30  # steps, or a twentieth of all
 LARGEST_GRADIENT = 1.0
-RAMP = (0.4, 0.6)
-"""Of the loss "fkl-tvd": until this share of the steps the one, from that on the other."""
+RAMP = (0.4, 0.6)  # of the loss "fkl-tvd": until this share of the steps the one, from that on the other
 
 
 def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
@@ -52,20 +51,21 @@ class Optimizers:
 
     def __init__(self, network: nn.Module, trainer: DraftTrainer, learning_rate: float) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
-        matrices: dict[float, list[Any]] = {}
-        others: dict[float, list[Any]] = {}
+        groups: dict[str, dict[float, Any]] = {"muon": {}, "adamw": {}}
         for name, weight in named:
-            of_muon = weight.dim() == 2 and not trainer.is_table(name)
-            (matrices if of_muon else others).setdefault(trainer.rate(name), []).append(weight)
-        self._all: dict[str, Any] = {}
-        if matrices:
-            self._all["muon"] = torch.optim.Muon(
-                _groups(matrices), lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-            )
-        if others:
-            self._all["adamw"] = torch.optim.AdamW(
-                _groups(others), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0
-            )
+            rate = trainer.rate(name)
+            kind = "muon" if weight.dim() == 2 and not trainer.is_table(name) else "adamw"
+            group = groups[kind].setdefault(rate, {"params": [], "rate": rate})
+            group["params"].append(weight)
+        makers = {
+            "muon": partial(torch.optim.Muon, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            "adamw": partial(torch.optim.AdamW, betas=(0.9, 0.95), weight_decay=0.0),
+        }
+        self._all: dict[str, Any] = {
+            kind: makers[kind](list(by_rate.values()), lr=learning_rate)
+            for kind, by_rate in groups.items()
+            if by_rate
+        }
         self._learning_rate = learning_rate
         self._weights = [weight for _, weight in named]
 
@@ -85,10 +85,9 @@ class Optimizers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the moments of a checkpoint; options of the optimizers are not read from files."""
         for name, optimizer in self._all.items():
-            options = [
-                {key: value for key, value in group.items() if key != "params"}
-                for group in optimizer.param_groups
-            ]
+            options = [{**group} for group in optimizer.param_groups]
+            for own in options:
+                del own["params"]
             optimizer.load_state_dict(state[name])
             for group, ours in zip(optimizer.param_groups, options, strict=True):
                 group.update(ours)
@@ -96,10 +95,6 @@ class Optimizers:
                 for tensor in kept.values():
                     if not isinstance(tensor, torch.Tensor) or tensor.shape not in (weight.shape, ()):
                         raise ValueError(f"its optimizer {name} holds what does not fit a weight")
-
-
-def _groups(by_rate: dict[float, list[Any]]) -> list[dict[str, Any]]:
-    return [{"params": weights, "rate": rate} for rate, weights in by_rate.items()]
 
 
 def seed_step(seed: int, step: int) -> None:
@@ -123,12 +118,9 @@ def train_step(
 
 
 def seconds_of_step(
-    trainer: DraftTrainer,
-    network: nn.Module,
-    make: Callable[[], Batch],
-    clock: Callable[[], float],
+    trainer: DraftTrainer, network: nn.Module, make: Callable[[], Batch], clock: Callable[[], float],
     long_s: float,
-) -> float:
+) -> float:  # fmt: skip
     """Time a step of a copy of the network: the second of two, or the first if it took `long_s`."""
     copied = copy.deepcopy(network)
     optimizers, seconds = Optimizers(copied, trainer, trainer.settings.learning_rate), 0.0
@@ -146,9 +138,7 @@ class Progress:
 
     def __init__(self, path: Path, network: nn.Module, optimizers: Optimizers) -> None:
         self._path, self._network, self._optimizers = path, network, optimizers
-        self.step = 0
-        self.saved_step = 0
-        self.n_steps = 0
+        self.step = self.saved_step = self.n_steps = 0
         self.seconds = 0.0
         self.recent: list[float] = []
 
@@ -186,23 +176,20 @@ class Progress:
             raise CheckpointError(
                 f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin again"
             ) from error
-        self.step, self.n_steps, self.seconds = step, n_steps, float(seconds)
-        self.saved_step = step
+        self.step = self.saved_step = step
+        self.n_steps, self.seconds = n_steps, float(seconds)
         return True
 
 
 _DAMAGED = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError, EOFError, BadZipFile,
+    OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, BadZipFile,
     OverflowError, pickle.UnpicklingError, struct.error, zlib.error,
 )  # fmt: skip
 """What torch raises for a file that is no checkpoint, or another network's."""
 
 
 class LossCurve:
-    """The loss curve as text: a line of tab-separated values now and then.
-
-    A training that continues repeats the steps after its checkpoint, so their older lines are dropped.
-    """
+    """The loss curve as text: a line of tab-separated values now and then; lines after `done` are dropped."""
 
     HEAD = ("step", "tokens", "loss", "alpha_greedy", "alpha", "seconds")
 
@@ -248,10 +235,8 @@ def draw_losses(curve: Path, picture: Path) -> None:
     above.plot(steps, [row[2] for row in rows], color=look.colour, linestyle=look.dashes)
     above.set_ylabel("loss")
     for column, label in ((3, "greedy"), (4, "temperature 1")):
-        look = next(styles)
-        below.plot(
-            steps, [row[column] for row in rows], color=look.colour, linestyle=look.dashes, label=label
-        )
+        look, alphas = next(styles), [row[column] for row in rows]
+        below.plot(steps, alphas, color=look.colour, linestyle=look.dashes, label=label)
     below.set_ylabel("alpha, some held-out texts")
     below.set_xlabel("step")
     below.legend()

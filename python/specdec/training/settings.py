@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from specdec.atomic_file import replacing
-from specdec.checks import check_choice, check_integer, check_number
 from specdec.divergences import DIVERGENCES, DivergenceName
-from specdec.errors import CheckpointError, InputError
+from specdec.errors import InputError
+from specdec.fields import read_json_object
+from specdec.settings_table import check_settings, choice, integer, number, other
 
 Loss: TypeAlias = Literal["fkl-tvd"] | DivergenceName
 Data: TypeAlias = Literal["target", "draft", "mixture", "text"]
 
 LOSSES: tuple[Loss, ...] = ("fkl-tvd", *DIVERGENCES)
 DATA: tuple[Data, ...] = ("target", "draft", "mixture", "text")
-_FREE = ("minutes", "threads")
-"""What may change when a training continues."""
-_POSITIVE = "a finite number above 0"
+WEIGHTS = ("bf16", "f32")
+_FREE = ("minutes", "threads")  # what may change when a training continues
 
 
-def option(default: Any, help: str, **more: Any) -> Any:
-    """Make a row of the table: `low` an integer's least value, `choices` words, `metavar` for the usage."""
-    return field(default=default, metadata={"help": help, **more})
+def _words(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]} (default: {words[0]})"
+
+
+def _positive(default: float | None, **more: Any) -> Any:
+    return number(default, "a finite number above 0", lambda x: 0.0 < x < 1e9, **more)
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,9 @@ class TrainingOptions:
     Attributes
     ----------
     loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
-        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence, total variation distance,
-        which is the chance of a rejection; or the first and then the last.
+        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence (of `beta`), total variation
+        distance, which is the chance of a rejection; or the first and then the last.
     beta : float
-        Of the Jensen-Shannon divergence.
     temperature : float
         Of the distributions that are compared.
     data : {"target", "draft", "mixture", "text"}
@@ -46,12 +47,10 @@ class TrainingOptions:
         on-policy data); or nothing: pieces of the file of prompts.
     seed : int
     minutes : float or None
-        Limit of all of it, from loading the target to measuring the draft; None: 10. The trainer measures how
-        fast the target writes and how long a step takes, and reports how many texts and steps that allows: at
-        least two held-out texts, the texts of a step, and one step, however long they take.
+        Limit of all of it, from loading the target to measuring the draft; None: 10. There are at least two
+        held-out texts, the texts of a step, and one step, however long they take.
     steps : int or None
-        Steps in place of minutes: then a seed fixes the weights to the bit, on one machine and number of
-        threads.
+        In place of minutes: then a seed fixes the weights to the bit, on one machine and number of threads.
     length : int or None
         Tokens of a text; None: 256, or the context if that is shorter; less if the minutes are too few.
     batch : int
@@ -78,80 +77,59 @@ class TrainingOptions:
         Settings of the method, such as ``{"d_model": 96}``.
     """
 
-    loss: Loss = option("fkl-tvd", "(default: fkl-tvd)", choices=LOSSES)
-    beta: float = option(0.5, "of jsd (default: 0.5)", metavar="B")
-    temperature: float = option(1.0, "of the compared distributions (default: 1)", metavar="T")
-    data: Data = option("target", "what writes the texts (default: target)", choices=DATA)
-    seed: int = option(0, "(default: 0)", low=0, metavar="S")
-    minutes: float | None = option(None, "limit of all of it (default: 10)", type=float, metavar="M")
-    steps: int | None = option(
-        None, "steps in place of minutes: a seed then fixes the weights", low=1, metavar="N"
+    loss: Loss = choice("fkl-tvd", LOSSES, help=_words(LOSSES), flag="LOSS")
+    beta: float = number(
+        0.5, "a number above 0 and below 1", lambda x: 0.0 < x < 1.0, help="of jsd (default: 0.5)", flag="B"
     )
-    length: int | None = option(None, "tokens of a text (default: 256)", low=8, metavar="N")
-    batch: int = option(16, "texts a step (default: 16)", low=1, metavar="N")
-    passes: int = option(4, "how often a text is used (default: 4)", low=1, metavar="N")
-    learning_rate: float | None = option(None, "(default: the kind's)", type=float, metavar="R")
-    top: int = option(0, "tokens of a distribution that are learned one by one", low=0, metavar="K")
-    weights: str = option("bf16", "of the file (default: bf16)", choices=("bf16", "f32"))
-    begin: Any = option(None, "folder of a draft to begin with", type=str, metavar="DIR")
-    after: Any = option((), "drafts that the new one shall complete", metavar="DIR", several=True)
-    threads: int | None = option(
-        None, "(default: SPECDEC_NUM_THREADS, or the CPUs at hand)", low=1, metavar="N"
+    temperature: float = _positive(1.0, help="of the compared distributions (default: 1)", flag="T")
+    data: Data = choice("target", DATA, help=f"what writes the texts: {_words(DATA)}", flag="DATA")
+    seed: int = integer(0, 0, help="(default: 0)", flag="S")
+    minutes: float | None = _positive(None, help="limit of all of it (default: 10)", flag="M")
+    steps: int | None = integer(
+        None, 1, help="steps in place of minutes: a seed then fixes the weights", flag="N"
     )
-    device: str | None = option(
-        None, "of torch (default: cuda where there is one, else cpu)", type=str, metavar="NAME"
+    length: int | None = integer(None, 8, help="tokens of a text (default: 256)", flag="N")
+    batch: int = integer(16, 1, help="texts a step (default: 16)", flag="N")
+    passes: int = integer(4, 1, help="how often a text is used (default: 4)", flag="N")
+    learning_rate: float | None = _positive(None, help="(default: the kind's)", flag="R")
+    top: int = integer(0, 0, help="tokens of a distribution that are learned one by one", flag="K")
+    weights: str = choice("bf16", WEIGHTS, help=f"of the file: {_words(WEIGHTS)}", flag="FORMAT")
+    begin: Any = other(None, help="folder of a draft to begin with", flag="DIR", kind=str)
+    after: Any = other((), help="drafts that the new one shall complete", flag="DIR", many=True)
+    threads: int | None = integer(
+        None, 1, help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)", flag="N"
+    )
+    device: str | None = other(
+        None, help="of torch (default: cuda where there is one, else cpu)", flag="NAME", kind=str
     )
     shape: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for row in fields(self):
-            value = getattr(self, row.name)
-            if "choices" in row.metadata:
-                check_choice(row.name, value, row.metadata["choices"])
-            elif "low" in row.metadata and value is not None:
-                check_integer(row.name, value, row.metadata["low"])
-        for name in ("temperature", "learning_rate", "minutes"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), _POSITIVE, lambda x: 0.0 < x < 1e9)
+        check_settings(self)
         if self.minutes is not None and self.steps is not None:
             raise InputError.of("steps", self.steps, "None with minutes: one of the two")
-        check_number("beta", self.beta, "a number above 0 and below 1", lambda x: 0.0 < x < 1.0)
-        if self.data in ("draft", "mixture") and self.passes != 1:
+        if self.data in ("draft", "mixture"):
             object.__setattr__(self, "passes", 1)
 
 
 @dataclass(frozen=True)
 class TrainingSettings(TrainingOptions):
-    """All that decides what a training does, settled; `kind` is the method's name.
-
-    `target` and `prompts` identify the target and the prompts.
-    """
+    """All that decides what a training does, settled, with what identifies the target and the prompts."""
 
     length: int = 256
     learning_rate: float = 4e-3
     threads: int = 1
     device: str = "cpu"
-    kind: str = ""
+    kind: str = ""  # the method's name
     target: str = ""
     prompts: str = ""
-
-    def save(self, path: Path) -> None:
-        """Write them as JSON."""
-        with replacing(path) as file:
-            file.write(json.dumps({"kind": self.kind, **asdict(self)}, indent=1).encode())
 
     def check_same(self, path: Path, prompts: str) -> None:
         """Refuse to continue a training that began with other settings, which are in the file `path`.
 
         `prompts` is the name of the prompts in a message.
         """
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(stored, dict):
-                raise ValueError("it is no object")
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}: expected the settings of a training ({error})") from error
-        ours = json.loads(json.dumps(asdict(self)))
+        stored, ours = read_json_object(path), json.loads(json.dumps(asdict(self)))
         folder = path.parent.parent
         for name in ours:
             if name not in _FREE and stored.get(name) != ours[name]:
@@ -160,7 +138,5 @@ class TrainingSettings(TrainingOptions):
                         f"{prompts}: other prompts than those that the training in {folder} "
                         "began with; expected the same content, or another folder"
                     )
-                expected = (
-                    f"{stored.get(name)!r}, with which the training in {folder} began, or another folder"
-                )
-                raise InputError.of(name, ours[name], expected)
+                begun = f"{stored.get(name)!r}, with which the training in {folder} began"
+                raise InputError.of(name, ours[name], f"{begun}, or another folder")

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.checks import check_choice
 from specdec.drafts import load as load_draft
 from specdec.drafts.draft import Draft
+from specdec.drafts.learned.folder import LearnedWeights
 from specdec.drafts.learned.methods import METHODS
-from specdec.drafts.learned.objective import Objective, most_frequent
+from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
+from specdec.settings_table import check_settings
 from specdec.training.batch import Batch
 from specdec.training.settings import TrainingSettings
 from specdec.training.training_texts import Texts, TextWriter
@@ -27,56 +30,33 @@ from specdec.training.training_texts import Texts, TextWriter
 class DraftTrainer(ABC):
     """A method of drafts in training: its network, what a step needs, its loss, its folder.
 
-    Attributes
-    ----------
-    name : str
-        The name of the method, as ``--kind`` takes it.
-    shape_type : type
-        A frozen dataclass of numbers and flags: the settings of the network that a caller may change.
-    learning_rate : float
-        The default.
-    gamma : int
-        Draft tokens of a round in the runs that measure the draft.
-    token_counts : callable or None
-        Returns how often each token occurs in the texts of the training; set by the training.
-    say : callable
-        Takes progress messages; set by the training.
-    words : sequence of str
-        Lines of the summary.
+    The training sets `token_counts`, which returns how often each token occurs in its texts, and `say`, which
+    takes progress messages.
     """
 
-    name: ClassVar[str]
-    shape_type: ClassVar[type]
-    learning_rate: ClassVar[float] = 4e-3
-    gamma: int = 4
-    words: Sequence[str] = ()
+    name: ClassVar[str]  # as --kind takes it
+    shape_type: ClassVar[type]  # a frozen dataclass of numbers and flags: settings that a caller may change
+    learning_rate: ClassVar[float] = 4e-3  # the default
+    gamma: int = 4  # draft tokens of a round in the runs that measure the draft
+    words: Sequence[str] = ()  # lines of the summary
 
     def __init__(self, target: Model, settings: TrainingSettings) -> None:
         self.target, self.settings = target, settings
+        self.shape: Any = shape_of(self.shape_type, settings.shape, self.name)
         self.token_counts: Callable[[], NDArray[np.int64]] | None = None
         self.say: Callable[[str], object] = lambda text: None
 
     @abstractmethod
     def network(self) -> Any:
-        """Make the ``torch.nn.Module``, of random weights or those of ``settings.begin``.
-
-        torch's random numbers have been seeded.
-        """
+        """Make the ``torch.nn.Module``, of random weights or those of ``settings.begin``."""
 
     @abstractmethod
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
-        """Return the loss of a step, a scalar over the positions with weights.
-
-        `progress` is the share of the steps that are done, from 0 to 1, for curricula.
-        """
+        """Return the loss of a step; `progress`, from 0 to 1, is the share of the steps that are done."""
 
     @abstractmethod
     def first_guess(self, network: Any, batch: Batch) -> Tensor:
-        """Logits [n, time, n_vocab] of the first draft token after each position.
-
-        They are compared with the target's distribution at the same positions, which gives alpha. -inf for
-        tokens that are never drafted.
-        """
+        """Logits [n, time, n_vocab] of the first draft token after each position, which give alpha."""
 
     @abstractmethod
     def export(self, network: Any, folder: Path) -> None:
@@ -110,16 +90,10 @@ class DraftTrainer(ABC):
         """Return the factor of the learning rate of a parameter, by its name."""
         return 1.0
 
-    @property
-    def shape(self) -> Any:
-        """The settings of the network: `shape_type` with those of the caller."""
-        return shape_of(self.shape_type, self.settings.shape, self.name)
-
     def check_begun(self, found: Mapping[str, object], asked: Mapping[str, object] | None = None) -> None:
-        """Refuse settings that contradict the folder ``settings.begin``.
+        """Refuse settings `asked` that contradict those `found` in the folder ``settings.begin``.
 
-        `found` is what its draft has, by the names of settings; `asked` what it should have, by default what
-        the caller has set, except a 0 that stands for what fits.
+        By default they are what the caller has set, except a 0 that stands for what fits.
         """
         if asked is None:
             shape = self.shape
@@ -128,14 +102,33 @@ class DraftTrainer(ABC):
             asked = {name: value for name, value in given.items() if value or name not in opened}
         for name, value in asked.items():
             if name in found and found[name] != value:
-                raise InputError.of(
-                    name, value, f"{found[name]}, as the draft in {self.settings.begin} has it"
-                )
+                expected = f"{found[name]}, as the draft in {self.settings.begin} has it"
+                raise InputError.of(name, value, expected)
 
     def frequent(self, n: int) -> Tensor:
         """Return the ids [n] of the tokens that occur most often in the training's texts, ascending."""
         counts = np.zeros(self.target.config.n_vocab) if self.token_counts is None else self.token_counts()
-        return most_frequent(counts, n)
+        return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:n]).astype(np.int64))
+
+
+class LearnedTrainer(DraftTrainer):
+    """The trainer of a draft whose folder is `LearnedWeights`, of their `method`."""
+
+    method: ClassVar[str]
+
+    def begun(self) -> LearnedWeights | None:
+        """Open the folder ``settings.begin``, of a draft for this target; None if there is none."""
+        begin = self.settings.begin
+        return None if begin is None else LearnedWeights.of_method(Path(begin), self.method, self.target)
+
+    def save(
+        self, folder: Path, fields: Mapping[str, Any], numbers: Mapping[str, NDArray[Any]],
+        draft_ids: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Write the draft's folder."""
+        tokens = None if draft_ids is None else draft_ids.numpy(force=True)
+        weights = LearnedWeights.of(self.method, self.target, fields, numbers, taps=self.taps, tokens=tokens)
+        weights.save(folder, self.settings.weights)
 
 
 def trainer_type(kind: str) -> type[DraftTrainer]:
@@ -152,7 +145,9 @@ def shape_of(shape_type: type, given: Mapping[str, object], kind: str) -> Any:
         if name not in known:
             expected = f"a setting of kind {kind!r}: {', '.join(known) or 'none'}"
             raise InputError.of("--set", name, expected, verb="has")
-    return shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
+    found = shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
+    check_settings(found)
+    return found
 
 
 def _value(name: str, text: str, default: Any) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specdec.atomic_file import write_json
 from specdec.checks import check_path
 from specdec.drafts import Draft, Ensemble
-from specdec.errors import InputError, kind_of, number_of
+from specdec.errors import CheckpointError, InputError, kind_of, number_of
+from specdec.fields import read_json_object
 from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import Dtype
-from specdec.progress import progress_bar
+from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
 from specdec.training.batch import Batch, EarlierDrafts, TargetStates
-from specdec.training.held_out import TEMPERATURES_SHOWN, HeldOut, alpha_of, gain
+from specdec.training.held_out import TEMPERATURES_SHOWN, DraftFigures, HeldOut, TrainedDraft, alpha_of, gain
 from specdec.training.loop import (
     LossCurve,
     Optimizers,
@@ -36,11 +38,19 @@ from specdec.training.loop import (
     seed_step,
     train_step,
 )
-from specdec.training.plan import LENGTHS, TrainingPlan, WritingSpeed, affordable_length
 from specdec.training.settings import TrainingOptions, TrainingSettings
-from specdec.training.trained_draft import DraftFigures, TrainedDraft
 from specdec.training.trainer import DraftTrainer, trainer_type
-from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, TextGroups, TextWriter, continued
+from specdec.training.training_texts import (
+    LENGTHS,
+    STEPS_OF_GROUP,
+    Prompts,
+    TextGroups,
+    TextWriter,
+    TrainingPlan,
+    WritingSpeed,
+    affordable_length,
+    continued,
+)
 
 _MINUTES = 10.0
 _LOOKS = 20  # at some of the held-out texts, in a training
@@ -51,16 +61,10 @@ _FEW_STEPS = 100  # with fewer a draft has hardly learned
 
 
 def train_draft(
-    target: ModelLike | None,
-    kind: str,
-    out: str | os.PathLike[str],
-    options: TrainingOptions | None = None,
-    *,
-    prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None,
-    dtype: Dtype | None = None,
-    progress: bool = False,
-    say: Callable[[str], object] = lambda text: None,
-) -> TrainedDraft:
+    target: ModelLike | None, kind: str, out: str | os.PathLike[str], options: TrainingOptions | None = None,
+    *, prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None, dtype: Dtype | None = None,
+    progress: bool = False, say: Callable[[str], object] = lambda text: None,
+) -> TrainedDraft:  # fmt: skip
     """Train a draft for a target; called again with the same arguments, continue an interrupted training.
 
     Parameters
@@ -92,10 +96,6 @@ def train_draft(
     ------
     InputError
         An argument that cannot be used, or other ones than those that the training in `out` began with.
-    CheckpointError
-        A damaged file.
-    MissingPackageError
-        torch, or what a method needs besides, is not installed: ``pip install torch transformers``.
 
     Examples
     --------
@@ -123,10 +123,8 @@ def train_draft(
         length = min(LENGTHS[0], n_ctx)
         if asked.steps is None:
             say("Measuring how fast the target writes.")
-            beginnings = Prompts.read(model, prompts, max(1, length // 2))
-            speed = WritingSpeed.measured(
-                model, beginnings, batch=asked.batch, n_threads=threads, limit=limit
-            )
+            begun = Prompts.read(model, prompts, max(1, length // 2))
+            speed = WritingSpeed.measured(model, begun, batch=asked.batch, n_threads=threads, limit=limit)
             length = affordable_length(speed, asked.batch, limit.left_s, n_ctx)
     if length > n_ctx:
         raise InputError.of("length", length, f"at most {n_ctx}, the target's context")
@@ -146,19 +144,14 @@ def train_draft(
 def _stored_length(work: Path) -> int | None:
     """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
     try:
-        stored = json.loads((work / "settings.json").read_text(encoding="utf-8"))["length"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        stored = read_json_object(work / "settings.json").get("length")
+    except CheckpointError:
         return None  # `TrainingSettings.check_same` says what is wrong
     return stored if type(stored) is int else None
 
 
 def check_device(device: str | None) -> str:
-    """The name of a device of torch that computes here; None: "cuda" where there is one, else "cpu".
-
-    Raises
-    ------
-    InputError
-    """
+    """The name of a device of torch that computes here; None: "cuda" where there is one, else "cpu"."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -174,16 +167,11 @@ class _Training:
     """One training, from what is asked for to the summary."""
 
     def __init__(
-        self,
-        trainer: DraftTrainer,
-        prompts: Prompts,
-        folder: Path,
-        progress: bool,
-        say: Callable[[str], object],
-        limit: TimeLimit,
-        speed: WritingSpeed | None,
-    ) -> None:
-        self._limit, self._speed, self._trainer, self._prompts = limit, speed, trainer, prompts
+        self, trainer: DraftTrainer, prompts: Prompts, folder: Path, progress: bool,
+        say: Callable[[str], object], limit: TimeLimit, speed: WritingSpeed | None,
+    ) -> None:  # fmt: skip
+        self._limit, self._trainer, self._prompts = limit, trainer, prompts
+        self._speed, self._measured_speed = speed or WritingSpeed(0.0, 0.0), speed is not None
         self._folder, self._say, self._shown = folder, say, progress
         self._settings, self._target = trainer.settings, trainer.target
         settings = trainer.settings
@@ -199,17 +187,15 @@ class _Training:
     def run(self) -> TrainedDraft:
         """Train, measure, write the draft; or give the summary of a training that is done."""
         asked = self._work / "settings.json"
+        expected = "a new folder, or a training's"
         if (self._folder / "config.json").exists() and not asked.exists():
-            raise InputError(
-                f"out {self._folder} holds a model and no training; expected a new folder, or a training's"
-            )
+            found = f"{self._folder}, which holds a model and no training"
+            raise InputError.of("out", str(self._folder), expected, found)
         try:
             (self._work / "texts").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"out {self._folder} cannot be made a folder: {error.strerror}; expected a new folder, or a "
-                "training's"
-            ) from error
+            found = f"{self._folder}, which cannot be made a folder: {error.strerror}"
+            raise InputError.of("out", str(self._folder), expected, found) from error
         summary = self._work / "summary.json"
         if asked.exists():
             self._settings.check_same(asked, self._prompts.name)
@@ -222,16 +208,16 @@ class _Training:
                 trained = self._trained()
         finally:
             torch.set_num_threads(before)
-        trained.save(summary)
+        write_json(summary, trained.to_dict())
         return trained
 
     def _trained(self) -> TrainedDraft:
-        if self._speed is None and math.isfinite(self._limit.seconds):
+        if not self._measured_speed and math.isfinite(self._limit.seconds):
             self._say("Measuring how fast the target writes.")
+            batch, threads = self._settings.batch, self._settings.threads
             self._speed = WritingSpeed.measured(
-                self._target, self._prompts, batch=self._settings.batch, n_threads=self._settings.threads,
-                limit=self._limit,
-            )  # fmt: skip
+                self._target, self._prompts, batch=batch, n_threads=threads, limit=self._limit
+            )
         self._plan = self._texts_planned()
         self._say("Making the network that is trained.")
         network = self._fresh()
@@ -243,12 +229,10 @@ class _Training:
         try:
             return self._finished(network, optimizers, state, going_on)
         except KeyboardInterrupt:
-            kept = "the same command begins anew"
+            kept = "the same command begins again"
             if state.n_steps:
-                kept = (
-                    f"{self._work} keeps texts and the checkpoint of step {state.saved_step} of "
-                    f"{state.n_steps}; the same command goes on from there"
-                )
+                step = f"step {state.saved_step} of {state.n_steps}; the same command goes on from there"
+                kept = f"{self._work} keeps texts and the checkpoint of {step}"
             self._say(f"Interrupted: {kept}.")
             raise
 
@@ -260,8 +244,10 @@ class _Training:
         self._say(f"Writing the held-out texts that the draft is measured on: {n_held_out} twice.")
         held_out = HeldOut.written(self._target, self._prompts, self._settings, n_held_out)
         if not going_on:
-            self._plan.save(self._work / "plan.json")
-            self._settings.save(self._work / "settings.json")  # not before what could be refused
+            write_json(self._work / "plan.json", asdict(self._plan))
+            write_json(
+                self._work / "settings.json", asdict(self._settings)
+            )  # not before what could be refused
             state.n_steps = self._planned(network)
             state.save()
         self._train(network, optimizers, state, held_out)
@@ -276,18 +262,16 @@ class _Training:
 
     def _token_counts(self) -> NDArray[np.int64]:
         """How often each token occurs in the first texts and in the file of prompts."""
-        texts = self._groups(None, 1).first()
+        texts = self._groups(None, 1).group(0)
         written = [row[:end] for row, end in zip(texts.ids, texts.ends, strict=True)]
         read = np.array(self._prompts.text, np.int64)
         return np.bincount(np.concatenate([*written, read]), minlength=self._target.config.n_vocab)
 
     def _groups(self, network: Any, n_steps: int) -> TextGroups:
         def writers() -> Sequence[TextWriter]:
-            def by_target(prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-                return continued(self._target, self._settings.threads, prompts, **options)
-
-            data = self._settings.data
-            found: list[TextWriter] = [by_target] if data in ("target", "mixture") else []
+            data, found = self._settings.data, list[TextWriter]()
+            if data in ("target", "mixture"):
+                found.append(partial(continued, self._target, self._settings.threads))
             if data in ("draft", "mixture"):
                 found.append(self._trainer.writer(network, self._work))
             return found
@@ -303,11 +287,10 @@ class _Training:
         if path.exists():
             return TrainingPlan.load(path, settings.batch)
         whole = TrainingPlan.whole(settings.batch)
-        if self._speed is None:
+        if math.isinf(self._limit.seconds):
             return whole
-        plan = TrainingPlan.within(
-            self._limit.left_s, self._speed, length=settings.length, batch=settings.batch
-        )
+        left_s, sizes = self._limit.left_s, {"length": settings.length, "batch": settings.batch}
+        plan = TrainingPlan.within(left_s, self._speed, **sizes)
         if settings.data == "text":  # nobody writes them
             plan = replace(plan, n_texts=whole.n_texts)
         self._say(
@@ -319,15 +302,13 @@ class _Training:
     @property
     def _measuring_s(self) -> float:
         """Estimated seconds to measure the draft after the training."""
-        if self._speed is None:
-            return 0.0
         return self._speed.measuring_s(self._plan.n_held_out, self._settings.length)
 
     @property
     def _look_s(self) -> float:
         """Estimated seconds of a look at some held-out texts."""
         n_texts = min(_TEXTS_OF_LOOK, self._plan.n_held_out)
-        return 0.0 if self._speed is None else self._speed.reading_s(n_texts, self._settings.length)
+        return self._speed.reading_s(n_texts, self._settings.length)
 
     @property
     def _steps_s(self) -> float:
@@ -351,19 +332,16 @@ class _Training:
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
         mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
-        rate = (
-            f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
-        )
+        rate = f"A step of {tokens:,} tokens takes {step_s:.2f} s here, its texts {texts_s:.2f} s"
         if settings.steps is not None:
             steps = number_of(settings.steps, "step")
-            takes = "takes" if settings.steps == 1 else "take"
-            self._say(f"{rate}: {steps} {takes} about {settings.steps * mean_s / 60:.1f} minutes.")
+            self._say(f"{rate}: {steps} in about {settings.steps * mean_s / 60:.1f} minutes.")
             return settings.steps
         room = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
         n_steps = max(1, int(room / mean_s))
+        few = " A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else ""
         self._say(
-            f"{rate}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens."
-            + (" A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else "")
+            f"{rate}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens.{few}"
         )
         return n_steps
 
@@ -381,8 +359,8 @@ class _Training:
         self._say(f"Training: {number_of(n_steps - state.step, 'step')}.")
         begun = saved = self._limit.spent_s
         before, first = state.seconds, state.step
-        bar = progress_bar(n_steps, "step", initial=state.step) if self._shown else None
-        try:
+        with counted(n_steps, "step", self._shown) as done:
+            done(state.step)
             while state.step < n_steps:
                 if state.step % STEPS_OF_GROUP == 0 and not groups.is_written(state.step):
                     state.save()  # so that the draft that writes texts is the one that goes on from here
@@ -395,20 +373,15 @@ class _Training:
                 n_more = self._steps_s * (state.step - first) / max(taken_s, 1e-9)
                 if state.step + n_more < n_steps:  # steps have become slower: the learning rate falls sooner
                     state.n_steps = n_steps = state.step + int(n_more)
-                if bar is not None:
-                    bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-                    bar.update(1)
+                done(1, f"loss {loss:.3f}")
                 if state.step % every == 0 or state.step == n_steps:
                     self._look(network, state, held_out, curve)
                 if self._limit.spent_s - saved > _CHECKPOINT_S or state.step == n_steps:
                     state.save()
                     saved = self._limit.spent_s
-        finally:
-            if bar is not None:
-                bar.close()
 
     def _look(self, network: Any, state: Progress, held_out: HeldOut, curve: LossCurve) -> None:
-        """One more line of the curve."""
+        """Add a line to the curve."""
         betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._trainer, network, self._earlier)
         loss = sum(state.recent) / len(state.recent) if state.recent else float("nan")
         state.recent.clear()
@@ -417,14 +390,14 @@ class _Training:
         curve.add((state.step, tokens, loss, *alphas, state.seconds))
 
     def _side_by_side(self, draft: Model | Draft) -> tuple[Model | Draft, int]:
-        """(what drafts, guesses a round): the draft, or the earlier ones and the draft, in every round."""
+        """(what drafts, draft tokens a round): the draft, or the earlier ones and the draft."""
         gamma = self._trainer.gamma
         if self._earlier is None:
             return draft, gamma
         return Ensemble(*self._earlier.drafts, draft, adaptive=False), gamma * (1 + len(self._earlier.drafts))
 
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
-        """The summary: the draft of random weights, or that it began with, beside what it has become."""
+        """The summary: the draft as it began, and what it has become."""
         settings, trainer = self._settings, self._trainer
         self._say("Measuring the draft after training, and as it was before.")
         if self._measuring_s > self._limit.left_s:
@@ -434,10 +407,7 @@ class _Training:
         betas = [held_out.betas(self._target, trainer, one, self._earlier) for one in (first, network)]
         with tempfile.TemporaryDirectory(dir=self._work) as written:
             trainer.export(first, Path(written))
-            pairs: list[tuple[Model, Model | Draft]] = [
-                trainer.open(Path(written)),
-                trainer.open(self._folder),
-            ]
+            pairs = [trainer.open(folder) for folder in (Path(written), self._folder)]
             figures = [
                 DraftFigures(
                     {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
@@ -446,19 +416,13 @@ class _Training:
                 for found, pair in zip(betas, pairs, strict=True)
             ]
         return TrainedDraft(
-            folder=str(self._folder),
-            kind=trainer.name,
-            target=self._target.path.name,
+            str(self._folder), trainer.name, self._target.path.name,
             n_parameters=sum(weight.numel() for weight in network.parameters() if weight.requires_grad),
-            n_steps=state.n_steps,
-            n_tokens=state.n_steps * settings.batch * settings.length,
-            minutes=state.seconds / 60.0,
-            losses=str(self._work / "losses.tsv"),
-            before=figures[0],
-            after=figures[1],
-            gains={t: gain(betas[0][t], betas[1][t]) for t in TEMPERATURES_SHOWN},
-            words=self._words(),
-        )
+            n_steps=state.n_steps, n_tokens=state.n_steps * settings.batch * settings.length,
+            minutes=state.seconds / 60.0, losses=str(self._work / "losses.tsv"),
+            before=figures[0], after=figures[1],
+            gains={t: gain(betas[0][t], betas[1][t]) for t in TEMPERATURES_SHOWN}, words=self._words(),
+        )  # fmt: skip
 
     def _words(self) -> tuple[str, ...]:
         found = list(self._trainer.words)

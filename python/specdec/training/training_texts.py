@@ -1,27 +1,27 @@
-"""Prompts, and the texts that target or draft write from them, a file for each group of steps."""
+"""Prompts, the texts that target or draft write from them, a file for each group of steps, and how many."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import os
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-from zipfile import BadZipFile, ZipFile
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.atomic_file import replacing
 from specdec.checks import check_path
 from specdec.decoding.generate import generate
+from specdec.drafts.memory_draft import IntegerFile
 from specdec.errors import CheckpointError, InputError, shown
+from specdec.fields import Fields, read_json_object
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model, Prompt
+from specdec.text_files import read_text_file
+from specdec.time_limit import TimeLimit
 from specdec.training.settings import TrainingSettings
 
 _HELD_OUT = 10  # each tenth prompt is held out
@@ -29,25 +29,13 @@ _HELD_OUT = 10  # each tenth prompt is held out
 
 @dataclass(frozen=True)
 class Prompts:
-    """Token ids that texts begin with, some of them held out.
-
-    Attributes
-    ----------
-    train, held_out : tuple of tuple of int
-        Each prompt has at least one token.
-    text : tuple of int
-        All of the file as one text.
-    digest : str
-        What identifies them.
-    name : str
-        What they are called in a message: their file, or "prompts".
-    """
+    """Token ids that texts begin with, at least one each, some of them held out."""
 
     train: tuple[tuple[int, ...], ...]
     held_out: tuple[tuple[int, ...], ...]
-    text: tuple[int, ...] = ()
-    digest: str = ""
-    name: str = "prompts"
+    text: tuple[int, ...] = ()  # all of the file as one text
+    digest: str = ""  # what identifies them
+    name: str = "prompts"  # in messages; or their file
 
     @classmethod
     def read(
@@ -61,49 +49,27 @@ class Prompts:
         whole: list[int] = []
         name = "prompts"
         if given is None:
-            found = [_beginning(target)]
+            found = [[] if target.tokenizer is None else target.tokenizer.encode("")]
+            if not found[0]:
+                none = f"a file of prompts, as {target.path} has no token that begins a text"
+                raise InputError.of("prompts", None, none)
         elif isinstance(given, str | os.PathLike):
             path = check_path("prompts", given)
             name = f"prompts {path}"
-            lines = _lines(path)
-            found = [_ids_of_line(target, line, path, number) for number, line in lines]
+            lines = enumerate(read_text_file(path, "prompts", name="prompts").splitlines(), start=1)
+            found = [_ids_of_line(target, line, path, number) for number, line in lines if line.strip()]
             whole = [token for prompt in found for token in prompt]
         else:
             found = [target.check_ids(prompt, maximum=2**31 - 1).tolist() for prompt in given]
         if not found:
             raise InputError(f"{name}: has no prompt; expected at least one")
-        cut = [tuple(int(token) for token in prompt[:longest]) for prompt in found]
-        digest = hashlib.blake2b(repr((cut, whole)).encode(), digest_size=16).hexdigest()
-        if len(cut) < 2 * _HELD_OUT:  # the same prompts then, continued differently
-            return cls(tuple(cut), tuple(cut), tuple(whole), digest, name)
-        return cls(
-            tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT),
-            tuple(cut[::_HELD_OUT]),
-            tuple(whole),
-            digest,
-            name,
-        )
-
-
-def _beginning(target: Model) -> list[int]:
-    ids = [] if target.tokenizer is None else target.tokenizer.encode("")
-    if not ids:
-        raise InputError(
-            f"prompts is None, and {target.path} has no token that begins a text; expected a file of prompts"
-        )
-    return ids
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"prompts {path} cannot be read: {error.strerror}; expected a text file of prompts"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 ({error}); expected a text file of prompts") from error
-    return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        cut = tuple(tuple(int(token) for token in prompt[:longest]) for prompt in found)
+        digest = hashlib.blake2b(repr((list(cut), whole)).encode(), digest_size=16).hexdigest()
+        train, held_out = cut, cut  # of few prompts the same ones, continued differently
+        if len(cut) >= 2 * _HELD_OUT:
+            train = tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT)
+            held_out = cut[::_HELD_OUT]
+        return cls(train, held_out, tuple(whole), digest, name)
 
 
 def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]:
@@ -118,41 +84,26 @@ def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]
         return target.chat_ids(value["messages"])
     text = value.get("prompt") if isinstance(value, dict) else value
     if not isinstance(text, str) or not text:
-        raise InputError(
-            f"{path}, line {number}: is {shown(value)}; expected a text, "
-            '{"prompt": text} or {"messages": [...]}'
-        )
+        expected = 'a text, {"prompt": text} or {"messages": [...]}'
+        raise InputError(f"{path}, line {number}: is {shown(value)}; expected {expected}")
     ids = target.check_ids(text, maximum=2**31 - 1).tolist()
     return ids
 
 
-STEPS_OF_GROUP = 16
-"""Steps whose texts are written at once: a draft that writes is the one at the first of them."""
-TEMPERATURES = (1.0, 0.6, 1.0, 0.0)
-"""Of the texts of a group, in turn: a draft is used at any, and a greedy text teaches least."""
-HELD_OUT_KEY = 1 << 31
-"""The first seed of texts that are held out."""
-OPENING = 16
-"""Tokens drawn at temperature 1 before a text continues at a lower one, so that texts differ."""
+STEPS_OF_GROUP = 16  # steps whose texts are written at once, by the draft at the first of them
+TEMPERATURES = (1.0, 0.6, 1.0, 0.0)  # of a group's texts, in turn: a greedy text teaches least
+HELD_OUT_KEY = 1 << 31  # the first seed of texts that are held out
+OPENING = 16  # tokens drawn at temperature 1 before a text continues at a lower one, so that texts differ
+_FORMAT = {"format": "specdec training texts"}
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Token ids of some texts.
+    """Token ids of some texts."""
 
-    Attributes
-    ----------
-    ids : ndarray of int32, [n, length]
-        0 after the end of a text.
-    begins : ndarray of int32, [n]
-        Tokens that are given and not learned.
-    ends : ndarray of int32, [n]
-        Tokens of the text.
-    """
-
-    ids: NDArray[np.int32]
-    begins: NDArray[np.int32]
-    ends: NDArray[np.int32]
+    ids: NDArray[np.int32]  # [n, length], 0 after the end of a text
+    begins: NDArray[np.int32]  # [n] tokens that are given and not learned
+    ends: NDArray[np.int32]  # [n] tokens of the text
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -175,13 +126,9 @@ class TextWriter(Protocol):
     """Continues prompts: up to `length` tokens in all, with keys of random numbers."""
 
     def __call__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        length: int,
-        temperature: float,
+        self, prompts: Sequence[Sequence[int]], *, length: int, temperature: float,
         seed: Sequence[tuple[int, int]],
-    ) -> list[list[int]]:
+    ) -> list[list[int]]:  # fmt: skip
         """Return the texts, prompts included."""
         ...
 
@@ -193,20 +140,19 @@ def continued(
     length, seeds = options["length"], list(options["seed"])
     temperature = options["temperature"]
     texts = [list(prompt) for prompt in prompts]
-    opened = [False] * len(texts)
+    ended = [False] * len(texts)
     if temperature < 1.0:
         results = _generate(model, texts, OPENING, 1.0, seeds, n_threads)
         for i, (text, result) in enumerate(zip(texts, results, strict=True)):
             text += result.tokens[: max(0, length - len(text))]
-            opened[i] = result.finish_reason != "length"
-    going = [i for i, text in enumerate(texts) if not opened[i] and len(text) < length]
-    room: dict[int, list[int]] = {}  # texts of one length are generated together
-    for i in going:
-        room.setdefault(length - len(texts[i]), []).append(i)
-    for n_new, members in room.items():
-        results = _generate(
-            model, [texts[i] for i in members], n_new, temperature, [seeds[i] for i in members], n_threads
-        )
+            ended[i] = result.finish_reason != "length"
+    left: dict[int, list[int]] = {}  # texts of one length are generated together
+    for i, text in enumerate(texts):
+        if not ended[i] and len(text) < length:
+            left.setdefault(length - len(text), []).append(i)
+    for n_new, members in left.items():
+        begun, own = [texts[i] for i in members], [seeds[i] for i in members]
+        results = _generate(model, begun, n_new, temperature, own, n_threads)
         for i, result in zip(members, results, strict=True):
             texts[i] += result.tokens
     return texts
@@ -231,15 +177,9 @@ class TextGroups:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        prompts: Prompts,
-        settings: TrainingSettings,
-        n_steps: int,
-        n_texts: int,
-        n_vocab: int,
-        writers: Callable[[], Sequence[TextWriter]],
-    ) -> None:
+        self, folder: Path, prompts: Prompts, settings: TrainingSettings, n_steps: int, n_texts: int,
+        n_vocab: int, writers: Callable[[], Sequence[TextWriter]],
+    ) -> None:  # fmt: skip
         self._n_vocab = n_vocab
         self._folder, self._prompts, self._settings, self._writers = folder, prompts, settings, writers
         self._n_texts = n_texts
@@ -251,29 +191,24 @@ class TextGroups:
         """Return the texts of a step."""
         of_pass = self.n_groups * STEPS_OF_GROUP
         group, part = divmod(step % of_pass, STEPS_OF_GROUP)
-        texts = self._group(group)
+        texts = self.group(group)
         order = np.random.default_rng((self._settings.seed, step // of_pass, group)).permutation(len(texts))
         first, batch = part * self._settings.batch, self._settings.batch
         return texts.of(order.take(range(first, first + batch), mode="wrap"))
-
-    def first(self) -> Texts:
-        """Return all texts of the first group."""
-        return self._group(0)
 
     def is_written(self, step: int) -> bool:
         """Return whether the texts of a step have been written."""
         return self._path(step % (self.n_groups * STEPS_OF_GROUP) // STEPS_OF_GROUP).exists()
 
     def _path(self, group: int) -> Path:
-        return self._folder / f"{group:05}.npz"
+        return self._folder / f"{group:05}.safetensors"
 
-    def _group(self, group: int) -> Texts:
+    def group(self, group: int) -> Texts:
+        """Return all texts of a group."""
         if self._read is None or self._read[0] != group:
             path = self._path(group)
             if not path.exists():
-                texts = self._write(group)
-                with replacing(path) as file:
-                    np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
+                write_safetensors(path, vars(self._write(group)), _FORMAT)
             self._read = group, _read_texts(path, self._n_texts, self._settings.length, self._n_vocab)
         return self._read[1]
 
@@ -315,16 +250,15 @@ class TextGroups:
 
 
 def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
-    try:
-        with ZipFile(path) as stored:
-            texts = Texts(
-                _read_member(stored, "ids", (n, length)),
-                _read_member(stored, "begins", (n,)),
-                _read_member(stored, "ends", (n,)),
-            )
-    except _DAMAGED as error:
-        raise CheckpointError(f"{path}: expected the texts of a training ({error}); remove it") from error
-    begins, ends, ids = texts.begins, texts.ends, texts.ids
+    """Read the texts of a group; what this training cannot have written is refused."""
+    file = IntegerFile(path, _FORMAT)
+    texts = Texts(*(file.take(name) for name in ("ids", "begins", "ends")))
+    file.check_end("the texts of a training")
+    ids, begins, ends = texts.ids, texts.begins, texts.ends
+    for name, array, shape in (("ids", ids, (n, length)), ("begins", begins, (n,)), ("ends", ends, (n,))):
+        if array.shape != shape or array.dtype != np.int32:
+            found = f"shape {array.shape} and dtype {array.dtype}"
+            raise CheckpointError(f"{path}: {name} has {found}; expected {shape} and int32; remove the file")
     for name, array, sound, expected in (
         ("ids", ids, (ids >= 0) & (ids < n_vocab), f"0 to {n_vocab - 1}"),
         ("ends", ends, (ends >= 1) & (ends <= length), f"1 to {length}"),
@@ -338,24 +272,85 @@ def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
     return texts
 
 
-def _read_member(stored: ZipFile, name: str, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """Read an array of int32; nothing is allocated for another shape that a damaged file claims."""
-    with stored.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"{name} has version {version} of the format, expected (1, 0)")
-        found, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        if found != shape or by_columns or dtype != np.int32:
-            raise ValueError(f"{name} has shape {found} and dtype {dtype}, expected {shape} and int32")
-        n_bytes = 4 * int(np.prod(shape))
-        data = file.read(n_bytes + 1)
-        if len(data) != n_bytes:
-            raise ValueError(f"{name} has {len(data)} bytes, expected {n_bytes}")
-    return np.frombuffer(data, np.int32).reshape(shape)
+MOST_HELD_OUT: Final = 16  # texts at each temperature, if there is time
+LENGTHS: Final = (256, 128, 64, 32)  # tokens of a text: the longest for which there is time is taken
+_FEWEST_HELD_OUT: Final = 2
+_PROBED: Final = 8  # tokens of each text that measure the speed
+_STEPS: Final = 20  # for which there must be time when the length of texts is chosen
+_MEASURING, _WRITING = 0.3, 0.3  # shares: held-out texts and measuring on them; texts to train on
+_CAUTION: Final = 1.5  # safety factor: speed is measured on short texts, maybe in an idle moment
+_OF_HELD_OUT: Final = 6  # times a token of a held-out text is computed: written, and in two drafts' betas
 
 
-_DAMAGED = (
-    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RuntimeError, OverflowError, BadZipFile,
-    zlib.error, struct.error, lzma.LZMAError,
-)  # fmt: skip
-"""What a file that is no archive of arrays raises; an encrypted member is a RuntimeError."""
+@dataclass(frozen=True)
+class WritingSpeed:
+    """Seconds that the target takes for a token, in a batch of texts and in a text alone."""
+
+    batch_s: float
+    single_s: float
+
+    @classmethod
+    def measured(
+        cls, target: Model, prompts: Prompts, *, batch: int, n_threads: int, limit: TimeLimit
+    ) -> WritingSpeed:
+        """Measure it on a few tokens of `batch` texts at once, and of one, by the clock of `limit`."""
+        seconds = []
+        for n_texts in (batch, 1):
+            begun = limit.spent_s
+            given = [list(prompts.train[i % len(prompts.train)]) for i in range(n_texts)]
+            length = min(max(map(len, given)) + _PROBED, target.config.n_ctx)
+            seeds = [(0, i) for i in range(n_texts)]
+            texts = continued(target, n_threads, given, length=length, temperature=1.0, seed=seeds)
+            n_new = sum(len(text) for text in texts) - sum(map(len, given))
+            seconds.append((limit.spent_s - begun) / max(1, n_new))
+        return cls(*seconds)
+
+    def held_out_s(self, n_texts: int, length: int) -> float:
+        """Estimate the seconds to write held-out texts at two temperatures, and to measure two drafts."""
+        return n_texts * length * (_OF_HELD_OUT * self.batch_s + 2 * self.single_s)
+
+    def measuring_s(self, n_texts: int, length: int) -> float:
+        """Estimate the part of `held_out_s` that comes after the training."""
+        return self.held_out_s(n_texts, length) - 2 * n_texts * length * self.batch_s
+
+    def reading_s(self, n_texts: int, length: int) -> float:
+        """Estimate the seconds to look at texts of two temperatures once."""
+        return 2 * n_texts * length * self.batch_s
+
+
+def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: int) -> int:
+    """Return the longest of `LENGTHS` with which some steps fit into the seconds; else the shortest."""
+    lengths = sorted({min(length, n_ctx) for length in LENGTHS}, reverse=True)
+    for length in lengths:
+        steps_s = length * batch * (1 + _STEPS) * speed.batch_s
+        if _CAUTION * (steps_s + speed.held_out_s(_FEWEST_HELD_OUT, length)) <= seconds:
+            return length
+    return lengths[-1]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Numbers of texts of a training."""
+
+    n_held_out: int  # at each temperature, which drafts are measured on
+    n_texts: int  # written at once to train on: those of STEPS_OF_GROUP steps; if fewer, the only ones
+
+    @classmethod
+    def whole(cls, batch: int) -> TrainingPlan:
+        """Return that without a limit of time."""
+        return cls(MOST_HELD_OUT, STEPS_OF_GROUP * batch)
+
+    @classmethod
+    def within(cls, seconds: float, speed: WritingSpeed, *, length: int, batch: int) -> TrainingPlan:
+        """Return that which fits into the seconds: at least two held-out texts, and those of a step."""
+        most = cls.whole(batch)
+        seconds /= _CAUTION
+        n_held_out = max(int(_MEASURING * seconds / speed.held_out_s(1, length)), _FEWEST_HELD_OUT)
+        n_texts = max(int(_WRITING * seconds / (length * speed.batch_s)), batch)
+        return cls(min(n_held_out, most.n_held_out), min(n_texts, most.n_texts))
+
+    @classmethod
+    def load(cls, path: Path, batch: int) -> TrainingPlan:
+        """Read it from a file."""
+        fields, most = Fields(read_json_object(path), path), vars(cls.whole(batch))
+        return cls(**{name: fields.integer(name, maximum=largest) for name, largest in most.items()})

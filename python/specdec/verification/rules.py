@@ -25,10 +25,8 @@ def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice])
     chosen = check_choice(argument, rule, rules)
     lenience = check_lenience("lenience", lenience)
     if lenience < 1.0 and chosen not in _LENIENT:
-        raise InputError.about(
-            "lenience",
-            f"lenience is {shown(lenience)}; expected 1 with {argument}={shown(chosen)}, which is never "
-            "lenient",
+        raise InputError.of(
+            "lenience", lenience, f"1 with {argument}={shown(chosen)}, which is never lenient"
         )
     return chosen, lenience
 

@@ -19,8 +19,6 @@ _MAX_INT = 2**31 - 1
 
 _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """Of the numbers of float32 that have full precision."""
-
-
 _FLOAT32 = "a finite number (float32, to 3.4e38)"
 
 
@@ -37,12 +35,8 @@ def _biases(name: str, given: Any) -> dict[int, float]:
         number = as_integer(token)
         if number is None or number < 0:
             raise InputError.of(name, token, "a token id, 0 or more", verb="has the key")
-        biases[number] = check_number(
-            f"{name}[{shown(number)}]",
-            given[token],
-            "a finite number (float32, to 3.4e38) or -inf",
-            lambda x: x == -math.inf or _is_float32(x),
-        )
+        key, fits = f"{name}[{shown(number)}]", lambda x: x == -math.inf or _is_float32(x)
+        biases[number] = check_number(key, given[token], f"{_FLOAT32} or -inf", fits)
     return biases
 
 
@@ -83,34 +77,33 @@ def _ids_of_word(
 class Sampling:
     """The adjusted distribution that tokens are drawn from (section 2.2 of the paper).
 
-    In this order: logits of tokens that have occurred are penalised (`repetition_penalty`, then presence and
+    In this order: logits of tokens that have occurred are penalized (`repetition_penalty`, then presence and
     frequency), `logit_bias` is added, tokens that `min_tokens`, `no_repeat_ngram_size` or `bad_words` rule
     out here are masked, and the logits are divided by the temperature and turned into probabilities; then
     only the `top_k` likeliest tokens are kept, then the smallest set of the likeliest ones that holds at
-    least `top_p` of what is left, then those that are at least `min_p` times as likely as the likeliest; then
-    the rest is normalised. Exactness holds for any settings, and for other ones of the draft's.
+    least `top_p` of what is left, then those that are at least `min_p` times as likely as the likeliest.
+    Exactness holds for any settings, and for other ones of the draft's. None changes nothing.
 
     Parameters
     ----------
     temperature : float, default 0.0
         0 is the argmax (ties go to the lowest id), 1 the model's own distribution.
     top_k : int, optional
-        Keep this many tokens, 1 to 2147483647; None keeps all.
+        Keep this many tokens, 1 to 2147483647.
     top_p : float, optional
-        Probability mass to keep, in (0, 1]; None keeps all.
+        Probability mass to keep, in (0, 1].
     min_p : float, optional
-        Least probability to keep as a share of the largest, in [0, 1]; None keeps all.
+        Least probability to keep as a share of the largest, in [0, 1].
     repetition_penalty : float, optional
         Logits of tokens in the prompt or the text so far are divided by it where positive and multiplied by
         it where negative (Keskar et al., arXiv 1909.05858, section 4.1), however often the token has
-        occurred; above 0; None or 1 changes nothing.
+        occurred; above 0.
     logit_bias : mapping of int to float, optional
         Added to the logits of these token ids; -inf forbids a token.
     presence_penalty, frequency_penalty : float, optional
         Subtracted from the logits of tokens of the new text, not of the prompt: the first once, the second as
-        often as the token has occurred in it (OpenAI's definition; there from -2 to 2). Below 0 such tokens
-        become more probable. Along the guesses of a round each one counts those before it. None or 0 changes
-        nothing.
+        often as the token has occurred in it (OpenAI's definition; there from -2 to 2). Along the draft
+        tokens of a round each one counts those before it.
     min_tokens : int, default 0
         Mask the tokens that end a text, those of the model and the `stop` ids, until there are so many new
         tokens. A stop text, or a constraint that is complete, still ends it.
@@ -121,10 +114,8 @@ class Sampling:
         Texts, or sequences of token ids, that must not occur: where prompt and text end with all tokens of
         one but the last, the last is masked. A text stands for its tokens with a space before it and without.
 
-    Raises
-    ------
-    InputError
-        If a field is out of its range; the message names the field, its value and what is expected.
+    Raises ------ InputError If a field is out of its range; the message names the field, its value and what
+    is expected.
     """
 
     temperature: float = number(
@@ -186,20 +177,14 @@ class Sampling:
         return {name: neutral if value is None else value for name, value, neutral in values}
 
     def for_vocabulary(self, n_vocab: int, tokenizer: Tokenizer | None) -> Sampling:
-        """The settings as they are for the models of a vocabulary: texts have become token ids.
-
-        Raises
-        ------
-        InputError
-            If `logit_bias` or `bad_words` names a token that the vocabulary lacks, or the biases forbid all.
-        """
+        """The settings for the models of a vocabulary, which must have all tokens named: texts become ids."""
         biases = self.logit_bias or {}
         for token in biases:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
-            raise InputError.about(
-                "logit_bias", "logit_bias forbids every token; expected at least one that is allowed"
+            raise InputError.of(
+                "logit_bias", biases, "at least one that is allowed", "every token", "forbids"
             )
         if self.bad_words is None:
             return self

@@ -1,8 +1,8 @@
 """Stochastic speculative execution of two slow functions (Leviathan et al., arXiv 2211.17192, section 6).
 
-f(x) gives the distribution from which the input y of g is drawn. Plainly, g waits for f. Here y is guessed
-from a cheap approximation of f's distribution, g runs on the guess while f is still running, and when f is
-done the guess is kept or replaced by the rule of speculative sampling: y has f's distribution exactly.
+f(x) gives the distribution from which the input y of g is drawn. y is guessed from a cheap approximation of
+that distribution, and g runs on the guess while f is still running; then the guess is kept or replaced by the
+rule of speculative sampling.
 """
 
 from __future__ import annotations
@@ -97,36 +97,32 @@ def speculate(
     ----------
     f : callable
         The slow function of x. Returns a 1-d array of probabilities, [n_outcomes], of which y is an index; or
-        a distribution of real numbers, vectors or whatever else: an object with ``rvs(random_state=...)`` and
-        ``pdf(y)`` or ``pmf(y)``, as scipy.stats' frozen distributions are. It must not draw random numbers
-        of its own that have to do with y.
+        a distribution of anything else: an object with ``rvs(random_state=...)`` and ``pdf(y)`` or
+        ``pmf(y)``, as scipy.stats' frozen distributions are. Its own random numbers have nothing to do with
+        y.
     f_approx : callable
         The cheap one, of the same kind and over the same outcomes. It runs in the calling thread.
     g : callable
-        The slow function of y. Calls for guesses that turn out wrong are wasted: g should have no side
-        effects.
+        The slow function of y. Calls for wrong guesses are wasted: g should have no side effects.
     x : object
         Passed to f and f_approx.
     n_guesses : int
         How many guesses are drawn, 1 to 1024, independently of each other; g runs on all different ones at
-        once. Arrays of probabilities: each guess is held against what those rejected before it left of p (the
-        iterative rule of :func:`verify`). Other distributions: the integral that this needs is not to be had
-        from densities, so a second guess serves as a proposal in drawing from max(0, p - q), which is exact
-        as well, but takes it less often.
+        once. Of arrays, each is held against what those rejected before it left of p (the iterative rule of
+        :func:`verify`). Of other distributions, a second guess serves as a proposal in drawing from
+        max(0, p - q), which is exact as well, but takes it less often.
     seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
         Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
         y, whatever runs first. Over several calls pass one generator, not the same number again.
     executor : concurrent.futures.Executor, optional
         Where f and g run, with ``n_guesses + 1`` workers or more to run all at once. By default threads that
-        live as long as the call: right for functions that release the GIL for milliseconds at a time, in
-        compiled code, I/O or subprocesses. For others, Python code and NumPy on many small arrays alike,
-        pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not call from inside a
-        worker of the same executor.
+        live as long as the call, right for functions that release the GIL for milliseconds at a time. For
+        others pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not call from
+        inside a worker of the same executor.
 
     Returns
     -------
     Speculation
-        ``y``, ``value``, which guess it was, what the calls took.
 
     Raises
     ------
@@ -272,18 +268,15 @@ class _Density:
         self._distribution, self._name = distribution, name
         density = getattr(distribution, "pdf", None) or getattr(distribution, "pmf", None)
         if density is None:
-            raise InputError(f"{name} has rvs, but neither pdf nor pmf: {shown(distribution)}")
+            raise InputError.of(name, distribution, "pdf or pmf", "rvs and neither", "has")
         self._density: Callable[[Any], object] = density
 
     def density(self, y: Any) -> float:
-        density = check_array(f"the density of {self._name}", self._density(y), "a number")
-        if density.dtype.kind not in "fiu":
-            raise InputError(f"the density of {self._name} has dtype {density.dtype}; expected a number")
-        density = density.astype(np.float64)
-        if density.size != 1 or not np.isfinite(density).all() or density.item() < 0:
-            raise InputError(
-                f"the density of {self._name} at {shown(y)} is {density}; expected one number, 0 or more"
-            )
+        name = f"the density of {self._name}"
+        density = check_array(name, self._density(y), "a number")
+        is_number = density.size == 1 and density.dtype.kind in "fiu"
+        if not is_number or not np.isfinite(density).all() or density.item() < 0:
+            raise InputError.of(f"{name} at {shown(y)}", density, "one number, 0 or more")
         return float(density.item())
 
     def key(self, i: int | None, y: Any) -> Hashable:
@@ -294,7 +287,7 @@ class _Density:
         guesses = [self._distribution.rvs(random_state=rng) for _ in range(n)]
         for guess in guesses:
             if self.density(guess) == 0:
-                raise InputError(f"{self._name} gave {shown(guess)} and says that its density there is 0")
+                raise InputError.of(self._name, guess, "more than its density there, 0", verb="gave")
         return guesses
 
     def settle(self, q: _Density, guesses: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
@@ -319,10 +312,9 @@ class _Density:
                 density = self.density(z)
                 if rng.random() * density < density - q.density(z):
                     return z, index
-            raise InputError(
-                f"{RESIDUAL_DRAWS} draws from {self._name} never had a density above that of {q._name}, "
-                "which is above it elsewhere; expected densities of integral 1 and draws that follow them"
-            )
+            found = f"{RESIDUAL_DRAWS} draws that never had a density above that of {q._name}"
+            expected = "densities of integral 1, and draws that follow them"
+            raise InputError.of(self._name, None, expected, found, "gave")
 
         return target()
 

@@ -35,11 +35,7 @@ class Verification(NamedTuple):
     token: int
     """The token after them, drawn from the target's distribution or from what rejections left of it."""
     betas: list[float]
-    """Chance that a draft is accepted, at each position passed that has drafts. Of a single draft it is
-    computed from the distributions: sum(min(target / l, draft)) with l the lenience (Leviathan, Theorem 3.5;
-    appendix A.5); greedy, how much of the draft lies on what is accepted; classical, 1 / max(target / draft).
-    Of several drafts for one position, and of coupled ones, it is the outcome, 1.0 or 0.0, whose mean is that
-    chance. Under "block", which judges no draft alone, it is sum(min(target, draft))."""
+    """Chance that a draft is accepted, at each position passed that has drafts; see `specdec.Round.betas`."""
     tokens: list[int]
     """The new tokens: those of the path, then `token`."""
 
@@ -78,7 +74,7 @@ def verify(
       exact, and worse than "rejection"; there to compare with.
 
     Nodes with the same tokens from the root are one position: the drafts after it are the children of all of
-    them. So K sequences side by side need not be merged, and each counts as a draw.
+    them. So K sequences need not be merged, and each counts as a draw.
 
     Parameters
     ----------
@@ -114,7 +110,6 @@ def verify(
     Returns
     -------
     Verification
-        ``path``, ``token``, ``betas`` and ``tokens``.
 
     Raises
     ------
@@ -136,9 +131,8 @@ def verify(
     target = _probabilities(target_probs, "target_probs")
     n_drafts, n_vocab = len(target) - 1, target.shape[1]
     drafts = _integers(tokens, "tokens", n_drafts, 0, n_vocab, "ids below n_vocab")
-    if parents is None:
-        nodes = np.arange(n_drafts)
-    else:
+    nodes = np.arange(n_drafts)
+    if parents is not None:
         nodes = _integers(parents, "parents", n_drafts, 0, max(n_drafts, 1), "nodes")
     draft = _probabilities(draft_probs, "draft_probs", shape=(n_drafts, n_vocab))
 
@@ -151,7 +145,11 @@ def verify(
             expected = f"more: token {drafts[i]} was drawn from this row"
             raise InputError.of(f"draft_probs[{i}, {drafts[i]}]", 0, expected)
         depths[i + 1] = depths[nodes[i]] + 1
-    _check_rule(rule, lenience, order, noise)
+    check_rule("rule", rule, lenience, RULES)
+    if noise is not None and rule != "coupled":
+        raise InputError.of("noise", noise, f"None with rule={shown(rule)}", "given")
+    if isinstance(order, str) and order != "random":
+        raise InputError.of("order", order, "'random', numbers, or None")
 
     needs_noise, draws_order = rule == "coupled", isinstance(order, str)
     draws_something = uniforms is None or (needs_noise and noise is None) or draws_order
@@ -184,14 +182,6 @@ def verify(
     return Verification(path, token, betas, [*(int(drafts[node - 1]) for node in path), token])
 
 
-def _check_rule(rule: Rule, lenience: float, order: object, noise: object) -> None:
-    check_rule("rule", rule, lenience, RULES)
-    if noise is not None and rule != "coupled":
-        raise InputError.of("noise", noise, f"None with rule={shown(rule)}", found="given")
-    if isinstance(order, str) and order != "random":
-        raise InputError.of("order", order, "'random', numbers, or None")
-
-
 def _uniforms(
     given: ArrayLike | None, name: str, shape: tuple[int, ...], generator: np.random.Generator
 ) -> NDArray[np.float64]:
@@ -216,7 +206,7 @@ def distribution(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> NDArray[np.float64]:
-    """Probabilities that sampling with these settings gives to each token.
+    """Probabilities that sampling with these settings gives to each token, of the shape of `logits`.
 
     Softmax, then top-k, then nucleus on what top-k left, then min-p, so that every way of sampling is plain
     sampling from the result (Leviathan et al., section 2.2). Ties go to the lowest id.
@@ -234,15 +224,7 @@ def distribution(
     min_p : float, optional
         Keep the tokens that are at least this times as probable as the most probable one.
 
-    Returns
-    -------
-    ndarray of float64, of the shape of `logits`
-        Every row sums to 1.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range, or a row has NaN, +inf or no finite entry.
+    Raises ------ InputError If a setting is out of range, or a row has NaN, +inf or no finite entry.
     """
     settings = Sampling(temperature, top_k, top_p, min_p).core()
     options = {name: settings[name] for name in ("temperature", *TRUNCATIONS)}
@@ -261,15 +243,14 @@ def distribution(
 
 
 def _generator(seed: Seed) -> np.random.Generator:
-    if seed is None or isinstance(
-        seed, np.random.Generator | np.random.BitGenerator | np.random.SeedSequence
-    ):
-        return np.random.default_rng(seed)
+    random = np.random
+    if seed is None or isinstance(seed, random.Generator | random.BitGenerator | random.SeedSequence):
+        return random.default_rng(seed)
     number = as_integer(seed)
     if number is None or number < 0:
         expected = "an integer, 0 or more, or a Generator, BitGenerator or SeedSequence of NumPy"
         raise InputError.of("seed", seed, expected)
-    return np.random.default_rng(number)
+    return random.default_rng(number)
 
 
 def _probabilities(values: ArrayLike, name: str, shape: tuple[int, int] | None = None) -> NDArray[np.float64]:

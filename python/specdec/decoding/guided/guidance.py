@@ -71,7 +71,6 @@ class Guidance:
         """Compile a JSON schema, a regular expression, or a grammar in Lark's syntax or GBNF, each once.
 
         `n_vocab` are the tokens of the target, which may have more than its tokenizer; `end_ids` end a text.
-        Raises as `constraint_of`.
         """
         library = _library()
         tokenizer = checked(tokenizer, kind)
@@ -307,8 +306,7 @@ _left: Final[list[threading.Thread]] = []
 def in_time(kind: str, compile_it: Callable[[], T]) -> T:
     """What a function returns, in a thread with a deep stack, if that takes no longer than it may.
 
-    A thread that takes longer cannot be ended: it continues, and when there are several such, other
-    constraints are refused until one is done.
+    A thread that takes longer cannot be ended: when there are several such, other constraints are refused.
     """
     results: list[T | BaseException] = []
 

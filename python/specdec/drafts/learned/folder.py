@@ -1,30 +1,26 @@
 """Folders of learned drafts: ``config.json`` and ``model.safetensors``, read, checked and written.
 
-``config.json`` is an object with the fields
+``config.json`` has the fields of the method, and ``specdec_draft``, the version of the format; ``method``;
+``target``, a `TargetIdentity`; ``taps``, the hidden states of the target that it reads, by how many layers
+come before them; ``n_draft_vocab``, how many of the target's tokens it may draft; and ``weights``, a word
+that ``model.safetensors`` has too, so that halves of different drafts are not taken for one.
 
-- ``specdec_draft``: 1, the version of the format;
-- ``method``: which draft it is, such as "heads";
-- ``target``: what it was trained for, as `TargetIdentity` has it;
-- ``taps``: the hidden states of the target that it reads, by how many layers come before them;
-- ``n_draft_vocab``: how many of the target's tokens it may draft;
-- ``weights``: a word that ``model.safetensors`` has in its metadata too, so that halves of different drafts
-  are not taken for one; a folder without it is read unchecked;
-
-and those of its method. ``model.safetensors`` holds the tensors of the method in f32, f16 or bf16. Where the
-draft drafts fewer tokens than the target has, there is ``d2t``, int64 [n_draft_vocab]: token i of the draft
-is token ``i + d2t[i]`` of the target, as EAGLE-3's checkpoints have it.
+``model.safetensors`` holds the tensors of the method in f32, f16 or bf16, and ``d2t``, int64 [n_draft_vocab],
+if there are fewer tokens than the target's: token i of the draft is token ``i + d2t[i]`` of the target.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +28,6 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_path
-from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, kind_of, shown
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
@@ -42,81 +37,160 @@ from specdec.models.checkpoints.safetensors_file import (
     write_safetensors,
 )
 from specdec.models.model import Model
+from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
 from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.tokenizer import ByteTokenizer
 from specdec.threads import check_threads
 
 CONFIG_NAME: Final = "config.json"
 WEIGHTS_NAME: Final = "model.safetensors"
 VERSION: Final = 1
 MAX_TAPS: Final = _core.MAX_TAPS
-_WRITTEN: Final = ("bf16", "f16", "f32")
-
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""The tensors of a draft, all of them, by name."""
 Core = TypeVar("Core")
+
+
+def configuration_digest(config: ModelConfig) -> str:
+    """Digest what a model computes: its canonical configuration, less the length of its context.
+
+    A field with its default counts as absent, and numbers count with 6 digits, so that it outlives new fields
+    and other mathematical libraries.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ModelConfig):
+            return canonical(value)
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        return f"{value:.6g}" if isinstance(value, float) else value
+
+    def canonical(one: ModelConfig) -> dict[str, Any]:
+        return {
+            name: plain(one[name])
+            for name, field in one.__dataclass_fields__.items()
+            if name != "n_ctx" and (field.default is MISSING or one[name] != field.default)
+        }
+
+    text = json.dumps(canonical(config), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _vocabulary_digest(model: Model) -> str | None:
+    """Digest a model's tokens; None where they cannot be seen."""
+    if not isinstance(model.tokenizer, ByteTokenizer):
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    tokens = list(model.tokenizer.vocabulary())
+    while tokens and tokens[-1] is None:  # padding
+        tokens.pop()
+    for token in tokens:
+        digest.update(b"-" if token is None else b"%d:%b" % (len(token), token))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TargetIdentity:
+    """The target that a draft was trained for: what it computes and what its tokens are, not its weights."""
+
+    name: str  # on the hub, or the end of its path: the whole would tell others where that was
+    d_model: int
+    n_layer: int
+    n_vocab: int
+    fingerprint: str  # a digest of its configuration
+    vocabulary: str | None = None  # a digest of its tokens; None where they cannot be seen
+
+    @classmethod
+    def of(cls, target: Model) -> TargetIdentity:
+        """Return that of a model."""
+        found = _IDENTITIES.get(target)
+        if found is None:
+            config, hub = target.config, None if target.origin is None else target.origin.files.hub
+            found = _IDENTITIES[target] = cls(
+                "/".join(target.path.parts[-2:]) if hub is None else hub.name,
+                config.d_model, config.n_layer, config.n_vocab,
+                configuration_digest(config), _vocabulary_digest(target),
+            )  # fmt: skip
+        return found
+
+    @classmethod
+    def read(cls, holder: Fields) -> TargetIdentity:
+        """Read it from the object ``target`` in an object of a file."""
+        fields = holder.inner("target")
+        sizes = {name: fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")}
+        texts = {name: fields.text(name) for name in ("name", "fingerprint")}
+        return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object ``target`` of a file."""
+        return dict(vars(self))
+
+    def check(self, target: Model, draft: str) -> None:
+        """Refuse another target, and name both; `draft` is the draft's name in the message."""
+        given = TargetIdentity.of(target)
+        for name in ("d_model", "n_layer", "n_vocab"):
+            ours, theirs = getattr(self, name), getattr(given, name)
+            if ours != theirs:
+                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
+        if self.fingerprint != given.fingerprint:
+            expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
+            trained = self._trained(draft, target)
+            raise InputError(f"{trained} of another configuration and the same sizes; expected {expected}")
+        self.check_tokens(target, draft)
+
+    def check_tokens(self, target: Model, draft: str) -> None:
+        """Refuse a target with other tokens."""
+        given = TargetIdentity.of(target)
+        if given.n_vocab != self.n_vocab:
+            trained = self._trained(draft, target)
+            raise InputError(f"{trained} of n_vocab {given.n_vocab}; expected {self.n_vocab}")
+        if None not in (self.vocabulary, given.vocabulary) and self.vocabulary != given.vocabulary:
+            raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
+
+    def _trained(self, draft: str, target: Model) -> str:
+        return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
+
+
+_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()  # their vocabularies may be long
 
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """A tensor in memory, with the interface of one in a file.
-
-    Attributes
-    ----------
-    values : ndarray
-        float32, float16, uint16 with the bits of bf16, or integers.
-    format : str
-        "f32", "f16" or "bf16"; of integers "".
-    """
+    """A tensor in memory, with the interface of a `StoredTensor`; the format of integers is ""."""
 
     values: NDArray[Any]
-    format: str
+    format: str = "f32"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its extents."""
         return self.values.shape
 
-    def array(self) -> NDArray[np.generic]:
+    def array(self) -> NDArray[Any]:
         """Return the numbers."""
         return self.values
 
-    def integers(self) -> NDArray[np.integer[Any]]:
-        """Return the numbers of a tensor of integers."""
-        return self.values
+    integers = array
 
 
 Held: TypeAlias = HeldTensor | StoredTensor
 
 
 def _held(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Held]:
-    return {
-        name: HeldTensor(np.ascontiguousarray(array, np.float32), "f32") for name, array in tensors.items()
-    }
+    return {name: HeldTensor(np.ascontiguousarray(array, np.float32)) for name, array in tensors.items()}
 
 
 @dataclass(frozen=True)
 class LearnedWeights:
-    """A learned draft as its folder has it, checked as far as all methods are alike.
+    """A learned draft as its folder has it, checked as far as all methods are alike."""
 
-    Attributes
-    ----------
-    where : str
-        The folder, or "the draft" for one in memory: for messages.
-    method : str
-    target : TargetIdentity
-    fields : Fields
-        Those of ``config.json``.
-    taps : tuple of int
-        The target's hidden states that it reads, ascending.
-    tokens : ndarray of int32, shape (n_draft_vocab,), or None
-        The target's token of each of the draft's; None: they are the same.
-    """
-
-    where: str
+    where: str  # the folder, or "the draft" for one in memory: for messages
     method: str
     target: TargetIdentity
-    fields: Fields
-    taps: tuple[int, ...]
-    tokens: NDArray[np.int32] | None
+    fields: Fields  # of config.json
+    taps: tuple[int, ...]  # the target's hidden states that it reads, ascending
+    tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
     _held: Mapping[str, Held]
     _files: ReadFiles | None = None
 
@@ -138,35 +212,17 @@ class LearnedWeights:
         taps: Sequence[int] = (),
         tokens: NDArray[Any] | Sequence[int] | None = None,
     ) -> LearnedWeights:
-        """Make weights in memory, as training leaves them.
+        """Make weights in memory, as training for a target leaves them; raises as `read`.
 
-        Parameters
-        ----------
-        method : str
-        target : Model
-            What they were trained for.
-        fields : Mapping
-            The method's own fields of ``config.json``.
-        tensors : Mapping of str to ndarray
-            The method's tensors, of real numbers, which are held as float32.
-        taps : sequence of int
-        tokens : sequence of int, optional
-            The tokens that may be drafted; None: all.
-
-        Raises
-        ------
-        CheckpointError
-            As `read`.
+        `fields` are the method's own of ``config.json``, `tensors` are held as float32, `tokens` are those
+        that may be drafted; None: all.
         """
         identity, held = TargetIdentity.of(target), _held(tensors)
-        n_draft = identity.n_vocab
         if tokens is not None:
-            listed = np.asarray(tokens, np.int64)
-            n_draft = len(listed)
-            held["d2t"] = HeldTensor(listed - np.arange(n_draft), "")
+            held["d2t"] = HeldTensor(np.asarray(tokens, np.int64) - np.arange(len(tokens)), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(),
-            "taps": [int(tap) for tap in taps], "n_draft_vocab": n_draft, **fields,
+            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": list(taps),
+            "n_draft_vocab": identity.n_vocab if tokens is None else len(tokens), **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
 
@@ -189,17 +245,7 @@ class LearnedWeights:
 
     @classmethod
     def read(cls, path: Path) -> LearnedWeights:
-        """Open a folder; the tensors stay in their file.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            One of the two files is not there.
-        UnsupportedModelError
-            It is of a later version of the format.
-        CheckpointError
-            A file is damaged, or its parts do not fit together.
-        """
+        """Open a folder; the tensors stay in their file."""
         config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
         files = ReadFiles(path, [config, file])
         values = read_json_object(config)
@@ -218,14 +264,11 @@ class LearnedWeights:
     def _checked(
         cls, where: str, fields: Fields, held: Mapping[str, Held], files: ReadFiles | None = None
     ) -> LearnedWeights:
-        version = fields.integer("specdec_draft")
-        if version != VERSION:
-            raise fields.unsupported("specdec_draft", f"{VERSION}, the version that this specdec reads")
-        method = fields.raw("method")
-        if not isinstance(method, str):
-            raise fields.error("method", "a text")
-        target = TargetIdentity.read(fields)
-        taps = _taps(fields, target.n_layer)
+        fields.check_version("specdec_draft", VERSION)
+        method, target = fields.text("method"), TargetIdentity.read(fields)
+        taps = fields.integers("taps", 0, target.n_layer + 1)
+        if len(taps) > MAX_TAPS or taps != sorted(set(taps)):
+            raise fields.error("taps", f"at most {MAX_TAPS} different numbers, ascending")
         n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
         d2t = held.get("d2t")
         if d2t is not None and n_draft == target.n_vocab:
@@ -234,7 +277,7 @@ class LearnedWeights:
             )
         tokens = target_tokens(where, d2t, n_draft, target.n_vocab)
         rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
-        return cls(where, method, target, fields, taps, tokens, rest, files)
+        return cls(where, method, target, fields, tuple(taps), tokens, rest, files)
 
     @property
     def n_draft_vocab(self) -> int:
@@ -261,16 +304,8 @@ class LearnedWeights:
         """Refuse another target than that which they were trained for."""
         self.target.check(target, self.where)
 
-    def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[CanonicalTensor]:
-        """Return each tensor once, as the core takes them: of these names and shapes, read in turn.
-
-        Raises
-        ------
-        UnsupportedModelError
-            One has another number format.
-        CheckpointError
-            One is missing, has another shape, or is none of these.
-        """
+    def tensors(self, shapes: Shapes) -> Iterator[CanonicalTensor]:
+        """Return each tensor once, as the core takes them: of these names and shapes and no others."""
         for name, shape in shapes.items():
             expected = f"expected it with shape {list(shape)}"
             if name not in self._held:
@@ -279,41 +314,20 @@ class LearnedWeights:
             if found != shape:
                 raise CheckpointError(f"{self.where}: tensor '{name}' has shape {list(found)}; {expected}")
         if unknown := sorted(self._held.keys() - shapes.keys()):
-            raise CheckpointError(
-                f"{self.where}: tensor '{unknown[0]}' is not part of this draft; expected none such"
-            )
-        held = {name: self._held[name] for name in shapes}
-        return ((name, tensor.array(), tensor.format) for name, tensor in held.items())
+            raise CheckpointError(f"{self.where}: tensor '{unknown[0]}' is not part of this draft")
+        return ((name, self._held[name].array(), self._held[name].format) for name in shapes)
 
     def packed(
-        self,
-        core: Callable[..., Core],
-        config: Mapping[str, int],
-        shapes: Mapping[str, tuple[int, ...]],
-        *,
-        dtype: Dtype | None,
+        self, core: Callable[..., Core], config: Mapping[str, int], shapes: Shapes, dtype: Dtype | None,
         n_threads: int | None,
-    ) -> Core:
-        """Pack the weights for the core, in their own number format by default.
-
-        `core` is a type of the core, such as `specdec._core.Heads`, `config` what it is made with, `shapes`
-        those of all tensors, by name. Raises as `tensors`, and where the core refuses the numbers.
-        """
+    ) -> Core:  # fmt: skip
+        """Pack the weights for a type of the core, made with `config`, in their own format by default."""
         tensors = self.tensors(shapes)
         with self.naming():
             return core(
-                config,
-                tensors,
-                tokens=self.tokens,
-                dtype=dtype or self.dtype,
+                config, tensors, tokens=self.tokens, dtype=dtype or self.dtype,
                 n_threads=check_threads(n_threads),
-            )
-
-    def numbers(self) -> dict[str, NDArray[np.float32]]:
-        """Return each tensor in f32, by name."""
-        return {
-            name: _rounded(name, tensor.array(), tensor.format, "f32") for name, tensor in self._held.items()
-        }
+            )  # fmt: skip
 
     def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearnedWeights:
         """Return the same draft with other numbers, in memory: of the same names and shapes, held as f32."""
@@ -330,26 +344,13 @@ class LearnedWeights:
             raise CheckpointError(f"{self.where}: {error}") from error
 
     def save(self, path: Any, dtype: str = "bf16") -> Path:
-        """Write them to a folder, which is made if needed.
+        """Write them to a folder, which is made if needed, as "bf16", "f16" or "f32".
 
         Each file is replaced as a whole, and the two files of a folder share a word: a crash between them
-        leaves a folder that `read` refuses.
-
-        Parameters
-        ----------
-        path : path-like
-        dtype : {"bf16", "f16", "f32"}
-            The number format of the tensors; those that are in memory in f32 are rounded to it.
-
-        Raises
-        ------
-        InputError
-            `path` is no path, or a file, or a number is too large for the format.
-        OSError
-            It cannot be written.
+        leaves a folder that `read` refuses. A number that is too large for the format is refused.
         """
         folder = check_path("path", path)
-        check_choice("dtype", dtype, _WRITTEN)
+        check_choice("dtype", dtype, ("bf16", "f16", "f32"))
         if folder.exists() and not folder.is_dir():
             raise InputError.of("path", str(folder), "a folder, not a file")
         folder.mkdir(parents=True, exist_ok=True)
@@ -369,18 +370,6 @@ class LearnedWeights:
 
 def _read_again(reference: FilesReference) -> LearnedWeights:
     return LearnedWeights.read(reference.found())
-
-
-def _taps(fields: Fields, n_layer: int) -> tuple[int, ...]:
-    taps = fields.raw("taps")
-    expectation = f"at most {MAX_TAPS} different whole numbers from 0 to {n_layer + 1}, ascending"
-    if not isinstance(taps, list) or len(taps) > MAX_TAPS:
-        raise fields.error("taps", expectation)
-    for i, tap in enumerate(taps):
-        whole = isinstance(tap, int) and not isinstance(tap, bool)
-        if not whole or not (taps[i - 1] + 1 if i else 0) <= tap <= n_layer + 1:
-            raise fields.error("taps", expectation)
-    return tuple(taps)
 
 
 def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[Any]:
@@ -407,8 +396,7 @@ def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[A
 def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
     """Return the target's token of each of the draft's: i + d2t[i] for token i, all different.
 
-    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens. `where` is the folder
-    or file in messages.
+    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens.
     """
     name = f"{where}: tensor 'd2t'"
     if d2t is None:
@@ -418,20 +406,15 @@ def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> N
     if d2t.shape != (n_draft,):
         raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
     shifts = d2t.integers().astype(np.int64)
-    outside = np.flatnonzero((shifts < -n_vocab) | (shifts > n_vocab))  # before a sum that could overflow
-    tokens = np.arange(n_draft) + np.clip(shifts, -n_vocab, n_vocab)
-    outside = np.union1d(outside, np.flatnonzero((tokens < 0) | (tokens >= n_vocab)))
+    own = np.arange(n_draft)
+    outside = np.flatnonzero((shifts < -own) | (shifts > n_vocab - 1 - own))  # their sum could overflow
     if len(outside):
         i = int(outside[0])
-        raise CheckpointError(
-            f"{name}: element [{i}] is {int(shifts[i])}; expected {-i} to {n_vocab - 1 - i}, as {i} + it is "
-            f"a token of the target"
-        )
-    found, first, counts = np.unique(tokens, return_index=True, return_counts=True)
+        raise CheckpointError(f"{name}: element [{i}] is {shifts[i]}; expected {-i} to {n_vocab - 1 - i}")
+    tokens = own + shifts
+    found, counts = np.unique(tokens, return_counts=True)
     if len(found) < n_draft:
         twice = int(np.argmax(counts > 1))
-        raise CheckpointError(
-            f"{name} gives the target's token {int(found[twice])} {int(counts[twice])} times, first for "
-            f"{int(first[twice])}; expected each once"
-        )
+        times = f"{counts[twice]} times; expected each once"
+        raise CheckpointError(f"{name} gives the target's token {found[twice]} {times}")
     return tokens.astype(np.int32)

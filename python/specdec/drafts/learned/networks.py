@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.drafts.learned.folder import LearnedWeights
@@ -38,17 +39,13 @@ _TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- transformers
-
-
 def transformers() -> Any:
     """Import transformers."""
     try:
         import transformers
     except ImportError:
-        raise MissingPackageError(
-            "this training needs transformers, which is not installed: pip install transformers"
-        ) from None
+        message = "this training needs transformers, which is not installed: pip install transformers"
+        raise MissingPackageError(message) from None
     return transformers
 
 
@@ -70,9 +67,8 @@ def open_decoder(folder: Path) -> Any:
     library = transformers()
     try:
         with silent():
-            network = library.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, local_files_only=True
-            )
+            opened = library.AutoModelForCausalLM.from_pretrained
+            network = opened(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         message = " ".join(str(error).split())
         raise CheckpointError(f"{folder}: transformers cannot read it: {message}") from error
@@ -80,10 +76,7 @@ def open_decoder(folder: Path) -> Any:
 
 
 def hf_folder(target: Model) -> Path:
-    """Return the Hugging Face folder of a target, which transformers reads too.
-
-    The embedded target is stored as one. A target from another kind of file is refused.
-    """
+    """Return the Hugging Face folder of a target, which transformers reads too; other files are refused."""
     if not (target.path / "config.json").is_file():
         raise InputError(
             f"target {target.path} is no Hugging Face folder; expected one, since this training goes "
@@ -102,16 +95,10 @@ def end_ids(target: Model) -> tuple[int | None, Any]:
     return config.get("bos_token_id"), config.get("eos_token_id")
 
 
-# ------------------------------------------------------------------------------------- the target's ends
-
-
 class TargetEnds:
-    """A target's token table and head, frozen; no module, so that no state dict has them.
+    """A target's token table and head [n_vocab, d_model], frozen; no module, so that no state dict has them.
 
-    Attributes
-    ----------
-    table, head : Tensor
-        [n_vocab, d_model] the token embedding and the matrix of the logits; one tensor where they are tied.
+    They are one tensor where they are tied.
     """
 
     def __init__(
@@ -136,10 +123,7 @@ class TargetEnds:
         return F.embedding(ids, self.table)
 
     def logits(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Logits [..., n_vocab] of the target's normed last hidden state [..., d_model].
-
-        With `ids` [n], the logits [..., n] of these tokens alone.
-        """
+        """Logits [..., n_vocab], or [..., n] of `ids` [n], of what the target's head reads [..., d_model]."""
         head = self.head if ids is None else self.head[ids]
         bias = self.bias if self.bias is None or ids is None else self.bias[ids]
         y = F.linear(x, head.to(x.dtype), None if bias is None else bias.to(x.dtype))
@@ -172,25 +156,36 @@ class OnTarget(nn.Module):
         return super()._apply(fn, recurse)
 
 
-# ------------------------------------------------------------------------------------- files
-
-
 def as_torch(tensor: CanonicalTensor) -> Tensor:
     """Return a tensor of a checkpoint in f32."""
     _, array, form = tensor
     return torch.from_numpy(np.array(widened(array, form)))
 
 
-def learned_tensors(stored: LearnedWeights, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a draft's folder in f32, with the names and shapes of a network's `own`."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    return {tensor[0]: as_torch(tensor) for tensor in stored.tensors(shapes)}
+def tensors_of(network: Any) -> dict[str, Tensor]:
+    """Return the weights of a network by their names in a draft's folder."""
+    found: dict[str, Tensor] = getattr(network, "tensors", network.state_dict)()
+    return found
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write an object as JSON, whole or not at all."""
-    with replacing(path) as file:
-        file.write((json.dumps(value, indent=2) + "\n").encode())
+def numbers_of(network: Any) -> dict[str, NDArray[np.float32]]:
+    """Return copies of them in f32, as `LearnedWeights` takes them."""
+    return {
+        name: tensor.detach().float().cpu().numpy().copy() for name, tensor in tensors_of(network).items()
+    }
+
+
+def take_weights(network: Any, stored: LearnedWeights) -> None:
+    """Give a network the weights of a draft's folder, of the same names and shapes."""
+    own = tensors_of(network)
+    with torch.no_grad():
+        for tensor in stored.tensors({name: tuple(weight.shape) for name, weight in own.items()}):
+            own[tensor[0]].copy_(as_torch(tensor))
+
+
+def draft_ids_of(stored: LearnedWeights | None) -> Tensor | None:
+    """Return the ids of the tokens that a stored draft drafts; None: all."""
+    return None if stored is None or stored.tokens is None else torch.from_numpy(stored.tokens).long()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> None:

@@ -11,35 +11,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specdec.checks import check_choice
-from specdec.divergences import DIVERGENCES, DivergenceName
-from specdec.errors import InputError
+from specdec.divergences import DivergenceName
 
-_LEAST = -1e4
-"""In the place of a log-probability of -inf: its exponential is 0, and products with it stay finite."""
-_LEAST_REST = 1e-12
-"""Probability of all other tokens, at least: its logarithm stays finite."""
-_VARIATION_SCALE = 4.0
-"""Total variation is at most 1, the other divergences are in nats."""
+_LEAST = -1e4  # in place of a log-probability of -inf: products with it stay finite
+_LEAST_REST = 1e-12  # probability of all other tokens, at least: its logarithm stays finite
+_VARIATION_SCALE = 4.0  # total variation is at most 1, the other divergences are in nats
 
 
 def forward_kl(target: Tensor, draft: Tensor) -> Tensor:
-    """KL(P ‖ Q) = Σ P ln(P / Q) of log-probabilities [..., n]; [...], in nats, 0 and above.
+    """KL(P ‖ Q) = Σ P ln(P / Q) of log-probabilities [..., n], in nats (Hinton et al. 2015).
 
-    The draft shall be likely wherever the target is (Hinton et al. 2015). Where Q is 0 and P is not, it is
-    large but finite and has no gradient.
+    Where Q is 0 and P is not, it is large but finite and has no gradient.
     """
     target, draft = target.clamp(min=_LEAST), draft.clamp(min=_LEAST)
     return (target.exp() * (target - draft)).sum(-1)
 
 
 def reverse_kl(target: Tensor, draft: Tensor) -> Tensor:
-    """KL(Q ‖ P): the draft shall be likely only where the target is."""
+    """KL(Q ‖ P)."""
     return forward_kl(draft, target)
 
 
@@ -48,8 +40,6 @@ def jensen_shannon(target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:
 
     Divided by β it tends to KL(P ‖ Q) as β tends to 0, and divided by 1 − β to KL(Q ‖ P) as β tends to 1.
     """
-    if not 0.0 < beta < 1.0:
-        raise InputError.of("beta", beta, "a number above 0 and below 1")
     target, draft = target.clamp(min=_LEAST), draft.clamp(min=_LEAST)
     mixture = (target + math.log(beta)).logaddexp(draft + math.log1p(-beta))
     return beta * forward_kl(target, mixture) + (1.0 - beta) * forward_kl(draft, mixture)
@@ -68,43 +58,13 @@ _FUNCTIONS: dict[DivergenceName, Callable[[Tensor, Tensor, float], Tensor]] = {
 }
 
 
-def divergence(
-    name: DivergenceName,
-    target: Tensor,
-    draft: Tensor,
-    *,
-    temperature: float = 1.0,
-    beta: float = 0.5,
-) -> Tensor:
-    """Return a divergence [...] by its name, of logits [..., n_vocab] divided by `temperature`.
-
-    Logits of the draft may be -inf for tokens that it never drafts. The divergence is not multiplied by the
-    square of the temperature. `beta` is that of "jsd".
-    """
-    check_choice("name", name, DIVERGENCES)
-    if not 0.0 < temperature < math.inf:
-        raise InputError.of("temperature", temperature, "a finite number above 0")
-    target, draft = ((logits.float() / temperature).log_softmax(-1) for logits in (target, draft))
-    return _FUNCTIONS[name](target, draft, beta)
-
-
 @dataclass(frozen=True)
 class TargetDistribution:
-    """The target's distribution of the next token at every position, whole or by its most probable tokens.
+    """The target's distribution of the next token at every position, whole or by its most probable tokens."""
 
-    Attributes
-    ----------
-    log_probs : Tensor
-        [..., n_vocab] of every token; or [..., k + 1], of k tokens and, last, of all others together.
-    tokens : Tensor or None
-        [..., k] ids of the k tokens. None: the distribution is whole.
-    temperature : float
-        Logits were divided by it; those of a draft are, too.
-    """
-
-    log_probs: Tensor
-    tokens: Tensor | None = None
-    temperature: float = 1.0
+    log_probs: Tensor  # [..., n_vocab]; or [..., k + 1], of k tokens and, last, of all others together
+    tokens: Tensor | None = None  # [..., k] ids of the k tokens; None: the distribution is whole
+    temperature: float = 1.0  # logits were divided by it; those of a draft are, too
 
     @classmethod
     def of_logits(
@@ -112,8 +72,7 @@ class TargetDistribution:
     ) -> TargetDistribution:
         """Make it of logits [..., n_vocab]: whole, or the `top` most probable tokens and the rest.
 
-        A divergence of distributions in which tokens are taken together is at most that of the whole ones,
-        and 0 where these are equal. So little is lost where the rest has little mass.
+        A divergence of such distributions is at most that of the whole ones, and 0 where these are equal.
         """
         log_probs = (logits.float() / temperature).log_softmax(-1)
         if top is None or top >= logits.shape[-1]:
@@ -176,12 +135,6 @@ class Objective:
         return total
 
 
-def most_frequent(counts: ArrayLike, n: int) -> Tensor:
-    """Return the ids [n] of the tokens that occur most often, ascending; among equals those of lower ids."""
-    order = np.argsort(-np.asarray(counts), kind="stable")[:n]
-    return torch.from_numpy(np.sort(order).astype(np.int64))
-
-
 def scattered(logits: Tensor, draft_ids: Tensor | None, n_vocab: int) -> Tensor:
     """Spread logits of the tokens `draft_ids` [n_draft_vocab], None for all, to [..., n_vocab] with -inf."""
     if draft_ids is None:
@@ -191,10 +144,7 @@ def scattered(logits: Tensor, draft_ids: Tensor | None, n_vocab: int) -> Tensor:
 
 
 def reachable(target: TargetDistribution, draft_ids: Tensor | None, n_vocab: int) -> TargetDistribution:
-    """Drop the tokens that a draft never drafts, whose losses no training can change.
-
-    Divergences of what is left have the gradients of those of the whole distribution, and stay finite.
-    """
+    """Drop the tokens that a draft never drafts, whose losses no training can change; gradients stay."""
     if draft_ids is None:
         return target
     never = torch.ones(n_vocab, dtype=torch.bool, device=draft_ids.device).index_fill(0, draft_ids, False)

@@ -167,12 +167,9 @@ class SpecdecAPI(ModelAPI):
                 self.model_name, f"the prompt fills the context of {self.model_name}", "model_length"
             )
         request = _Request(
-            prompt,
-            json.dumps(schemas, sort_keys=True),
-            settings,
-            config.num_choices or 1,
+            prompt, json.dumps(schemas, sort_keys=True), settings, config.num_choices or 1,
             secrets.randbits(63) if config.seed is None else config.seed,
-        )
+        )  # fmt: skip
         return self._output(await self._batches.submit(request), tools)
 
     def max_tokens(self) -> int | None:
@@ -242,12 +239,10 @@ class SpecdecAPI(ModelAPI):
             usage.input_tokens_cache_read = n_cached
         figures = Tally().add(results).rates()  # seconds are those of a batch, not of a request
         return ModelOutput(
-            model=self.model_name,
-            choices=[self._choice(result, tools) for result in results],
-            usage=usage,
+            model=self.model_name, choices=[self._choice(result, tools) for result in results], usage=usage,
             time=seconds,
             metadata={"specdec": {**self.pair.description(self._gamma, self._verify), **figures}},
-        )
+        )  # fmt: skip
 
     def _choice(self, result: Result, tools: Sequence[ToolInfo]) -> ChatCompletionChoice:
         message = reply_of(self._format.text_of(result), self.model_name, tools, self._format)

@@ -22,10 +22,9 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
-from specdec.serve.reply_readers import MarkedText
+from specdec.serve.reply_readers import TOOL_FORMATS, MarkedText, reply_reader, tool_format_of
 from specdec.serve.tool_calls import Reasoning, Tools, loads
 from specdec.serve.tool_calls import ToolCall as WrittenCall
-from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader, tool_format_of
 
 _THINK: Final = "<think>"
 _THINK_END: Final = "</think>"

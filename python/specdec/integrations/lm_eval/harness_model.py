@@ -272,11 +272,9 @@ class SpecdecLM(TemplateLM):
             message = "has no chat template; expected one, or no --apply_chat_template"
             raise InputError(f"{self.pair.name} {message}")
         options: dict[str, Any] = {
-            **self._template_args,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt,
-            "chat_template": self._template_name,
-        }
+            **self._template_args, "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt, "chat_template": self._template_name,
+        }  # fmt: skip
         try:
             text = template.render(chat_history, **options)
         except InputError as error:
@@ -297,13 +295,11 @@ class SpecdecLM(TemplateLM):
             "model_revision": self._revision or "main",
             "model_sha": target.path.name if target.path.parent.name == "snapshots" else "",
             "specdec": {
-                "version": _core.__version__,
-                "kernels": _core.kernels(),
-                **self.pair.description(self._gamma, self._verify),
-                **self.tally.figures(),
+                "version": _core.__version__, "kernels": _core.kernels(),
+                **self.pair.description(self._gamma, self._verify), **self.tally.figures(),
                 "tasks": {name: tally.rates() for name, tally in self.tally_by_task.items()},
             },
-        }
+        }  # fmt: skip
 
     # -- log-likelihoods --------------------------------------------------------------------------------
 
@@ -376,11 +372,9 @@ class SpecdecLM(TemplateLM):
         windows: list[tuple[int, ScoringRequest]] = []
         for i, text in enumerate(texts):
             pairs = get_rolling_token_windows(
-                token_list=self.tok_encode(text),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length,
-                context_len=1,
-            )
+                token_list=self.tok_encode(text), prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length, context_len=1,
+            )  # fmt: skip
             found = [(i, (None, *make_disjoint_window(pair))) for pair in pairs]
             left[i] = len(found)
             windows += found
@@ -401,11 +395,9 @@ class SpecdecLM(TemplateLM):
         """New texts, by speculative decoding in batches."""
         given = [(*request.args, i, request.task_name) for i, request in enumerate(requests)]
         collator = Collator(
-            given,
-            sort_fn=lambda one: (-len(one[0]), one[0]),
-            group_by="gen_kwargs",
+            given, sort_fn=lambda one: (-len(one[0]), one[0]), group_by="gen_kwargs",
             group_fn=lambda one: one[1],
-        )
+        )  # fmt: skip
         texts: list[str] = []
         before = Tally(**vars(self.tally))
         with tqdm(total=len(given), disable=disable_tqdm, desc="Running generate_until requests") as bar:
@@ -427,19 +419,12 @@ class SpecdecLM(TemplateLM):
         n_new = settings.pop("max_gen_toks")
         began = time.perf_counter()
         results = generate(
-            self.pair.target,
-            self.pair.draft,
-            [self._prompt(context, n_new) for context, *_ in requests],
-            max_new_tokens=n_new,
-            stop=self.tokenizer.stops(until),
-            seed=[(self._seed, i) for _, _, i, _ in requests],
-            gamma=self._gamma,
-            verify=self._verify,
-            batch_size=self._batch(),
-            n_threads=self._n_threads,
-            prompt_cache=self._prompt_cache,
+            self.pair.target, self.pair.draft, [self._prompt(context, n_new) for context, *_ in requests],
+            max_new_tokens=n_new, stop=self.tokenizer.stops(until),
+            seed=[(self._seed, i) for _, _, i, _ in requests], gamma=self._gamma, verify=self._verify,
+            batch_size=self._batch(), n_threads=self._n_threads, prompt_cache=self._prompt_cache,
             **sampling_of(settings),
-        )
+        )  # fmt: skip
         self.tally.add(results, time.perf_counter() - began)
         for result, (*_, task) in zip(results, requests, strict=True):
             self.tally_by_task.setdefault(task or "", Tally()).add([result])

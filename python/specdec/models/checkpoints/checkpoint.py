@@ -52,8 +52,8 @@ class Checkpoint:
         What the checkpoint calls its own architecture, such as "LlamaForCausalLM".
     config : dict
         The canonical configuration, as ``specdec._core.Model`` takes it.
-    tokenizer : Tokenizer or None
-        The tokenizer beside the weights, or the one asked for.
+    tokenizer, chat_template, source_tokenizer
+        Of the checkpoint, or the ones asked for; None: none.
     dtype : str
         The number format in which a model of the file is the file's own: "bf16" where all matrices are stored
         in it, else "f32", which holds f16 exactly too.
@@ -61,14 +61,9 @@ class Checkpoint:
         How much :meth:`tensors` reads.
     default_sampling : dict
         The sampling settings that the checkpoint's authors name; see `specdec.Model.default_sampling`.
-    chat_template : ChatTemplate or None
-        The chat templates of the checkpoint, or of the tokenizer asked for.
-    source_tokenizer : SourceTokenizer or None
-        Of an encoder-decoder with a tokenizer: what encodes its sources.
     decoder_start : tuple of int
         Of an encoder-decoder: what the files name as the beginning of the decoder's text.
-    bos_id : int or None
-    eos_ids : tuple of int
+    bos_id, eos_ids : int or None, tuple of int
         The tokens that begin and end a text, from the configuration.
     weight_files : tuple of Path
         The files that hold the weights.

@@ -35,6 +35,11 @@ _GROUP: Final = 32
 _FORMATS: Final = ("pack-quantized", "int-quantized")
 _ACTIVATIONS: Final = ("input_activations", "output_activations")
 _PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
+# What fields of a scheme's weights may hold.
+_WEIGHTS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "num_bits": tuple(KINDS), "type": ("int",), "symmetric": (True, None), "strategy": ("group", "channel"),
+    "dynamic": (False, None), "actorder": (None, False, "static", "weight"),
+}  # fmt: skip
 # Tensors of layouts whose codes mean something else: zero points, and inputs in another order.
 _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale")
 
@@ -47,53 +52,38 @@ def check_quantisation(fields: Fields) -> None:
 
     `fields`: Of a config.json that has one, with the `METHOD`.
     """
-    config = fields.object("quantization_config")
-    assert config is not None
+    config = fields.inner("quantization_config")
     given = config.raw("format")
-    if given not in (*_FORMATS, "mixed-precision"):
-        raise config.unsupported("format", _listed(_FORMATS))
-    config.skip("global_compression_ratio")
-    if config.raw("quantization_status") not in (None, "compressed"):
-        raise config.unsupported("quantization_status", "'compressed'")
+    _require(config, "format", (*_FORMATS, "mixed-precision"))
+    _require(config, "quantization_status", ("compressed", None))
     for name in ("kv_cache_scheme", "transform_config"):
-        if config.raw(name) not in (None, {}):
-            raise config.unsupported(name, "nothing")
+        _require(config, name, (None, {}), "nothing")
+    config.skip("global_compression_ratio")
     sparsity = config.object("sparsity_config")
-    if sparsity is not None and sparsity.raw("format") != "dense":
-        raise sparsity.unsupported("format", "'dense'")
     if sparsity is not None:
+        _require(sparsity, "format", ("dense",))
         sparsity.skip()
     groups = config.object("config_groups")
     if groups is None:
         raise config.error("config_groups", "an object with a scheme")
     for name in groups.as_dict():
-        _check_scheme(groups, name, given)
+        scheme = groups.object(name)
+        if scheme is None:
+            raise groups.error(name, "a scheme")
+        _require(scheme, "format", (*_FORMATS, None) if given in _FORMATS else _FORMATS)
+        for activations in _ACTIVATIONS:
+            _require(scheme, activations, (None,), "nothing, weights alone being quantised")
+        scheme.skip("targets")
+        weights = scheme.inner("weights")
+        weights.skip("group_size", "block_structure", "scale_dtype", "zp_dtype")
+        weights.skip("observer", "observer_kwargs")
+        for field, values in _WEIGHTS.items():
+            _require(weights, field, values)
 
 
-def _check_scheme(groups: Fields, name: str, given: Any) -> None:
-    scheme = groups.object(name)
-    if scheme is None:
-        raise groups.error(name, "a scheme")
-    if scheme.raw("format") not in (*_FORMATS, None) or (given not in _FORMATS and not scheme.has("format")):
-        raise scheme.unsupported("format", _listed(_FORMATS))
-    for activations in _ACTIVATIONS:
-        if scheme.raw(activations) is not None:
-            raise scheme.unsupported(activations, "nothing, weights alone being quantised")
-    scheme.skip("targets")
-    weights = scheme.object("weights")
-    if weights is None:
-        raise scheme.error("weights", "an object")
-    weights.skip("group_size", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype")
-    for field, expected in (
-        ("num_bits", tuple(KINDS)),
-        ("type", ("int",)),
-        ("symmetric", (True, None)),
-        ("strategy", ("group", "channel")),
-        ("dynamic", (False, None)),
-        ("actorder", (None, False, "static", "weight")),
-    ):
-        if weights.raw(field) not in expected:
-            raise weights.unsupported(field, _listed(expected))
+def _require(fields: Fields, name: str, values: tuple[Any, ...], expected: str = "") -> None:
+    if fields.raw(name) not in values:
+        raise fields.unsupported(name, expected or _listed(values))
 
 
 def _listed(values: tuple[Any, ...]) -> str:

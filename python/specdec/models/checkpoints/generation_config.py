@@ -39,17 +39,16 @@ _UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
 
 # Fields that change no text: bounds that a caller gives, caches, speculation, what is returned; and those of
 # beams, where `num_beams` is warned of.
-_HARMLESS: Final = {
-    "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit",
-    "assistant_ensemble_weight", "assistant_lookbehind", "cache_config", "cache_implementation",
-    "chat_format", "compile_config", "continuous_batching_config", "disable_compile", "do_sample",
-    "early_stopping", "is_assistant", "length_penalty", "low_memory", "max_cache_len", "max_length",
-    "max_matching_ngram_size", "max_new_tokens", "max_window_size", "num_assistant_tokens",
-    "num_assistant_tokens_schedule", "num_return_sequences", "output_attentions", "output_hidden_states",
-    "output_logits", "output_scores", "pad_token_id", "prefill_chunk_size", "prompt_lookup_num_tokens",
-    "remove_invalid_values", "renormalize_logits", "return_dict_in_generate", "return_legacy_cache",
-    "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp",
-}  # fmt: skip
+_HARMLESS: Final = """
+    _from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
+    assistant_lookbehind cache_config cache_implementation chat_format compile_config
+    continuous_batching_config disable_compile do_sample early_stopping is_assistant length_penalty
+    low_memory max_cache_len max_length max_matching_ngram_size max_new_tokens max_window_size
+    num_assistant_tokens num_assistant_tokens_schedule num_return_sequences output_attentions
+    output_hidden_states output_logits output_scores pad_token_id prefill_chunk_size
+    prompt_lookup_num_tokens remove_invalid_values renormalize_logits return_dict_in_generate
+    return_legacy_cache speculation_type target_lookbehind transformers_version use_cache use_mtp
+    """.split()
 
 GENERATION_FIELDS: Final = frozenset(_HARMLESS).union(
     _SAMPLING, _UNAPPLIED, _UNAPPLIED_SAMPLING,

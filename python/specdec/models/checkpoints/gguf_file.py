@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -101,29 +101,8 @@ class StoredBlocks(FileTensor):
         return widened(self.array(), self.format)
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A value of the metadata that has not been read: its type, and where it begins."""
-
-    kind: int
-    item: int  # of an array: the type of its items
-    start: int
-    n: int  # items of an array, bytes of a string
-
-
-@dataclass(frozen=True)
-class _Info:
-    """What the head of a file says of a tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    block: tuple[int, int]
-    offset: int
-
-
 class GGUFFile(Mapping[str, Any]):
-    """The metadata of a GGUF file; values are read when they are asked for.
+    """The metadata of a GGUF file; texts are decoded when they are asked for.
 
     `tensors`: In the file's order.
     """
@@ -131,17 +110,16 @@ class GGUFFile(Mapping[str, Any]):
     def __init__(self, opened: OpenedFile) -> None:
         self._opened = opened
         self.path = opened.path
-        self._values: dict[str, _Value] = {}
-        self.tensors: dict[str, StoredBlocks] = {}
+        self._values: dict[str, Any] = {}
         cursor = _Cursor(opened)
         n_tensors, n_values = self._read_head(cursor)
         for _ in range(n_values):
             key = cursor.name("a key of the metadata")
             if key in self._values:
                 raise self.error(f"metadata field '{key}' is there twice; expected once")
-            self._values[key] = self._walk(cursor, key)
-        infos = [self._read_info(cursor) for _ in range(n_tensors)]
-        self._place(infos, cursor.at)
+            self._values[key] = self._read_value(cursor, f"metadata field '{key}'")
+        tensors = [self._read_tensor(cursor) for _ in range(n_tensors)]
+        self.tensors = self._placed(tensors, cursor.at)
 
     def error(self, message: str) -> CheckpointError:
         """An exception that names the file."""
@@ -159,21 +137,12 @@ class GGUFFile(Mapping[str, Any]):
         return len(self._values)
 
     def __getitem__(self, key: str) -> Any:
-        """Read a value of the metadata: bool, int, float, str, a list of str, or an ndarray."""
+        """A value of the metadata: bool, int, float, str, a list of str, or an ndarray."""
         value = self._values[key]
-        if value.kind == _STRING:
-            return self._decoded(self._opened.read(value.start, value.n).tobytes(), key)
-        if value.item == _STRING:
-            texts: list[bytes] = []
-            _Cursor(self._opened, value.start).strings(value.n, f"metadata field '{key}'", texts)
-            return [self._decoded(text, key) for text in texts]
-        dtype = _NUMBERS[value.item if value.kind == _ARRAY else value.kind]
-        numbers = self._opened.read(value.start, value.n * dtype.itemsize).view(dtype)
-        return numbers if value.kind == _ARRAY else numbers[0].item()
-
-    def _decoded(self, data: bytes, key: str) -> str:
         try:
-            return data.decode("utf-8")
+            if isinstance(value, bytes):
+                return value.decode("utf-8")
+            return [text.decode("utf-8") for text in value] if isinstance(value, list) else value
         except UnicodeDecodeError as error:
             raise self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}") from error
 
@@ -196,37 +165,34 @@ class GGUFFile(Mapping[str, Any]):
                 raise self.error(f"says that it has {n} {name}; expected at most {most}, by its size")
         return n_tensors, n_values
 
-    def _walk(self, cursor: _Cursor, key: str) -> _Value:
-        what = f"metadata field '{key}'"
+    def _read_value(self, cursor: _Cursor, what: str) -> Any:
         kind = cursor.integer(4)
         if kind in _NUMBERS:
-            return _Value(kind, 0, cursor.skip(_NUMBERS[kind].itemsize), 1)
+            return cursor.numbers(kind, 1)[0].item()
         if kind == _STRING:
-            n = cursor.size(what)
-            return _Value(kind, 0, cursor.skip(n), n)
+            return cursor.take(cursor.size(what))
         if kind != _ARRAY:
             raise self.error(f"{what} has type {kind}; expected 0 to 12")
         item, n = cursor.integer(4), cursor.integer(8)
-        start = cursor.at
         if item in _NUMBERS:
-            cursor.skip(n * _NUMBERS[item].itemsize)
-        elif item == _STRING:
-            if n > _MAX_STRINGS:
-                raise self.error(f"{what} is an array of {n} strings; expected at most {_MAX_STRINGS}")
-            cursor.check(8 * n)
-            cursor.strings(n, what)
-        else:
+            return cursor.numbers(item, n)
+        if item != _STRING:
             found = f"{what} is an array of items of type {item}"
             raise UnsupportedModelError(f"{self.path}: {found}; expected numbers or strings")
-        return _Value(kind, item, start, n)
+        if n > _MAX_STRINGS:
+            raise self.error(f"{what} is an array of {n} strings; expected at most {_MAX_STRINGS}")
+        cursor.check(8 * n)
+        return cursor.strings(n, what)
 
-    def _read_info(self, cursor: _Cursor) -> _Info:
+    def _read_tensor(self, cursor: _Cursor) -> StoredBlocks:
+        """A tensor, which starts at its offset from where the bytes of tensors begin."""
         name = cursor.name("a tensor's name")
         n_dims = cursor.integer(4)
         if not 1 <= n_dims <= _MAX_DIMENSIONS:
             raise error_of(self.path, name, f"has {n_dims} dimensions", f"1 to {_MAX_DIMENSIONS}")
         extents = [cursor.integer(8) for _ in range(n_dims)]
-        if not 0 < math.prod(extents) <= _MAX_ELEMENTS:
+        n = math.prod(extents)
+        if not 0 < n <= _MAX_ELEMENTS:
             raise error_of(self.path, name, f"has the extents {as_json(extents)}", "some elements")
         number = cursor.integer(4)
         if number not in _types():
@@ -236,35 +202,29 @@ class GGUFFile(Mapping[str, Any]):
         if extents[0] % block[0]:
             found = f"of type {kind} has rows of {extents[0]}"
             raise error_of(self.path, name, found, f"multiples of {block[0]}")
-        return _Info(name, tuple(reversed(extents)), kind, block, cursor.integer(8))
+        shape, n_bytes = tuple(reversed(extents)), n // block[0] * block[1]
+        return StoredBlocks(self._opened, name, kind, shape, cursor.integer(8), n_bytes, block)
 
-    def _place(self, infos: list[_Info], end: int) -> None:
-        """Find each tensor's bytes, behind the infos: aligned, inside the file, shared by none."""
+    def _placed(self, tensors: list[StoredBlocks], end: int) -> dict[str, StoredBlocks]:
+        """The tensors where they are behind their descriptions: aligned, in the file, shared by none."""
         key = "general.alignment"
-        alignment = self.get(key, _ALIGNMENT)
-        if (
-            not isinstance(alignment, int)
-            or not 1 <= alignment <= _MAX_ALIGNMENT
-            or alignment & (alignment - 1)
-        ):
+        n = self.get(key, _ALIGNMENT)
+        if not isinstance(n, int) or not 1 <= n <= _MAX_ALIGNMENT or n & (n - 1):
             raise self.field_error(key, f"a power of two up to {_MAX_ALIGNMENT}")
-        first = -(-end // alignment) * alignment
-        for info in infos:
-            n_bytes = math.prod(info.shape) // info.block[0] * info.block[1]
-            start = first + info.offset
-            if info.name in self.tensors:
-                raise error_of(self.path, info.name, "is there twice", "once")
-            if info.offset % alignment or start + n_bytes > self._opened.size:
-                inside = f"inside the file's {self._opened.size}, from a multiple of {alignment} on"
-                expected = f"them {inside} (is the file truncated?)"
-                raise error_of(self.path, info.name, f"has {n_bytes} bytes from {start} on", expected)
-            self.tensors[info.name] = StoredBlocks(
-                self._opened, info.name, info.kind, info.shape, start, n_bytes, info.block
-            )
-        placed = sorted(self.tensors.values(), key=lambda tensor: (tensor.start, tensor.n_bytes))
-        for before, tensor in pairwise(placed):
+        first = -(-end // n) * n
+        placed: dict[str, StoredBlocks] = {}
+        for tensor in (replace(tensor, start=first + tensor.start) for tensor in tensors):
+            if tensor.name in placed:
+                raise tensor.error("is there twice", "once")
+            if tensor.start % n or tensor.start + tensor.n_bytes > self._opened.size:
+                inside = f"inside the file's {self._opened.size}, from a multiple of {n} on"
+                found = f"has {tensor.n_bytes} bytes from {tensor.start} on"
+                raise tensor.error(found, f"them {inside} (is the file truncated?)")
+            placed[tensor.name] = tensor
+        for before, tensor in pairwise(sorted(placed.values(), key=lambda one: (one.start, one.n_bytes))):
             if tensor.start < before.start + before.n_bytes:
                 raise tensor.error(f"overlaps tensor '{before.name}'", "bytes of its own")
+        return placed
 
 
 class _Cursor:
@@ -288,32 +248,30 @@ class _Cursor:
             expected = f"{n} bytes, not {left} (is the file truncated?)"
             raise self._error(f"ends where more are to follow byte {self.at}; expected {expected}")
 
-    def skip(self, n: int) -> int:
-        self.check(n)
-        start, self.at = self.at, self.at + n
-        return start
-
-    def strings(self, n: int, what: str, found: list[bytes] | None = None) -> None:
-        """The next n strings, added to a list if there is one."""
+    def strings(self, n: int, what: str) -> list[bytes]:
+        """The next n strings."""
         length_at = _LENGTH.unpack_from
-        while n > 0:
+        found: list[bytes] = []
+        while len(found) < n:
             at = self._begin(8)
             window, last = self._window, len(self._window)
-            while n > 0 and at + 8 <= last:  # those that the window holds whole
+            while len(found) < n and at + 8 <= last:  # those that the window holds whole
                 begin = at + 8
                 end = begin + length_at(window, at)[0]
                 if end > last:
                     break
-                if found is not None:
-                    found.append(window[begin:end])
-                at, n = end, n - 1
+                found.append(window[begin:end])
+                at = end
             self.at = self._window_start + at
-            if n > 0:
-                size, n = self.size(what), n - 1
-                if found is None:
-                    self.skip(size)
-                else:
-                    found.append(self.take(size))
+            if len(found) < n:
+                found.append(self.take(self.size(what)))
+        return found
+
+    def numbers(self, kind: int, n: int) -> NDArray[Any]:
+        """The next n numbers of a type."""
+        dtype = _NUMBERS[kind]
+        self.check(n * dtype.itemsize)
+        return np.frombuffer(self.take(n * dtype.itemsize), dtype)
 
     def take(self, n: int) -> bytes:
         begin = self._begin(n)

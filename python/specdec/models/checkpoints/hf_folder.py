@@ -1,14 +1,12 @@
 """Hugging Face folders: ``config.json``, ``*.safetensors`` and a tokenizer.
 
 ``config.json`` means what ``transformers`` takes it to mean: a field that is absent or null has the default
-of the architecture's configuration class there. Fields that do not touch inference (dropout,
-initialization, caches) are ignored; a field that would change the computation in a way specdec does not
-have is refused by name, and an unknown one is warned of.
+of its configuration class. Fields that do not touch inference are ignored; one that would change the
+computation in a way specdec does not have is refused by name, and an unknown one is warned of.
 
-Unused tensors are refused too: adapters, quantisation scales, extra norms and layers beyond the configured
-number all mean another computation than the one configured. The exceptions are buffers that older versions
-of ``transformers`` saved (causal masks, rotary frequencies) and a tied head that equals the embedding. One
-that differs is the model's head, as in transformers 5.
+Unused tensors are refused too: adapters, scales, extra norms and layers mean another computation. The
+exceptions are buffers that older versions of ``transformers`` saved and a tied head that equals the
+embedding. One that differs is the model's head, as in transformers 5.
 """
 
 from __future__ import annotations
@@ -29,24 +27,22 @@ from specdec.models.families import FAMILIES, ConfigReader, Family, architecture
 from specdec.models.tokenizer import resolve_tokenizer
 
 # Fields that no architecture computes with: names, versions, training, labels, the library's own switches.
-_HARMLESS: Final = GENERATION_FIELDS | {
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",
-    "_name_or_path", "_num_labels", "activation_dropout", "architectures", "attention_dropout",
-    "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map",
-    "chunk_size_feed_forward", "classif_dropout", "classifier_dropout", "cls_token_id",
-    "cross_attention_hidden_size",
-    "decoder_layerdrop", "dropout", "dropout_rate", "dtype", "emb_pdrop", "embd_pdrop", "embed_dropout",
-    "embedding_dropout", "encoder_layerdrop", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
-    "hidden_dropout_prob", "id2label", "init_std", "initializer_factor", "initializer_range",
-    "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "layerdrop", "mask_token_id",
-    "model_max_length", "model_type", "num_labels", "output_past", "output_router_logits",
-    "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "resid_dropout", "resid_pdrop",
-    "residual_dropout", "return_dict", "router_aux_loss_coef", "router_jitter_noise", "save_step",
-    "sep_token_id", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype",
-    "torchscript", "transformers.js_config", "unk_token_id", "unsloth_fixed", "unsloth_version",
-    "use_bfloat16", "use_return_dict",
-}  # fmt: skip
+_HARMLESS: Final = GENERATION_FIELDS.union(
+    """
+    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path
+    _num_labels activation_dropout architectures attention_dropout attention_probs_dropout_prob
+    attn_implementation attn_pdrop auto_map chunk_size_feed_forward classif_dropout classifier_dropout
+    cls_token_id cross_attention_hidden_size decoder_layerdrop dropout dropout_rate dtype emb_pdrop
+    embd_pdrop embed_dropout embedding_dropout encoder_layerdrop finetuning_task gradient_checkpointing
+    hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range is_decoder
+    is_llama_config keys_to_ignore_at_inference label2id layerdrop mask_token_id model_max_length model_type
+    num_labels output_past output_router_logits predict_special_tokens prefix pretraining_tp problem_type
+    resid_dropout resid_pdrop residual_dropout return_dict router_aux_loss_coef router_jitter_noise
+    save_step sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
+    transformers.js_config unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_return_dict
+    """.split()
+)
 
 # Switches of other classes, which change nothing where they are off.
 _SWITCHES: Final = (

@@ -117,10 +117,8 @@ def match_tensors(
 ) -> None:
     """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
 
-    `place`: The folder or file, for messages. `family`, `config`, `sources`: What the model is, and where its
-    tensors come from. `tensors`: By the names of the family's table. A tied head in the place of the
-    embedding becomes the embedding. `described_by`: For messages: the file or field that determines the
-    tensors.
+    `sources`: Where the model's tensors come from. `tensors`: By the names of the family's table; a tied head
+    in the place of the embedding becomes the embedding. `described_by`: What determines them, for messages.
     """
     expected = {
         name: (shape, source.numbers)
@@ -185,8 +183,7 @@ def matched_checkpoint(
 ) -> Checkpoint:
     """The checkpoint of tensors that `match_tensors` has gone through.
 
-    `place`, `config`, `sources`, `tensors`: As of `match_tensors`. `architecture`: What the files call it.
-    `decoder_start`: Of an encoder-decoder; else left out. `**fields`: Others of `Checkpoint`.
+    `decoder_start`: Left out but for an encoder-decoder. `**fields`: Others of `Checkpoint`.
     """
     with_encoder = config.get("encoder") is not None
     used = {name for source in sources for name in source.stored}

@@ -39,13 +39,12 @@ _MOST_RANK: Final = 65536
 
 # Fields that do not affect adapted matrices: names, training, initialization, what the tensors show.
 _HARMLESS: Final = frozenset(
-    {
-        "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules",
-        "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
-        "lora_dropout", "lora_ga_config", "megatron_core", "peft_version", "qalora_group_size", "revision",
-        "runtime_config", "target_modules", "task_type",
-    }
-)  # fmt: skip
+    """
+    auto_mapping base_model_name_or_path corda_config eva_config exclude_modules fan_in_fan_out
+    inference_mode layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core
+    peft_version qalora_group_size revision runtime_config target_modules task_type
+    """.split()
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,32 +15,25 @@ from specdec.models.checkpoints import Checkpoint
 from specdec.models.families import Source
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
-from specdec.progress import reading_bar
+from specdec.progress import reading
 
 _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 
 
 def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
-    """Compare the configuration that will be read with that of the checkpoint."""
-    ours, theirs = ModelConfig.from_canonical(checkpoint.config), ModelConfig.from_canonical(config)
-    for name in ours:
-        if name != "encoder" and not _close(ours[name], theirs[name]):
-            raise UnsupportedModelError(
-                f"{checkpoint.path}: is a model that {what} cannot describe: {name} is {ours[name]}, and "
-                f"{place.name} would say {theirs[name]}"
-            )
-    if (ours.encoder is None) != (theirs.encoder is None):
-        raise UnsupportedModelError(
-            f"{checkpoint.path}: is a model that {what} cannot describe: it has {_encoder(ours)}, and "
-            f"{place.name} would say that it has {_encoder(theirs)}"
-        )
-    if ours.encoder is not None and theirs.encoder is not None:
-        inner = replace(checkpoint, config=dict(ours.encoder))
-        check_same(inner, dict(theirs.encoder), what, place)
-
-
-def _encoder(config: ModelConfig) -> str:
-    return "no encoder" if config.encoder is None else "an encoder"
+    """Compare the configuration that will be read with that of the checkpoint; their encoders', too."""
+    ours: ModelConfig | None = ModelConfig.from_canonical(checkpoint.config)
+    theirs: ModelConfig | None = ModelConfig.from_canonical(config)
+    cannot = f"{checkpoint.path}: is a model that {what} cannot describe"
+    while ours is not None and theirs is not None:
+        for name in ours:
+            if name != "encoder" and not _close(ours[name], theirs[name]):
+                found = f"{name} is {ours[name]}, and {place.name} would say {theirs[name]}"
+                raise UnsupportedModelError(f"{cannot}: {found}")
+        ours, theirs = ours.encoder, theirs.encoder
+    if ours is not theirs:
+        one, other = ("no encoder" if of is None else "an encoder" for of in (ours, theirs))
+        raise UnsupportedModelError(f"{cannot}: it has {one}, and {place.name} would say that it has {other}")
 
 
 def _close(ours: Any, theirs: Any) -> bool:
@@ -77,23 +69,17 @@ def gathered(
     The types that the file's tensors get. One that is made of blocks of this type alone is given as these,
     uint8, [rows, bytes of a row]. `place`: For the bar.
     """
-    shapes = {
-        name: shape
-        for source in sources
-        for name, shape in zip(source.stored, source.stored_shapes, strict=True)
-    }
+    shapes = dict(stored_shapes(sources))
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
     kept = _kept(checkpoint, sources, types)
     as_blocks = {source.canonical for source in sources if kept.issuperset(source.stored)}
     begun: dict[str, Array] = {}
-    bar = reading_bar(checkpoint.n_bytes, f"writing {place.name}", progress)
     tensors = checkpoint.tensors(as_blocks)
     canonical, array, form = next(tensors)
-    try:
+    with reading(checkpoint.n_bytes, f"writing {place.name}", progress) as done:
         for i, source in enumerate(sources):
             if source.canonical != canonical:
-                if bar is not None:
-                    bar.update(array.nbytes)
+                done(array.nbytes)
                 del array  # before the next is read
                 canonical, array, form = next(tensors)
             if source.canonical != canonical:
@@ -103,12 +89,10 @@ def gathered(
                 )
             is_kept = canonical in as_blocks
             for name in source.stored:
-                if name not in begun:
-                    begun[name] = (
-                        np.zeros((*shapes[name][:-1], array.shape[-1]), np.uint8)
-                        if is_kept
-                        else np.zeros(shapes[name], np.float32)
-                    )
+                if name not in begun and is_kept:
+                    begun[name] = np.zeros((*shapes[name][:-1], array.shape[-1]), np.uint8)
+                elif name not in begun:
+                    begun[name] = np.zeros(shapes[name], np.float32)
             parts = [begun[name] for name in source.stored]
             if is_kept:
                 source.put_rows(parts, array)
@@ -118,25 +102,17 @@ def gathered(
             for name in source.stored:
                 if last[name] == i:
                     yield name, begun.pop(name)
-    finally:
-        if bar is not None:
-            bar.close()
 
 
 def _kept(checkpoint: Checkpoint, sources: list[Source], types: Mapping[str, str]) -> set[str]:
     """The file's tensors that get the blocks of the checkpoint as they are."""
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
-    parts: dict[str, list[Source]] = {}
-    for source in sources:
-        for name in source.stored:
-            parts.setdefault(name, []).append(source)
-    kept = {
-        name
-        for name, of in parts.items()
-        if all(
-            source.entry.keeps_rows and len(source.stored) == 1 and held.get(source.canonical) == types[name]
-            for source in of
-        )
-    }
-    wanted = {source.canonical for source in sources if not kept.issuperset(source.stored)}  # as numbers
-    return {name for name in kept if wanted.isdisjoint(source.canonical for source in parts[name])}
+
+    def fits(source: Source, name: str) -> bool:
+        whole = source.entry.keeps_rows and len(source.stored) == 1
+        return whole and held.get(source.canonical) == types[name]
+
+    pairs = [(source, name) for source in sources for name in source.stored]
+    kept = set(types) - {name for source, name in pairs if not fits(source, name)}
+    as_numbers = {source.canonical for source in sources if not kept.issuperset(source.stored)}
+    return kept - {name for source, name in pairs if source.canonical in as_numbers}

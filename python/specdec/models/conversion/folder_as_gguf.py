@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ _QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class _Planned:
+class _Planned(NamedTuple):
     """A tensor that is to be written, as readers of metadata see it."""
 
     shape: tuple[int, ...]
@@ -61,29 +59,21 @@ def write_as_gguf(
     name = checkpoint.architecture if checkpoint.architecture in WRITTEN else "LlamaForCausalLM"
     config = checkpoint.config
     ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
-    keys = {
-        key: float(np.float32(value)) if isinstance(value, float) else value for key, value in keys.items()
-    }
+    rounded = {key: float(np.float32(value)) for key, value in keys.items() if isinstance(value, float)}
+    keys |= rounded
     architecture = ARCHITECTURES[ggml]
     family = architecture.family(FAMILIES[name])
     sources = list(family.sources(config, lambda name: architecture.fused == ("attn_qkv" in name)))
     shapes = dict(stored_shapes(sources))
-    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), place))
+    planned = {stored: _Planned(shape) for stored, shape in shapes.items()}
+    planned |= {stored: _Planned(array.shape, array) for stored, array in extra.items()}
+    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), planned, place))
+    of_file = {"has_head": "output.weight" in shapes, "is_falcon": ggml == "falcon"}
     types = {
-        stored: type_of(
-            kind,
-            stored,
-            shape,
-            config["n_layer"],
-            has_head="output.weight" in shapes,
-            is_falcon=ggml == "falcon",
-        )
-        for stored, shape in shapes.items()
+        stored: type_of(kind, stored, shape, config["n_layer"], **of_file) for stored, shape in shapes.items()
     }
-    made_of = {
-        stored: [source for source in sources if stored in source.stored and len(source.shape) == 2]
-        for stored in shapes
-    }
+    matrices = [source for source in sources if len(source.shape) == 2]
+    made_of = {stored: [of for of in matrices if stored in of.stored] for stored in shapes}
     threads = check_threads(None)
     metadata: dict[str, Any] = {
         "general.architecture": ggml,
@@ -95,10 +85,9 @@ def write_as_gguf(
         **sampling_values(checkpoint.default_sampling, place),
         **_vocabulary(checkpoint, place),
     }
-    tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()] + [
-        NewTensor(stored, shape[1:] if stored.endswith(ROW) else shape, types[stored])
-        for stored, shape in shapes.items()
-    ]
+    tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()]
+    for stored, shape in shapes.items():
+        tensors.append(NewTensor(stored, shape[1:] if stored.endswith(ROW) else shape, types[stored]))
 
     def data() -> Iterator[Array]:
         yield from extra.values()
@@ -125,12 +114,6 @@ def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata as a file gives them: lists of numbers are arrays."""
     return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
-
-
-def _planned(shapes: Mapping[str, tuple[int, ...]], extra: Mapping[str, Array]) -> dict[str, _Planned]:
-    return {name: _Planned(shape) for name, shape in shapes.items()} | {
-        name: _Planned(array.shape, array) for name, array in extra.items()
-    }
 
 
 def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) -> None:

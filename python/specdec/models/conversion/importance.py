@@ -22,7 +22,7 @@ from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import is_gguf, read_gguf
 from specdec.models.families import Source
 from specdec.models.model import Model
-from specdec.progress import reading_bar
+from specdec.progress import reading
 
 _SUMS: Final = ".in_sum2"
 _CHUNK: Final = 512  # tokens that are read together, as llama-imatrix does it
@@ -93,13 +93,10 @@ def read_text(place: Path) -> str | None:
         return None
     opened = OpenedFile(place)
     try:
-        text = opened.read(0, opened.size).tobytes().decode("utf-8")
+        return opened.read(0, opened.size).tobytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(
-            f"{place}: is neither a GGUF file nor a text in UTF-8: {error}; expected what llama-imatrix "
-            "writes, or a text"
-        ) from error
-    return text
+        found = f"is neither a GGUF file nor a text in UTF-8: {error}"
+        raise CheckpointError(f"{place}: {found}; expected what llama-imatrix writes, or a text") from error
 
 
 def measured_importance(model: Model, text: str, n_threads: int, progress: bool | None = None) -> Importance:
@@ -109,14 +106,14 @@ def measured_importance(model: Model, text: str, n_threads: int, progress: bool 
     `n_threads`: That pieces are read by. It does not change a bit of the result.
     """
     if model.config.encoder is not None:
-        raise InputError(
-            f"{model.path} has an encoder; expected a model without one, whose importance a text can say"
-        )
+        expected = "a model without one, whose importance a text can say"
+        raise InputError(f"{model.path} has an encoder; expected {expected}")
     tokens = model.check_ids(text, minimum=2, maximum=_NO_LIMIT)
     size = min(_CHUNK, model.config.n_ctx)
     pieces = [tokens[first : first + size] for first in range(0, len(tokens), size)]
+    tables = ("embedding", "relative_bias")  # a table that is the head too is read by row first
     shapes = _core.tensor_shapes(model.core.config)
-    names = [name for name, shape in shapes.items() if _is_matrix(name, shape)]
+    names = [name for name, of in shapes.items() if len(of) == 2 and not name.endswith(tables)]
 
     def sums(piece: NDArray[np.int32]) -> dict[str, tuple[Array, int]]:
         decoder = _core.Decoder(model.core, capacity=len(piece), input_sums=True)
@@ -125,29 +122,20 @@ def measured_importance(model: Model, text: str, n_threads: int, progress: bool 
 
     total: dict[str, Array] = {}
     n_rows = dict.fromkeys(names, 0)
-    bar = reading_bar(4 * len(tokens), "measuring importance", progress)
-    with ThreadPoolExecutor(n_threads) as threads:
+    with (
+        ThreadPoolExecutor(n_threads) as threads,
+        reading(4 * len(tokens), "measuring importance", progress) as done,
+    ):
         for piece, found in zip(pieces, threads.map(sums, pieces), strict=True):
             for name, (squares, n) in found.items():  # in the order of the text: sums of f64 are rounded
                 total[name] = total[name] + squares if name in total else squares
                 n_rows[name] += n
-            if bar is not None:
-                bar.update(4 * len(piece))
-    if bar is not None:
-        bar.close()
+            done(4 * len(piece))
     if model.config.parallel == "one_norm":  # one input for both, which is counted once
         for name in names:
             if name.endswith("mlp_up.weight"):
                 for part in "qkv":
                     other = name.replace("mlp_up", f"attn_{part}")
                     total[other], n_rows[other] = total[name], n_rows[name]
-    return Importance(
-        of_canonical={
-            name: (squares / max(n_rows[name], 1)).astype(np.float32) for name, squares in total.items()
-        }
-    )
-
-
-def _is_matrix(name: str, shape: Sequence[int]) -> bool:
-    """Whether rows are multiplied with a tensor; a table that is the head too is read by row first."""
-    return len(shape) == 2 and not name.endswith(("embedding", "relative_bias"))
+    means = {name: squares / max(n_rows[name], 1) for name, squares in total.items()}
+    return Importance(of_canonical={name: of.astype(np.float32) for name, of in means.items()})

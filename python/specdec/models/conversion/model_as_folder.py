@@ -48,8 +48,12 @@ _EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias")
 _OWN: Final = ("config.json", "model.safetensors.index.json")
 _OF_TEXTS: Final = "generation_config.json"
 
-# Llama 3's scalings, which GGUF files hold as factors: (factor, low_freq_factor, high_freq_factor, original).
-_LLAMA3: Final = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
+# Llama 3's scalings, which GGUF files hold as factors.
+_LLAMA3: Final[list[dict[str, Any]]] = [
+    {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 8192}
+    for factor in (8.0, 32.0)
+]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -80,13 +84,12 @@ def write_as_folder(
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
     if FAMILIES[checkpoint.architecture].text_field:
         raise UnsupportedModelError(f"{checkpoint.path}: is part of a larger model; expected a decoder alone")
-    kind = kind or {"bf16": "BF16", "f32": "F32"}.get(checkpoint.dtype, "F32")
+    kind = kind or ("BF16" if checkpoint.dtype == "bf16" else "F32")
     plan = _plan(checkpoint, place, kind)
     if checkpoint.stored is not None and kind in _NUMBERS:
-        exact = "exactly" if kind == "F32" else "rounded"
+        how = f"in {kind}, {'exactly' if kind == 'F32' else 'rounded'}"
         warn(
-            f"{checkpoint.path}: holds codes ({checkpoint.stored.types}), which are written as numbers "
-            f"in {kind}, {exact}"
+            f"{checkpoint.path}: holds codes ({checkpoint.stored.types}), which are written as numbers {how}"
         )
 
     with replacing_folder(place) as new:
@@ -151,10 +154,9 @@ def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
 def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str, Any]) -> _Plan:
     family = FAMILIES[checkpoint.architecture]
     if kind in _BITS and family.quantised:
-        raise UnsupportedModelError(
-            f"{checkpoint.path}: is a {checkpoint.architecture}, whose matrices of codes are in "
-            f"{family.quantised}; expected another family, or one of {', '.join(_NUMBERS)}"
-        )
+        found = f"is a {checkpoint.architecture}, whose matrices of codes are in {family.quantised}"
+        expected = f"another family, or one of {', '.join(_NUMBERS)}"
+        raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected {expected}")
     try:
         sources = list(family.sources(config, lambda name: not name.endswith(("_blocks", "_scales"))))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
@@ -162,24 +164,22 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
     if checkpoint.config["tied"] and not config["tied"]:
         sources = _with_head(sources)
     shapes = dict(stored_shapes(sources))
-    if kind in _BITS:
-        types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
-    else:
-        types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
     fields = _config_json(checkpoint, kind, place, config, shapes)
-    if kind in _BITS:
-        ignored = _linear_layers(sources) - {name for name, type in types.items() if type not in _NUMBERS}
-        names = sorted(name.removesuffix(".weight") for name in ignored)
-        fields["quantization_config"] = quantisation_config(_BITS[kind], names)
-    return _Plan(fields, sources, types, shapes)
-
-
-def _linear_layers(sources: list[Source]) -> set[str]:
-    """The file's matrices but tables, which are read by row."""
-    tables = {
-        source.stored[0] for source in sources if source.stored and source.canonical.endswith(_EMBEDDINGS)
+    if kind not in _BITS:
+        types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
+        return _Plan(fields, sources, types, shapes)
+    types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
+    linear = {
+        name: types[name] in _NUMBERS
+        for source in sources
+        if len(source.shape) == 2 and not source.canonical.endswith(_EMBEDDINGS)
+        for name in source.stored
     }
-    return {name for source in sources if len(source.shape) == 2 for name in source.stored} - tables
+    tables = {name for source in sources if source.canonical.endswith(_EMBEDDINGS) for name in source.stored}
+    ignored = [name for name, is_numbers in linear.items() if is_numbers and name not in tables]
+    names = sorted(name.removesuffix(".weight") for name in ignored)
+    fields["quantization_config"] = quantisation_config(_BITS[kind], names)
+    return _Plan(fields, sources, types, shapes)
 
 
 def _with_head(sources: list[Source]) -> list[Source]:
@@ -217,8 +217,7 @@ def _types_of_codes(
             raise UnsupportedModelError(
                 f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a folder of codes: "
                 f"tensor '{name}' does not have a row for each output of one linear layer; expected out to "
-                f"end in .specdec (type int8 or int4) or .gguf (Q8_0, Q4_0, ...), or type "
-                f"{', '.join(_NUMBERS)} for a folder"
+                f"end in .specdec (type int8 or int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
             )
         else:
             types[name] = plain if shapes[name][1] % _BLOCK else codes
@@ -233,7 +232,7 @@ def _config_json(
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
     """The fields of a config.json from which this configuration is read."""
-    fields = _fields_of_folder(checkpoint) if checkpoint.path.is_dir() else _fields_of_gguf(checkpoint)
+    fields, of_folder = _fields_of(checkpoint), checkpoint.path.is_dir()
     name = "dtype" if "dtype" in fields else "torch_dtype"
     if kind in _NUMBERS:
         fields[name] = _NUMBERS[kind]
@@ -242,17 +241,16 @@ def _config_json(
     if checkpoint.config["tied"] and not config["tied"]:
         fields["tie_word_embeddings"] = False
     wanted = dataclasses.replace(checkpoint, config=config)
-    refused: UnsupportedModelError | None = None
-    for more in [{}] if checkpoint.path.is_dir() else [{}, *_scalings()]:
+    refused: list[UnsupportedModelError] = []
+    for more in [{}] if of_folder else [{}, *({"rope_scaling": scaling} for scaling in _LLAMA3)]:
         try:
             unread = _check_read(wanted, fields | more, place, shapes)
         except UnsupportedModelError as error:
-            refused = refused or error
+            refused.append(error)
         else:
-            extra = set() if checkpoint.path.is_dir() else _OF_A_BLOCK.intersection(unread)
+            extra = set() if of_folder else _OF_A_BLOCK.intersection(unread)
             return {name: value for name, value in (fields | more).items() if name not in extra}
-    assert refused is not None
-    raise refused
+    raise refused[0]
 
 
 def _check_read(
@@ -271,9 +269,8 @@ def _check_read(
     except UnsupportedModelError:
         raise
     except CheckpointError as error:
-        raise UnsupportedModelError(
-            f"{checkpoint.path}: is a model that config.json cannot describe: {error}"
-        ) from error
+        found = f"is a model that config.json cannot describe: {error}"
+        raise UnsupportedModelError(f"{checkpoint.path}: {found}") from error
     check_same(checkpoint, read, "config.json", place)
     return given.unread()
 
@@ -287,40 +284,24 @@ _OF_A_BLOCK: Final = frozenset(
 )  # fmt: skip
 
 
-def _fields_of_folder(checkpoint: Checkpoint) -> dict[str, Any]:
+def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The fields of a config.json: those of the folder, or those that a GGUF file is read as."""
     assert checkpoint.fields is not None
-    return {name: value for name, value in checkpoint.fields.items() if name != "quantization_config"}
-
-
-def _fields_of_gguf(checkpoint: Checkpoint) -> dict[str, Any]:
-    assert checkpoint.fields is not None
-    config = checkpoint.config
+    if checkpoint.path.is_dir():
+        return {name: value for name, value in checkpoint.fields.items() if name != "quantization_config"}
+    config, name = checkpoint.config, checkpoint.architecture
     fields: dict[str, Any] = {
-        "architectures": [checkpoint.architecture],
-        "model_type": FAMILIES[checkpoint.architecture].model_type,
-        **checkpoint.fields,
-    }
-    for name in ("attention_bias", "mlp_bias"):
-        if config["qkv_bias" if name == "attention_bias" else name]:
-            fields[name] = True
+        "architectures": [name], "model_type": FAMILIES[name].model_type, **checkpoint.fields
+    }  # fmt: skip
+    for bias, of in (("attention_bias", "qkv_bias"), ("mlp_bias", "mlp_bias")):
+        if config[of]:
+            fields[bias] = True
     fields["bos_token_id"] = checkpoint.bos_id
     ends = list(checkpoint.eos_ids)
     fields["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None
     if checkpoint.decoder_start:
         fields["decoder_start_token_id"] = checkpoint.decoder_start[0]
     return fields
-
-
-def _scalings() -> Iterator[dict[str, Any]]:
-    for factor, low, high, original in _LLAMA3:
-        scaling = {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": low,
-            "high_freq_factor": high,
-            "original_max_position_embeddings": original,
-        }
-        yield {"rope_scaling": scaling}
 
 
 # ------------------------------------------------------------------------------------- what is written
@@ -363,9 +344,8 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
 
 def _settings_of_texts(checkpoint: Checkpoint) -> dict[str, Any]:
     """The fields of a generation_config.json; transformers takes the ids of tokens from there too."""
-    start = dict(
-        zip(("decoder_start_token_id", "forced_bos_token_id"), checkpoint.decoder_start, strict=False)
-    )
+    names = ("decoder_start_token_id", "forced_bos_token_id")
+    start = dict(zip(names, checkpoint.decoder_start, strict=False))
     ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None} | start
     samples = "temperature" in checkpoint.default_sampling
     known = {name: value for name, value in ids.items() if value is not None}
@@ -392,10 +372,7 @@ def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
         return
     settings["add_bos_token"] = tokenizer.adds_bos
     if template is not None:
-        texts = template.templates
-        settings["chat_template"] = (
-            texts["default"]
-            if list(texts) == ["default"]
-            else [{"name": name, "template": text} for name, text in texts.items()]
-        )
+        listed = [{"name": name, "template": text} for name, text in template.templates.items()]
+        alone = list(template.templates) == ["default"]
+        settings["chat_template"] = listed[0]["template"] if alone else listed
     _write_json(place / "tokenizer_config.json", settings)

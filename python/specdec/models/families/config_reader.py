@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 from specdec.fields import MAX_INT, REQUIRED, Fields
 from specdec.models.families.rotary import (
     dynamic_scaled,
-    factor_scaled,
     linear_scaled,
     llama3_scaled,
     proportional_frequencies,
@@ -28,19 +27,11 @@ _MAX_CONTEXT: Final = 1 << 20
 
 # Several names in transformers are one function here: gelu_new, gelu_fast, gelu_accurate and the *_tanh
 # ones are the tanh form of GELU (Hendrycks and Gimpel 2016) with the same constants.
+_GELU_TANH = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")
 ACTIVATIONS: Final[Mapping[str, str]] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-}
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu",
+    **dict.fromkeys(_GELU_TANH, "gelu_tanh"), "relu": "relu", "relu2": "relu2",
+}  # fmt: skip
 
 _ROPE_KINDS: Final = {
     kind: kind for kind in ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
@@ -106,12 +97,9 @@ class ConfigReader:
             size = fields.integer(d_head, minimum=2, maximum=_MAX_D_HEAD, default=default_d_head)
         if size is None:
             if width % heads or width // heads > _MAX_D_HEAD:
-                raise fields.error(
-                    d_model,
-                    f"a multiple of {n_head}, which is {heads}"
-                    + (" (head_dim is not given)" if d_head else "")
-                    + f", and heads of at most {_MAX_D_HEAD}",
-                )
+                why = " (head_dim is not given)" if d_head else ""
+                most = f"and heads of at most {_MAX_D_HEAD}"
+                raise fields.error(d_model, f"a multiple of {n_head}, which is {heads}{why}, {most}")
             size = width // heads
         return {
             "n_vocab": fields.integer("vocab_size"),
@@ -138,18 +126,14 @@ class ConfigReader:
         """The context of a model with learned positions, which cannot be cut."""
         n_max: int = self.fields.integer(name)
         if self._n_ctx is not None and self._n_ctx != n_max:
-            raise InputError(
-                f"n_ctx is {shown(self._n_ctx)}; expected None or {n_max}: the positions are learned"
-            )
+            raise InputError.of("n_ctx", self._n_ctx, f"None or {n_max}: the positions are learned")
         return n_max
 
     def _chosen_context(self, default: int, limit: int) -> int:
         if self._n_ctx is None:
             return default
         if not 1 <= self._n_ctx <= limit:
-            raise InputError(
-                f"n_ctx is {shown(self._n_ctx)}; expected 1 to {limit}, the longest that the model has"
-            )
+            raise InputError.of("n_ctx", self._n_ctx, f"1 to {limit}, the longest that the model has")
         return self._n_ctx
 
     def activation(self, name: str, default: str) -> str:
@@ -297,7 +281,7 @@ class ConfigReader:
         scale = rope.number("factor", default=n_max / original)
         default = 1.0 if scale <= 1.0 else math.sqrt(1.0 + math.log(scale) / math.log(original))
         attention = rope.number("attention_factor", default=default)
-        return Rotation(factor_scaled(rotary_frequencies(size, base), factors), attention, n_ctx)
+        return Rotation(linear_scaled(rotary_frequencies(size, base), factors), attention, n_ctx)
 
     def _dynamic(self, rope: Fields, size: int, base: float, n_max: int) -> Rotation:
         """Dynamic NTK scaling: that of texts of ``n_ctx`` tokens."""
@@ -317,30 +301,27 @@ def _fixed(
     if kind == "linear":
         return linear_scaled(plain, rope.number("factor")), 1.0
     if kind == "llama3":
-        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-        if not low < high:
-            raise rope.error("high_freq_factor", f"more than low_freq_factor, which is {low:g}")
-        scaled = llama3_scaled(
-            plain,
-            factor=rope.number("factor"),
-            low_freq_factor=low,
-            high_freq_factor=high,
-            original_n_ctx=original,
-        )
-        return scaled, 1.0
+        names = ("factor", "low_freq_factor", "high_freq_factor")
+        given = {name: rope.number(name) for name in names}
+        if not given["low_freq_factor"] < given["high_freq_factor"]:
+            low = f"{given['low_freq_factor']:g}"
+            raise rope.error("high_freq_factor", f"more than low_freq_factor, which is {low}")
+        return llama3_scaled(plain, original_n_ctx=original, **given), 1.0
     if kind == "yarn":
         if base <= 1.0:
             raise rope.error("rope_theta", "more than 1 with YaRN")
         factor = rope.number("factor", default=n_max / original)
-        scaled = yarn_scaled(
-            size,
-            base,
-            factor=factor,
-            original_n_ctx=original,
-            beta_fast=rope.number("beta_fast", default=32.0, maximum=_MAX_SCALE),
-            beta_slow=rope.number("beta_slow", default=1.0, maximum=_MAX_SCALE),
-            truncate=rope.boolean("truncate", default=True),
+        fast, slow = (
+            rope.number(f"beta_{end}", default=default, maximum=_MAX_SCALE)
+            for end, default in (("fast", 32.0), ("slow", 1.0))
         )
+        how: dict[str, Any] = {
+            "factor": factor,
+            "original_n_ctx": original,
+            "beta_fast": fast,
+            "beta_slow": slow,
+        }
+        scaled = yarn_scaled(size, base, truncate=rope.boolean("truncate", default=True), **how)
         return scaled, rope.number("attention_factor", default=_recommended_factor(rope, factor))
     return plain, 1.0
 

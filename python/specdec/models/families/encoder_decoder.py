@@ -13,8 +13,8 @@ from specdec.fields import Fields
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader
 from specdec.models.families.family import (
     ENCODER,
+    NO_BIASES,
     Array,
-    Computed,
     Config,
     Family,
     Named,
@@ -171,7 +171,7 @@ def _read_t5_like(
         "norm_eps": fields.number("layer_norm_epsilon", default=1e-6),
         "position": "none",
         "inv_freq": [],
-        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
+        **NO_BIASES,
         "sliding_window": 0,
         "relative_bias_by_layer": by_layer,
     }
@@ -240,7 +240,11 @@ _MOST_POSITIONS = 1 << 15
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
     place = "post_norm" if config["norm_place"] == "residual" else "norm"
-    norms = {"attn": ".self_attn_layer_norm", "cross": ".encoder_attn_layer_norm", "mlp": ".final_layer_norm"}
+    norms: Any = {
+        "attn": ".self_attn_layer_norm",
+        "cross": ".encoder_attn_layer_norm",
+        "mlp": ".final_layer_norm",
+    }
     return named(
         f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
         attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
@@ -270,11 +274,11 @@ def _bart_tensors(config: Config) -> dict[str, Named]:
 
 
 def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Computed(make=_marian_positions))
+    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_marian_positions))
 
 
 def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Computed(make=_m2m_positions))
+    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_m2m_positions))
 
 
 def _marian_positions(shape: Shape) -> Array:
@@ -415,7 +419,7 @@ def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
         activation=reader.activation("hidden_act", "gelu_new"),
         gated=True,
         tied=fields.boolean("tie_word_embeddings", default=True),
-        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
+        **NO_BIASES,
         score_scales=[1.0] * sizes["n_layer"],
         relative_buckets=relative_buckets(fields),
     )

@@ -39,8 +39,10 @@ class Named:
     ".weight" and ".bias". `view`: From the file's tensor, the decoder's shape and the configuration to the
     decoder's tensor. `shape_there`: The shape in the file, from the decoder's and the configuration.
     `keeps_rows`: Whether the rows of a matrix are whole rows of the file's, in some order. `inputs_first`:
-    Whether the file has a matrix as [inputs, outputs]. `index`: Which part of the first axis is read; None:
-    all of it.
+    Whether the file has a matrix as [inputs, outputs]. `index`: Which part of the first axis is read, an
+    expert's; None: all of it. `suffixes`: What the file has for ".weight" and ".bias". `plus`: The numbers
+    are stored less this. `heads`: "n_head" or "n_kv_head": each head's part is a tensor. `make`: No file
+    holds the tensor: it is computed, f32, from its shape.
     """
 
     name: str
@@ -49,14 +51,20 @@ class Named:
     keeps_rows: bool = True
     inputs_first: bool = False
     index: int | None = None
+    suffixes: Mapping[str, str] = field(default_factory=dict)
+    plus: float = 0.0
+    heads: str = ""
+    make: Callable[[Shape], Array] | None = None
 
     @property
     def is_view(self) -> bool:
         """Whether the tensor has the file's numbers, one for one."""
-        return type(self).canonical is Named.canonical
+        return type(self) is Named and not self.plus and not self.heads and self.make is None
 
     def of_expert(self, expert: str) -> Named:
         """Return where the tensor of one expert is."""
+        if self.index is not None:
+            return dataclasses.replace(self, index=int(expert))
         return dataclasses.replace(self, name=self.name.replace("{e}", expert))
 
     def numbers(self, suffix: str) -> str:
@@ -65,7 +73,11 @@ class Named:
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
         """Return the file's names of the tensors that this one is made of."""
-        return [self.name + suffix]
+        if self.make is not None:
+            return []
+        if self.heads:
+            return [f"{self.name}.{head}{suffix}" for head in range(config[self.heads])]
+        return [self.name + self.suffixes.get(suffix, suffix)]
 
     def stored_shapes(self, suffix: str, shape: Shape, config: Config) -> list[Shape]:
         """Return the shapes that they have in the file."""
@@ -73,22 +85,42 @@ class Named:
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
         """Return the tensor, and the number format of its elements, from those of the file."""
+        if self.make is not None:
+            return self.make(shape), "f32"
+        if self.heads:
+            return np.concatenate(arrays), form
+        if self.plus:
+            return widened(arrays[0], form) + np.float32(self.plus), "f32"
         return self.view(arrays[0], shape, config), form
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
         """Write a tensor into its places in the file's: the inverse of `canonical`, in f32.
 
-        `stored`: The file's tensors, f32; of those with an `index` the part at this index.
+        `stored`: The file's tensors, f32; of those with an `index` the part at this index. Numbers below half
+        of `plus` are rounded.
         """
+        if self.heads or self.make is not None:
+            for whole, part in zip(stored, np.split(array, len(stored) or 1), strict=bool(stored)):
+                whole[...] = part
+            return
         (whole,) = stored
         view = self.view(whole, shape, config)
         if np.may_share_memory(view, whole):
-            view[...] = array
+            view[...] = array - np.float32(self.plus) if self.plus else array
         elif whole.ndim == len(shape):  # rows in another order
             whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
             places = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
             whole.reshape(-1)[places] = array
+
+
+plus_one = partial(Named, plus=1.0)
+"""The weights of a norm, less 1."""
+
+
+def head_norms(name: str, heads: str) -> Named:
+    """Norms of heads, each in a tensor of its own."""
+    return Named(name, shape_there=lambda shape, config: (config["d_head"],), heads=heads)
 
 
 def transposed(name: str) -> Named:
@@ -192,59 +224,6 @@ def interleaved_norms(name: str) -> Named:
 def rows_of_heads(name: str) -> Named:
     """Norms of heads, [heads, d_head]."""
     return Named(name, lambda array, shape, _: array.reshape(shape), _by_head)
-
-
-@dataclass(frozen=True)
-class Computed(Named):
-    """A table that no file holds: `make` computes it, f32, from its shape."""
-
-    name: str = ""
-    keeps_rows: bool = False
-    make: Callable[[Shape], Array] = np.zeros
-
-    def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """There are none; see `Named`."""
-        return []
-
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """Return the table and its format; see `Named`."""
-        return self.make(shape), "f32"
-
-    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """Nothing is stored; see `Named`."""
-
-
-class PlusOne(Named):
-    """The weights of a norm, less 1."""
-
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """Return the tensor and its format; see `Named`."""
-        return widened(arrays[0], form) + np.float32(1.0), "f32"
-
-    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """Write the weights less 1; see `Named`. Below 1/2 they are rounded."""
-        stored[0][...] = array - np.float32(1.0)
-
-
-@dataclass(frozen=True)
-class HeadNorms(Named):
-    """Norms of heads, each in a tensor of its own; `heads`: "n_head" or "n_kv_head"."""
-
-    shape_there: Callable[[Shape, Config], Shape] = lambda shape, config: (config["d_head"],)
-    heads: str = "n_head"
-
-    def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """Return the file's names; see `Named`."""
-        return [f"{self.name}.{head}{suffix}" for head in range(config[self.heads])]
-
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """Return the tensor and its format; see `Named`."""
-        return np.concatenate(arrays), form
-
-    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """Write each head's part; see `Named`."""
-        for whole, part in zip(stored, np.split(array, len(stored)), strict=True):
-            whole[...] = part
 
 
 @dataclass(frozen=True)
@@ -396,6 +375,7 @@ absent_bart = partial(_sizes, _BART)
 absent_gpt = partial(_sizes, ("n_embd", "n_layer", "n_head", "vocab_size", "n_positions"))
 absent_neo = partial(_sizes, _NEO)
 absent_t5 = partial(_sizes, ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
+NO_BIASES: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "mlp_bias": False}
 YARN: dict[str, Any] = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0}
 
 # The decoder of a model that also sees; what is not its is left out.

@@ -34,18 +34,10 @@ from specdec.models.families.family import (
     rows_of_heads,
 )
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.families.moe import Stacked
+from specdec.models.families.moe import stacked
 from specdec.models.families.rotary import rotary_frequencies, yarn_attention_factor
 
 # -------------------------------------------------------------------------------------------- tensors
-
-
-class Experts(Stacked):
-    """One expert of a tensor that holds those of a layer, under names with suffixes."""
-
-    def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """The file's name; see `Named`."""
-        return [self.name + suffix]
 
 
 _BLOCK = "blk.{i}"
@@ -64,7 +56,7 @@ _TENSORS: Final[dict[str, Named | Either]] = {
         f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), fused_row(f"{_BLOCK}.attn_qkv", part)))
         for part, role in enumerate("qkv")
     },
-    **{f"experts.mlp_{part}": Experts(f"{_BLOCK}.ffn_{part}_exps") for part in _PARTS},
+    **{f"experts.mlp_{part}": stacked(f"{_BLOCK}.ffn_{part}_exps", suffixes={}) for part in _PARTS},
     **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in _PARTS},
 }  # fmt: skip
 # Queries and keys in the order in which neighbouring dimensions turn.
@@ -108,7 +100,7 @@ _EPSILON: Final = "attention.layer_norm_epsilon"
 _WINDOW: Final = "attention.sliding_window"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
 
-Rows = Mapping[str, str | Callable[[Metadata], Any]]
+Rows = dict[str, str | Callable[[Metadata], Any]]
 """Field of a config.json to its key, or to what gives it. Sizes and epsilons must be there."""
 
 
@@ -300,7 +292,7 @@ Keys = dict[str, Any]
 """Metadata, less the name of the architecture in front."""
 Fields = Mapping[str, Any]
 """The fields of a config.json that describe the decoder; none where there is no such file."""
-WrittenRows = Mapping[str, str | Callable[[Config, Fields], Any]]
+WrittenRows = dict[str, str | Callable[[Config, Fields], Any]]
 """Key to the canonical field, which is written unless it is 0, or to what gives the value; None: no key."""
 
 _ROUNDED: Final = 7  # digits of a base of rotary frequencies that is computed from them
@@ -546,7 +538,7 @@ _EXPERTS: WrittenRows = _MIXED | {
 _CAPPED: WrittenRows = _WINDOWED | {
     "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
 }  # fmt: skip
-_GEMMA3_KEYS = _CAPPED | {
+_GEMMA3_KEYS: WrittenRows = _CAPPED | {
     "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
 }  # fmt: skip
 _GRANITE_KEYS: WrittenRows = {

@@ -9,9 +9,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from specdec.errors import CheckpointError
 from specdec.fields import MetadataFields
-from specdec.models.families.family import Array, Config
+from specdec.models.families.family import Array, Config, wrong_shape
 
 # A longer array is no value by layer, and as a list it would take many times the memory of the file.
 _MOST_LAYERS: Final = 10_000
@@ -39,11 +38,9 @@ class Metadata(MetadataFields):
     """
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
-        listed = {
-            key: value.tolist() if isinstance(value, np.ndarray) and value.size <= _MOST_LAYERS else value
-            for key, value in values.items()
-        }
-        super().__init__(listed, file, f"{name}.")
+        arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+        listed = {key: array.tolist() for key, array in arrays.items() if array.size <= _MOST_LAYERS}
+        super().__init__({**values, **listed}, file, f"{name}.")
         self.name, self.tensors = name, tensors
         self.used: set[str] = set()
 
@@ -87,8 +84,7 @@ class Metadata(MetadataFields):
             return None
         self.used.add(name)
         if n is not None and tensor.shape != (n,):
-            found = list(tensor.shape)
-            raise CheckpointError(f"{self.file}: tensor '{name}' has shape {found}; expected [{n}]")
+            raise wrong_shape(self.file, name, tensor.shape, (n,))
         return [float(number) for number in tensor.numbers().reshape(-1)]
 
     @property
@@ -140,51 +136,35 @@ def _is_softmax(m: Metadata, value: Any) -> bool:
     return value in (0, 1) or (value == 3 and m.name in ("llama", "gpt-oss"))
 
 
-_OFF = _one_of(0)
-_ONE = _one_of(0, 1)
 _D_HEAD: Final = "attention.key_length"
 
-# Keys that change the computation, where an architecture does not read them: whether a value changes nothing.
+# Keys that change the computation, where an architecture does not read them, by the only value that does not.
+_VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
+    (0,): (
+        "attention.clamp_kqv", "attention.kv_lora_rank", "attention.max_alibi_bias", "attention.q_lora_rank",
+        "attention.relative_buckets_count", "attention.shared_kv_layers", "attention.temperature_length",
+        "attention.temperature_scale", "attn_logit_softcapping", "expert_count", "expert_used_count",
+        "final_logit_softcapping", "leading_dense_block_count", "nextn_predict_layers", "rope.scaling.alpha",
+        "rope.scaling.yarn_log_multiplier", "router_logit_softcapping",
+    ),
+    (0, 1): (
+        "attention.output_scale", "embedding_scale", "expert_group_count", "expert_group_used_count",
+        "expert_shared_count", "expert_weights_scale", "interleave_moe_layer_step", "logit_scale",
+        "moe_every_n_layers", "residual_scale", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",
+    ),
+    (True,): ("attention.causal", "expert_weights_norm"),
+}  # fmt: skip
+# The same, by whether a value changes nothing.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
-    "attention.causal": _one_of(True),
-    "attention.clamp_kqv": _OFF,
+    **{key: _one_of(*values) for values, keys in _VALUES.items() for key in keys},
     "attention.key_length_swa": _same_as(_D_HEAD),
-    "attention.kv_lora_rank": _OFF,
-    "attention.max_alibi_bias": _OFF,
-    "attention.output_scale": _ONE,
-    "attention.q_lora_rank": _OFF,
-    "attention.relative_buckets_count": _OFF,
     "attention.scale": _usual_scale,
-    "attention.shared_kv_layers": _OFF,
     "attention.sliding_window": _no_window,
-    "attention.temperature_length": _OFF,
-    "attention.temperature_scale": _OFF,
     "attention.value_length_swa": _same_as(_D_HEAD),
-    "attn_logit_softcapping": _OFF,
-    "embedding_scale": _ONE,
-    "expert_count": _OFF,
     "expert_gating_func": _is_softmax,
-    "expert_group_count": _ONE,
-    "expert_group_used_count": _ONE,
-    "expert_shared_count": _ONE,
-    "expert_used_count": _OFF,
-    "expert_weights_norm": _one_of(True),
-    "expert_weights_scale": _ONE,
-    "final_logit_softcapping": _OFF,
-    "interleave_moe_layer_step": _ONE,
-    "leading_dense_block_count": _OFF,
-    "logit_scale": _ONE,
-    "moe_every_n_layers": _ONE,
-    "nextn_predict_layers": _OFF,
-    "residual_scale": _ONE,
     "rope.dimension_count_swa": _same_as("rope.dimension_count"),
     "rope.freq_base_swa": _same_as("rope.freq_base", 10_000.0),
-    "rope.scaling.alpha": _OFF,
-    "rope.scaling.attn_factor": _ONE,
-    "rope.scaling.yarn_attn_factor": _ONE,
     "rope.scaling.yarn_ext_factor": lambda m, value: value < 0 or value == 1,
-    "rope.scaling.yarn_log_multiplier": _OFF,
-    "router_logit_softcapping": _OFF,
 }
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from specdec import _core
 from specdec.fields import Fields
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
+    NO_BIASES,
     Family,
     absent,
     absent_gpt,
@@ -22,9 +28,9 @@ from specdec.models.families.family import (
     named,
     offset,
     transposed,
+    wrong_shape,
 )
 from specdec.models.families.llama import LLAMA, rotary
-from specdec.models.families.projected import settle_projections
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.number_formats import rounded_to_bf16, widened
 
@@ -220,7 +226,84 @@ def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> d
     table, into, out = (
         f"model.decoder.{name}.weight" for name in ("embed_tokens", "project_in", "project_out")
     )
-    return settle_projections(config, tensors, (table, "lm_head.weight", into, out))
+    return _settle_projections(config, tensors, (table, "lm_head.weight", into, out))
+
+
+@dataclass(frozen=True)
+class ProjectedTable(FileTensor):
+    """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
+
+    The product is that of the row kernels, so that its bits are the same on every machine. The projection is
+    [d_model, width], or, ``transposed``, [width, d_model].
+    """
+
+    table: FileTensor
+    projection: FileTensor
+    transposed: bool = False
+
+    @classmethod
+    def of(cls, table: FileTensor, projection: FileTensor, transposed: bool = False) -> ProjectedTable:
+        """Return the product, whose bytes are those of both."""
+        shape = table.shape[0], projection.shape[1 if transposed else 0]
+        n_bytes = table.n_bytes + projection.n_bytes
+        place = table.opened, table.name, "F32", shape, table.start, n_bytes
+        return cls(*place, table, projection, transposed)
+
+    @property
+    def files(self) -> set[Path]:
+        """The paths of both."""
+        return {self.file, self.projection.file}
+
+    def check(self, numbers: str = "") -> None:
+        """Refuse factors in other formats than f32, f16 and bf16."""
+        self.table.check(numbers)
+        self.projection.check(numbers)
+
+    def file_rows(self, index: int | None = None) -> None:
+        """None: the file has other numbers; see `FileTensor`."""
+
+    def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
+        """Return the product."""
+        projection = _f32(self.projection)
+        if self.transposed:
+            projection = np.ascontiguousarray(projection.T)
+        return _core.product(_f32(self.table), projection, "f32")
+
+
+def _settle_projections(
+    config: dict[str, Any], tensors: MutableMapping[str, Any], names: tuple[str, str, str, str]
+) -> dict[str, Any]:
+    """Put projected tables in the place of a table of tokens and a head, where the files hold projections.
+
+    A head that the files do not hold is the table; projected, the two differ.
+
+    `config`: The canonical configuration, which is returned. `tensors`: By the names of the family's table;
+    changed. `names`: Of the table, the head, and the projections after the one and before the other.
+    """
+    table, head, into, out = names
+    if config["tied"] or not all(name in tensors for name in (table, into, out)):
+        return config
+    held = tensors[table]
+    outer, into, out = tensors.get(head, held), tensors.pop(into), tensors.pop(out)
+    width, d_model = max(1, *held.shape[-1:], 1), config["d_model"]
+    of_table = (config["n_vocab"], width)
+    for tensor, shape in (
+        (held, of_table),
+        (outer, of_table),
+        (into, (d_model, width)),
+        (out, (width, d_model)),
+    ):
+        if tensor.shape != shape:
+            raise wrong_shape(
+                tensor.file, tensor.name, tensor.shape, shape, f", with embeddings of {width} numbers"
+            )
+    tensors[table] = ProjectedTable.of(held, into)
+    tensors[head] = ProjectedTable.of(outer, out, transposed=True)
+    return config
+
+
+def _f32(tensor: Any) -> NDArray[np.float32]:
+    return np.ascontiguousarray(widened(tensor.array(), tensor.format))
 
 
 # ----------------------------------------------------------------------------------------- rotary positions
@@ -344,7 +427,8 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         sizes,
         n_ctx=reader.context("max_seq_len", default=2048),
         activation="gelu",
-        **dict.fromkeys(("norm_bias", "qkv_bias", "out_bias", "mlp_bias"), False),
+        **NO_BIASES,
+        norm_bias=False,
         alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
         qkv_limit=attention.optional_number("clip_qkv"),
         **scales,

@@ -9,17 +9,18 @@ from typing import Any
 
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rotation
 from specdec.models.families.family import (
+    NO_BIASES,
     SEEING,
     YARN,
     Family,
-    HeadNorms,
-    PlusOne,
     absent,
     fused_rows,
     halves,
+    head_norms,
     interleaved,
     interleaved_norms,
     named,
+    plus_one,
 )
 
 _LAYER = "model.layers.{i}"
@@ -37,11 +38,11 @@ _OLMO2 = LLAMA | named(
 )
 _PHI3 = LLAMA | fused_rows(f"{_LAYER}.self_attn.qkv_proj") | halves(f"{_LAYER}.mlp.gate_up_proj")
 _GEMMA = LLAMA | named(
-    _LAYER, PlusOne, output_norm="model.norm",
+    _LAYER, plus_one, output_norm="model.norm",
     attn_norm=".input_layernorm", mlp_norm=".post_attention_layernorm",
 )  # fmt: skip
 _GEMMA2 = _GEMMA | named(
-    _LAYER, PlusOne, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
+    _LAYER, plus_one, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
     mlp_post_norm=".post_feedforward_layernorm", attn_q_norm=".self_attn.q_norm",
     attn_k_norm=".self_attn.k_norm",
 )  # fmt: skip
@@ -50,8 +51,8 @@ _COHERE = LLAMA | {
     **named(_LAYER, interleaved_norms, attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm"),
 }
 _STABLELM = LLAMA | {
-    "attn_q_norm": HeadNorms(f"{_LAYER}.self_attn.q_layernorm.norms", heads="n_head"),
-    "attn_k_norm": HeadNorms(f"{_LAYER}.self_attn.k_layernorm.norms", heads="n_kv_head"),
+    "attn_q_norm": head_norms(f"{_LAYER}.self_attn.q_layernorm.norms", "n_head"),
+    "attn_k_norm": head_norms(f"{_LAYER}.self_attn.k_layernorm.norms", "n_kv_head"),
 }
 _STARCODER2 = LLAMA | named(_LAYER, mlp_up=".mlp.c_fc", mlp_down=".mlp.c_proj")
 
@@ -98,7 +99,7 @@ def llama_like(
         "norm_eps": fields.number(eps_field, default=norm_eps) if eps_field else norm_eps,
         "gated": True,
         "tied": fields.boolean("tie_word_embeddings", default=tied),
-        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
+        **NO_BIASES,
         "sliding_window": 0,
         **switches,
     }
@@ -236,7 +237,13 @@ def _mimo(reader: ConfigReader) -> dict[str, Any]:
 
 def _olmo(reader: ConfigReader) -> dict[str, Any]:
     """LayerNorm without weights."""
-    plain = {"norm": "layer", "eps_field": None, "norm_eps": 1e-5, "norm_weight": False, "norm_bias": False}
+    plain: dict[str, Any] = {
+        "norm": "layer",
+        "eps_field": None,
+        "norm_eps": 1e-5,
+        "norm_weight": False,
+        "norm_bias": False,
+    }
     return llama_like(reader, bias=False, qkv_limit=reader.optional_number("clip_qkv"), **plain)
 
 
@@ -319,7 +326,12 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
 def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     """Parallel halves, LayerNorm without biases, interleaved rotary positions."""
     scale = reader.fields.number("logit_scale", default=0.0625)
-    norms = {"norm": "layer", "eps_field": "layer_norm_eps", "norm_eps": 1e-5, "norm_bias": False}
+    norms: dict[str, Any] = {
+        "norm": "layer",
+        "eps_field": "layer_norm_eps",
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+    }
     return llama_like(
         reader, tied=True, bias=False, parallel="one_norm", logit_scale=scale, **norms, **switches
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +14,15 @@ from specdec.models.families.family import YARN, Array, Config, Either, Family, 
 from specdec.models.families.llama import LLAMA, llama_like
 
 
-@dataclass(frozen=True)
-class Stacked(Named):
+def stacked(
+    name: str,
+    *,
+    part: int | None = None,
+    take_turns: bool = False,
+    inputs_first: bool = False,
+    suffixes: Mapping[str, str] | None = None,
+    kind: type[Named] = Named,
+) -> Named:
     """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
 
     `part`: 0 or 1: gate or up of a tensor that holds both; None: it holds one matrix. `take_turns`: Rows of
@@ -24,33 +30,19 @@ class Stacked(Named):
     [n_experts, columns, rows].
     """
 
-    index: int | None = 0
-    part: int | None = None
-    take_turns: bool = False
+    def shape_there(shape: Shape, config: Config) -> Shape:
+        inner = (shape[0] if part is None else 2 * shape[0], *shape[1:])
+        return (config["n_experts"], *(inner[::-1] if inputs_first else inner))
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "view", self._view)
-        object.__setattr__(self, "shape_there", self._shape_there)
-        object.__setattr__(self, "keeps_rows", not self.inputs_first)
-
-    def of_expert(self, expert: str) -> Named:
-        """Return where the tensor of one expert is; see `Named`."""
-        return dataclasses.replace(self, index=int(expert))
-
-    def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """Return the file's name, which has no ".weight"; see `Named`."""
-        return [self.name + ("_bias" if suffix == ".bias" else "")]
-
-    def _shape_there(self, shape: Shape, config: Config) -> Shape:
-        rows = shape[0] if self.part is None else 2 * shape[0]
-        inner = (rows, *shape[1:])
-        return (config["n_experts"], *(inner[::-1] if self.inputs_first else inner))
-
-    def _view(self, array: Array, shape: Shape, config: Config) -> Array:
-        array = array.T if self.inputs_first else array
-        if self.part is None:
+    def view(array: Array, shape: Shape, config: Config) -> Array:
+        array = array.T if inputs_first else array
+        if part is None:
             return array
-        return array[self.part :: 2] if self.take_turns else array[self.part * shape[0] :][: shape[0]]
+        return array[part::2] if take_turns else array[part * shape[0] :][: shape[0]]
+
+    keeps_rows = not inputs_first and kind is Named
+    suffixes = {".weight": "", ".bias": "_bias"} if suffixes is None else suffixes
+    return kind(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
 
 
 # ------------------------------------------------------------------------------------------------ MXFP4
@@ -82,15 +74,11 @@ def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.ui
     return (bits >> 16).astype(np.uint16).reshape(*blocks.shape[:-2], -1)
 
 
-class Mxfp4(Stacked):
-    """The same in MXFP4: blocks [n_experts, rows, n_blocks, 16] and scales [n_experts, rows, n_blocks].
+class Mxfp4(Named):
+    """Experts in MXFP4: blocks [n_experts, rows, n_blocks, 16] and scales [n_experts, rows, n_blocks].
 
     Biases are kept as they are.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "keeps_rows", False)  # they are made of two tensors
 
     def numbers(self, suffix: str) -> str:
         """Return the dtype of bytes; see `Named`."""
@@ -106,7 +94,7 @@ class Mxfp4(Stacked):
         """Return the shapes in the file; see `Named`."""
         if suffix != ".weight":
             return super().stored_shapes(suffix, shape, config)
-        scales = (*self._shape_there(shape[:1], config), -(-shape[1] // _BLOCK))
+        scales = (*self.shape_there(shape[:1], config), -(-shape[1] // _BLOCK))
         return [(*scales, _BLOCK // 2), scales]
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
@@ -124,11 +112,11 @@ _MLP = "model.layers.{i}.mlp"
 
 def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
     """Experts under names of their own, as they are published, or stacked, as transformers 5 has them."""
-    stacked = f"{_MLP}.experts.gate_up_proj"
+    together = f"{_MLP}.experts.gate_up_proj"
     return {
-        "experts.mlp_gate": Either((Named(gate), Stacked(stacked, part=0))),
-        "experts.mlp_up": Either((Named(up), Stacked(stacked, part=1))),
-        "experts.mlp_down": Either((Named(down), Stacked(f"{_MLP}.experts.down_proj"))),
+        "experts.mlp_gate": Either((Named(gate), stacked(together, part=0))),
+        "experts.mlp_up": Either((Named(up), stacked(together, part=1))),
+        "experts.mlp_down": Either((Named(down), stacked(f"{_MLP}.experts.down_proj"))),
     }
 
 
@@ -148,11 +136,12 @@ _QWEN = LLAMA | {
 
 def _gpt_oss(name: str, part: int | None) -> Either:
     stored = f"{_MLP}.experts.{name}"
-    numbers = Stacked(stored, inputs_first=True, part=part, take_turns=True)
-    return Either((numbers, Mxfp4(stored, part=part, take_turns=True)))
+    numbers = stacked(stored, inputs_first=True, part=part, take_turns=True)
+    return Either((numbers, stacked(stored, part=part, take_turns=True, kind=Mxfp4)))
 
 
-_GPT_OSS = LLAMA | {
+_GPT_OSS: dict[str, Named | Either] = {
+    **LLAMA,
     **named("model.layers.{i}", attn_sinks=".self_attn.sinks", router=".mlp.router"),
     "experts.mlp_gate": _gpt_oss("gate_up_proj", 0),
     "experts.mlp_up": _gpt_oss("gate_up_proj", 1),

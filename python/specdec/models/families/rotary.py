@@ -17,9 +17,12 @@ def rotary_frequencies(d_head: int, theta: float) -> list[float]:
     return _as_float32(theta**-exponents)
 
 
-def linear_scaled(frequencies: list[float], factor: float) -> list[float]:
-    """Position interpolation (arXiv 2306.15595): every frequency divided by ``factor``."""
-    return _as_float32(np.asarray(frequencies) / factor)
+def linear_scaled(frequencies: list[float], factor: float | list[float]) -> list[float]:
+    """Position interpolation (arXiv 2306.15595): every frequency divided by ``factor``, or by its own.
+
+    LongRoPE (arXiv 2402.13753) has a factor for each.
+    """
+    return _as_float32(np.asarray(frequencies) / np.asarray(factor))
 
 
 def llama3_scaled(
@@ -74,11 +77,6 @@ def yarn_scaled(
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     """The factor of cosines and sines that YaRN recommends."""
     return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
-
-
-def factor_scaled(frequencies: list[float], factors: list[float]) -> list[float]:
-    """LongRoPE (arXiv 2402.13753): every frequency divided by a factor of its own."""
-    return _as_float32(np.asarray(frequencies) / np.asarray(factors))
 
 
 def dynamic_scaled(

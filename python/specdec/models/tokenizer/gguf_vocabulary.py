@@ -355,10 +355,9 @@ def vocabulary_values(
 ) -> dict[str, Any]:
     """The metadata of a vocabulary, keys in full.
 
-    `tokenizer`: One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file. `n_vocab`:
-    Rows of the model's table of tokens; ids without token get one that is not used. `tokens`: Texts of
-    special tokens by the names that chat templates have for them. `path`: The file that is written, for
-    messages. `with_encoder`: Sources end with EOS.
+    `n_vocab`: Rows of the model's table of tokens; ids without token get one that is not used. `tokens`:
+    Texts of special tokens by the names that chat templates have for them. `path`: The file that is written,
+    for messages. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)
@@ -426,10 +425,8 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
             raise _refused(path, f"another encoding of {mark!r}")
     after = f"{marks[0]}a" if marks else ""
     if read.encode(after) != tokenizer.encode(after):
-        warn(
-            f"{path}: a text after a special token, such as {after!r}, is encoded with a space before it, as "
-            "GGUF files have no field for it; expected a vocabulary with the space at the beginning alone"
-        )
+        why = "as GGUF files have no field for a space at the beginning alone"
+        warn(f"{path}: a text after a special token, such as {after!r}, gets a space before it, {why}")
 
 
 def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:

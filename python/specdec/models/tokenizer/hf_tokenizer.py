@@ -22,10 +22,8 @@ from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 _MOST: Final = 1024
 
 _PARTS: Final[Mapping[str, str]] = {
-    "normalizer": "normalizers",
-    "pre_tokenizer": "pretokenizers",
-    "post_processor": "processors",
-}
+    "normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors",
+}  # fmt: skip
 
 
 def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
@@ -92,7 +90,11 @@ def _length_after(step: Mapping[str, Any], length: int) -> int:
     if step.get("type") == "ByteLevel" or "add_prefix_space" in step:
         return 4 * (length + 1)
     if isinstance(step.get("single"), list):
-        return sum(_piece_length(piece, step, length) for piece in step["single"])
+        known = step.get("special_tokens")
+        tokens = known.values() if isinstance(known, dict) else ()
+        ids = (one.get("ids") for one in tokens if isinstance(one, dict))
+        longest = max((len(one) for one in ids if isinstance(one, list)), default=1)
+        return len(step["single"]) * max(length, longest)
     return length
 
 
@@ -104,17 +106,6 @@ def _longest_replacement(charsmap: str) -> int:
         return 1  # the library refuses it too
     strings = table[4 + int.from_bytes(table[:4], "little") :]
     return max(1, *map(len, strings.split(b"\0")))
-
-
-def _piece_length(piece: Any, template: Mapping[str, Any], length: int) -> int:
-    """Tokens of a piece of a template: the text, or a special token."""
-    special = piece.get("SpecialToken") if isinstance(piece, dict) else None
-    if not isinstance(special, dict):
-        return length
-    known, name = template.get("special_tokens"), special.get("id")
-    token = known.get(name) if isinstance(known, dict) and isinstance(name, str) else None
-    ids = token.get("ids") if isinstance(token, dict) else None
-    return len(ids) if isinstance(ids, list) else 1
 
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")

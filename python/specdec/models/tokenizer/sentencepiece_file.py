@@ -92,11 +92,10 @@ class SentencePieceTokenizer(ByteTokenizer):
 
     A text is cut at its added tokens first: control and user-defined pieces, and those of side files.
 
-    `source`: Where it was read, for messages. `finder`: Finds the added tokens of a text. `added`: The added
-    tokens after the pieces, by id. `silent`: The special tokens. `prefixes_all`: Whether a text after an
-    added token gets the space that the beginning of a text gets; an attribute too. `bos_id`, `eos_ids`: As in
-    `ByteTokenizer`. `adds_bos`: Whether the model was trained with BOS, which the file does not say. Models
-    with a SentencePiece file are.
+    `finder`: Finds the added tokens of a text. `added`: The added tokens after the pieces, by id. `silent`:
+    The special tokens. `prefixes_all`: Whether a text after an added token gets the space that the beginning
+    of a text gets; an attribute too. `adds_bos`: Whether the model was trained with BOS, which the file does
+    not say. Others: As in `ByteTokenizer`.
     """
 
     reads_special_tokens = True
@@ -110,9 +109,7 @@ class SentencePieceTokenizer(ByteTokenizer):
         added: Mapping[int, bytes],
         silent: Set[int],
         prefixes_all: bool,
-        bos_id: int | None,
-        eos_ids: tuple[int, ...],
-        adds_bos: bool = True,
+        **ends: Any,
     ) -> None:
         self.library, self._finder, self.prefixes_all = library, finder, prefixes_all
         self._after_token = library
@@ -121,22 +118,15 @@ class SentencePieceTokenizer(ByteTokenizer):
             vocabulary: list[bytes | None] = [_piece_bytes(library, i) for i in range(n_pieces)]
             unknown = library.unk_id()
             replaced = {unknown: library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {}
-            strip = _strip_of(library)
+            # what the library drops at the beginning of a text, as its Python face hides the setting
+            spaces = len(library.decode_pieces([META, META, "x"])) - 1
+            strip = (Strip.ALL_SPACES, Strip.ONE_SPACE, Strip.NOTHING)[spaces]
         vocabulary += [None] * (max(added, default=-1) + 1 - n_pieces)
         for token_id, text in added.items():
             vocabulary[token_id] = text
         if finder is not None and not prefixes_all:
             self._after_token = _without_prefix(library, source)
-        super().__init__(
-            source,
-            vocabulary=vocabulary,
-            silent=silent,
-            replaced=replaced,
-            strip=strip,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
-            adds_bos=adds_bos,
-        )
+        super().__init__(source, vocabulary=vocabulary, silent=silent, replaced=replaced, strip=strip, **ends)
         self.added_ids = frozenset(added) if finder is None else frozenset(finder.tokens)
 
     @classmethod
@@ -175,10 +165,9 @@ class SentencePieceTokenizer(ByteTokenizer):
         """The added tokens as ``added_tokens_decoder`` of a tokenizer_config.json has them."""
         tokens = {} if self._finder is None else self._finder.tokens
         special = set(self.special_tokens().values())
-        names = ("single_word", "lstrip", "rstrip", "normalized")
+        names = ("content", "single_word", "lstrip", "rstrip", "normalized")
         return {
-            str(i): {"content": token.content, "special": i in special}
-            | {name: getattr(token, name) for name in names}
+            str(i): {name: getattr(token, name) for name in names} | {"special": i in special}
             for i, token in tokens.items()
         }
 
@@ -258,12 +247,6 @@ def parse_sentencepiece(model: bytes, source: str) -> Any:
     with library_errors(f"{source}: not a SentencePiece model"):
         library.LoadFromSerializedProto(model)
     return library
-
-
-def _strip_of(library: Any) -> Strip:
-    """What the library drops at the beginning of a text: tried out, as its Python face hides the setting."""
-    spaces = library.decode_pieces([META, META, "x"])
-    return {2: Strip.NOTHING, 1: Strip.ONE_SPACE, 0: Strip.ALL_SPACES}[len(spaces) - 1]
 
 
 _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")

@@ -224,13 +224,10 @@ def correspondence_of(
 ) -> Correspondence:
     """The tokens that both have.
 
-    Tokens with text are the same where their bytes are. Where several tokens of a vocabulary have the same
-    bytes, the last one counts: vocabularies have the tokens of single bytes before the pieces of text, and
-    added tokens, which are looked for first, at their end. Special tokens are the same where their names
-    are, or what the names stand for in the templates of known families; end of text is what a tokenizer says
-    it is, whatever else is called so.
-
-    `n_target`, `n_draft`: Ids of the models.
+    Tokens with text are the same where their bytes are; of several tokens with the same bytes the last one
+    counts, which is a piece of text rather than a byte, or an added token. Special tokens are the same where
+    their names are, or what these stand for in the templates of known families; end of text is what a
+    tokenizer says it is. `n_target`, `n_draft`: Ids of the models.
     """
     ours = {string: i for i, string in enumerate(token_strings(target, n_target)) if string}
     theirs = {string: i for i, string in enumerate(token_strings(draft, n_draft)) if string}

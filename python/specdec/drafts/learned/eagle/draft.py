@@ -12,7 +12,7 @@ from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft, check_model
 from specdec.drafts.learned.eagle.layouts import open_published
 from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head
-from specdec.drafts.learned.target_identity import TargetIdentity
+from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
 from specdec.models.model import Model
@@ -39,41 +39,20 @@ class Eagle(Draft):
     target : Model
         The model that it was trained for, in any number format. What the draft shares with it, embeddings or
         head, is in memory once.
-    tree : ParallelChains, StaticTree or DynamicTree, optional
-        Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
-    gamma : int, optional
-        Draft tokens a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of
-        the tree.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the draft's own matrices; None: that of its file.
+    tree, gamma, dtype, n_threads
+        See `specdec.drafts`.
     taps : sequence of int, optional
         Hidden states of the target that make a feature, by how many layers come before them, in this order.
         None: those that the files name. Layers in ``eagle_config`` of ``LlamaForCausalLMEagle3`` are named by
         their outputs, as SGLang reads them; elsewhere as vLLM does. Where nothing is named: 2, the middle and
         the third last (EAGLE-3), or what the target's head reads (EAGLE-1).
-    n_threads : int, optional
-        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
 
     Attributes
     ----------
-    path : Path
-    target : Model
     kind : str
         "EAGLE-1" or "EAGLE-3".
-    taps : tuple of int
-    tree : ParallelChains, StaticTree, DynamicTree or None
-    gamma : int
     core : specdec._core.Eagle
         The packed weights.
-
-    Raises
-    ------
-    CheckpointError
-        Its files are damaged, missing or not supported.
-    InputError
-        It was trained for another target, or an argument is none of the above.
-    VocabularyMismatchError
-        Its tokens are not the target's.
 
     Examples
     --------
@@ -86,30 +65,18 @@ class Eagle(Draft):
     in_target_cache = True
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        target: Model,
-        *,
-        tree: Tree | None = None,
-        gamma: int | None = None,
-        dtype: Dtype | None = None,
-        taps: Sequence[int] | None = None,
+        self, path: str | os.PathLike[str], target: Model, *, tree: Tree | None = None,
+        gamma: int | None = None, dtype: Dtype | None = None, taps: Sequence[int] | None = None,
         n_threads: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_model("target", target)
         published = open_published(local_folder(path), target, taps)
         self._take(published, target, dtype, tree, gamma, n_threads, HubPlace.of(path))
 
     def _take(
-        self,
-        published: PublishedDraft,
-        target: Model,
-        dtype: Dtype | None,
-        tree: Tree | None,
-        gamma: int | None,
-        n_threads: int | None,
-        hub: HubPlace | None = None,
-    ) -> None:
+        self, published: PublishedDraft, target: Model, dtype: Dtype | None, tree: Tree | None,
+        gamma: int | None, n_threads: int | None, hub: HubPlace | None = None,
+    ) -> None:  # fmt: skip
         dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
         self.tree = check_tree(tree)
         self.gamma = gamma_of(gamma, self.tree, self.gamma)
@@ -146,22 +113,8 @@ class MTP(Eagle):
     """The head for multi-token prediction that a target brings (arXiv 2404.19737, 2412.19437).
 
     It reads each token next to what the target's head reads after the token before, and predicts the next one
-    by the target's own head; further draft tokens read its own output. Supported are those of MiMo: the head
-    is in the target's folder.
-
-    Parameters
-    ----------
-    target : Model
-        A model whose folder has such a head. Embeddings and head are shared with it.
-    tree, gamma, dtype, n_threads
-        As in `Eagle`, whose attributes it has.
-
-    Raises
-    ------
-    CheckpointError
-        The target has no such head, or its files are damaged.
-    InputError
-        An argument is none of the above.
+    by the target's own head; further draft tokens read its own output. Supported are those of MiMo, in the
+    target's folder; embeddings and head are shared with it.
 
     Examples
     --------
@@ -170,14 +123,9 @@ class MTP(Eagle):
     """
 
     def __init__(
-        self,
-        target: Model,
-        *,
-        tree: Tree | None = None,
-        gamma: int | None = None,
-        dtype: Dtype | None = None,
-        n_threads: int | None = None,
-    ) -> None:
+        self, target: Model, *, tree: Tree | None = None, gamma: int | None = None,
+        dtype: Dtype | None = None, n_threads: int | None = None,
+    ) -> None:  # fmt: skip
         check_model("target", target)
         self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
 
@@ -186,10 +134,7 @@ def _made_again(
     kind: Any, reference: FilesReference, target: Model, taps: Sequence[int], options: Mapping[str, Any]
 ) -> Eagle:
     folder = reference.found()
-    made: Eagle = (
-        kind(target, **options) if issubclass(kind, MTP) else kind(folder, target, taps=taps, **options)
-    )
-    return made
+    return MTP(target, **options) if issubclass(kind, MTP) else Eagle(folder, target, taps=taps, **options)
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -206,18 +151,11 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: int) -> _core.Eagle:
     try:
         model = _core.Model(
-            published.config,
-            published.tensors(),
-            dtype=dtype,
+            published.config, published.tensors(), dtype=dtype, n_threads=n_threads, target=target.core,
             cache_dtype="f32" if dtype == "f32" else "bf16",
-            n_threads=n_threads,
-            target=target.core,
-        )
+        )  # fmt: skip
         return _core.Eagle(
-            model,
-            layers=published.layers,
-            tokens=published.tokens,
-            normed_feedback=published.normed_feedback,
+            model, layers=published.layers, tokens=published.tokens, normed_feedback=published.normed_feedback
         )
     except SpecdecError:
         raise

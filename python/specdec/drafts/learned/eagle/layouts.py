@@ -10,9 +10,9 @@ Read are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from specdec.drafts.learned.eagle.published import (
     joined_config,
     matched,
 )
-from specdec.drafts.learned.folder import MAX_TAPS, target_tokens
-from specdec.drafts.learned.target_identity import TargetIdentity
+from specdec.drafts.learned.folder import MAX_TAPS, TargetIdentity, target_tokens
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
@@ -40,12 +39,9 @@ _EAGLE1_NAMES: Final = frozenset(
 )
 _OF_OUTPUTS: Final = "LlamaForCausalLMEagle3"
 """Where ``eagle_config`` names layers by their outputs: 1 is the state after two layers, as in SGLang."""
-
 _MODELOPT: Final = {
-    "use_input_layernorm_in_first_layer": True,
-    "use_last_layernorm": True,
-    "use_mtp_layernorm": False,
-}
+    "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False
+}  # fmt: skip
 """Flags of ModelOpt in ``eagle_config``, as EAGLE-3 has them."""
 
 
@@ -56,12 +52,12 @@ def is_published(folder: Path) -> bool:
         return False
     values = read_json_object(file)
     names = values.get("architectures")
-    named = names if isinstance(names, list) else []
+    named = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if "speculators_model_type" in values or "draft_vocab_size" in values:
         return True
-    if any(isinstance(name, str) and "eagle" in name.lower() for name in named):
+    if any("eagle" in name.lower() for name in named):
         return True
-    if not any(name in _EAGLE1_NAMES for name in named if isinstance(name, str)):
+    if _EAGLE1_NAMES.isdisjoint(named):
         return False
     try:
         return "fc.weight" in _renamed(folder)
@@ -70,121 +66,99 @@ def is_published(folder: Path) -> bool:
 
 
 def open_published(path: Path, target: Model, taps: Sequence[int] | None = None) -> PublishedDraft:
-    """Open a draft of EAGLE for a target.
-
-    `taps` are hidden states of the target, where the files name none or others.
-    """
+    """Open a draft of EAGLE for a target, with the hidden states `taps` in place of those of its files."""
     file = path / "config.json"
     fields = Fields(read_json_object(file), file)
-    trained = _trained(path, fields, target)
+    trained = fields.object("specdec_draft")  # training has added the target and the hidden states
+    if trained is None:
+        trained = fields.empty("specdec_draft")
+    else:
+        TargetIdentity.read(trained).check(target, str(path))
     if fields.has("speculators_model_type"):
         return _open_eagle3(path, fields, trained, target, taps, "speculators")
     names = fields.raw("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise fields.error("architectures", "a list of names")
-    if fields.has("draft_vocab_size") or "eagle3" in names[0].lower():
-        if names[0] not in _EAGLE3_NAMES:
-            raise fields.unsupported("architectures", f"one of {', '.join(sorted(_EAGLE3_NAMES))}")
+    third = fields.has("draft_vocab_size") or "eagle3" in names[0].lower()
+    known = _EAGLE3_NAMES if third else _EAGLE1_NAMES
+    if names[0] not in known:
+        raise fields.unsupported("architectures", f"one of {', '.join(sorted(known))}")
+    if third:
         return _open_eagle3(path, fields, trained, target, taps, names[0])
-    if names[0] not in _EAGLE1_NAMES:
-        raise fields.unsupported("architectures", f"one of {', '.join(sorted(_EAGLE1_NAMES))}")
     return _open_eagle1(path, fields, trained, target, taps)
 
 
-def _trained(path: Path, fields: Fields, target: Model) -> Fields:
-    """Return what training has added to the layout: the target, which is checked, and taps."""
-    trained = fields.object("specdec_draft")
-    if trained is None:
-        return fields.empty("specdec_draft")
-    TargetIdentity.read(trained).check(target, str(path))
-    return trained
-
-
-# ------------------------------------------------------------------------------------------- EAGLE-3
-
-
 def _open_eagle3(
-    path: Path,
-    fields: Fields,
-    trained: Fields,
-    target: Model,
-    taps: Sequence[int] | None,
-    layout: str,
+    path: Path, fields: Fields, trained: Fields, target: Model, taps: Sequence[int] | None, layout: str
 ) -> PublishedDraft:
     layer = fields
     if layout == "speculators":
         if fields.raw("speculators_model_type") != "eagle3":
             raise fields.unsupported("speculators_model_type", '"eagle3"')
-        nested = fields.object("transformer_layer_config")
-        if nested is None:
-            raise fields.error("transformer_layer_config", "an object")
-        layer = nested
+        layer = fields.inner("transformer_layer_config")
     flags = fields.object("eagle_config") or fields.empty("eagle_config")
     for holder in (fields, flags):
         holder.require("parallel_drafting", False, because="one token is guessed after another")
         holder.require("use_aux_hidden_state", True, because="EAGLE-3 reads hidden states of several layers")
     for name, wanted in _MODELOPT.items():
         flags.require(name, wanted, because="EAGLE-3 has these norms and no others")
-
-    def flag(name: str) -> bool:
-        stated: bool = flags.boolean(name, default=fields.boolean(name, default=False))
-        return stated
+    on = {
+        name: flags.boolean(name, default=fields.boolean(name, default=False))
+        for name in ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
+    }
+    if on["norm_before_fc"] and on["fc_norm"]:
+        raise fields.error("fc_norm", "false with norm_before_fc: one of the two norms")
 
     held, config = _renamed(path), block_config(layer)
     width = fields.integer("target_hidden_size", default=config["d_model"])
     _check_target(path, target, width, config["n_vocab"])
+    named = "eagle_aux_hidden_state_layer_ids"
     shift = 1 if layout == _OF_OUTPUTS else 0
-    layers = _taps(
-        target,
-        taps,
-        (trained, "taps", 0),
-        (fields, "eagle_aux_hidden_state_layer_ids", 0),
-        (flags, "eagle_aux_hidden_state_layer_ids", shift),
-    )
-    if layers is None:
-        layers = usual_taps(target.config.n_layer)
+    layers = _taps(target, taps, (trained, "taps", 0), (fields, named, 0), (flags, named, shift))
+    layers = layers or usual_taps(target.config.n_layer)
     if layers is None:
         raise InputError(
             f"taps is None, and the draft does not name the hidden states that it reads; expected three of "
             f"{target.path}, whose {target.config.n_layer} layers are too few for the usual ones"
         )
     n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
-    if flag("norm_before_fc") and flag("fc_norm"):
-        raise fields.error("fc_norm", "false with norm_before_fc: one of the two norms")
-    normed = {"norm_before_fc": 1, "fc_norm": len(layers)}
-    own_table, own_head = "embed_tokens.weight" in held, "lm_head.weight" in held
-    tied = not own_head and own_table and n_draft == config["n_vocab"] and config["tied"]
-    if not own_table and config["d_model"] != target.config.d_model:
-        raise CheckpointError(
-            f"{path}: tensor 'embed_tokens.weight' is missing; expected it with shape "
-            f"{[config['n_vocab'], config['d_model']]}, as the target's has {target.config.d_model} columns"
-        )
-    config |= {
+    config |= _ends(path, held, config, target, n_draft) | {
         "n_ctx": target.config.n_ctx,
         "features": "aside",
         "feature_width": len(layers) * width,
         "feature_bias": "fc.bias" in held,
-        "feature_pieces": sum(count for name, count in normed.items() if flag(name)),
-        "feature_normed_stream": flag("norm_before_residual"),
-        "shared_embedding": not own_table,
-        "shared_head": not own_head and not tied and n_draft == config["n_vocab"],
-        "tied": tied,
-        "n_guesses": n_draft if n_draft < config["n_vocab"] else 0,
+        "feature_pieces": on["norm_before_fc"] + on["fc_norm"] * len(layers),
+        "feature_normed_stream": on["norm_before_residual"],
     }
-    if config["shared_head"]:
-        config |= head_config(target)
-    table = {
-        "token_norm": "layers.0.input_layernorm",
-        "feature_norm": "layers.0.hidden_norm",
-        "output_norm": "norm",
-    }
-    pieces = ["input_norm"] if flag("norm_before_fc") else [f"fc_norm.{i}" for i in range(len(layers))]
+    table = {"token_norm": "layers.0.input_layernorm", "feature_norm": "layers.0.hidden_norm"}
+    table["output_norm"] = "norm"
+    pieces = ["input_norm"] if on["norm_before_fc"] else [f"fc_norm.{i}" for i in range(len(layers))]
     entries = entries_of(path, config, table, {"feature_input_norm.weight": pieces})
     d2t = held.get("d2t")
     tokens = target_tokens(str(d2t.file if d2t else path), d2t, n_draft, config["n_vocab"])
     if tokens is not None and np.array_equal(tokens, range(config["n_vocab"])):
         tokens = None
-    return matched(path, "EAGLE-3", config, entries, held, layers, tokens, flag("norm_output"))
+    return matched(path, "EAGLE-3", config, entries, held, layers, tokens, on["norm_output"])
+
+
+def _ends(
+    path: Path, held: Mapping[str, StoredTensor], config: Mapping[str, Any], target: Model, n_draft: int
+) -> dict[str, Any]:
+    """Return whose embeddings and head EAGLE-3 uses: its own, or the target's."""
+    n_vocab, d_model = config["n_vocab"], config["d_model"]
+    own_table, own_head = "embed_tokens.weight" in held, "lm_head.weight" in held
+    if not own_table and d_model != target.config.d_model:
+        raise CheckpointError(
+            f"{path}: tensor 'embed_tokens.weight' is missing; expected it with shape {[n_vocab, d_model]}, "
+            f"as the target's has {target.config.d_model} columns"
+        )
+    tied = not own_head and own_table and n_draft == n_vocab and config["tied"]
+    shared_head = not own_head and not tied and n_draft == n_vocab
+    found = {
+        "shared_embedding": not own_table, "shared_head": shared_head, "tied": tied,
+        "n_guesses": n_draft if n_draft < n_vocab else 0,
+    }  # fmt: skip
+    return found | (head_config(target) if shared_head else {})
 
 
 def _taps(
@@ -194,23 +168,19 @@ def _taps(
 
     ``named``: objects, names of fields in them, and what is added to the numbers there.
     """
-    n_layer = target.config.n_layer
+    last = target.config.n_layer + 1
     if given is not None:
-        return _checked_taps(given, n_layer)
+        listed = check_items("taps", given, "a sequence of integers")
+        if not 1 <= len(listed) <= MAX_TAPS:
+            raise InputError(f"taps names {len(listed)} hidden states; expected 1 to {MAX_TAPS}")
+        return tuple(check_integer(f"taps[{i}]", tap, 0, last) for i, tap in enumerate(listed))
     for holder, name, shift in named:
-        listed = holder.raw(name)
-        if listed is None or listed == []:
+        if holder.raw(name) in (None, []):
             continue
-        last = n_layer + 1 - shift
-        if (
-            not isinstance(listed, list)
-            or len(listed) > MAX_TAPS
-            or not all(isinstance(tap, int) and not isinstance(tap, bool) for tap in listed)
-            or not all(-shift <= tap <= last for tap in listed)
-        ):
-            expected = f"at most {MAX_TAPS} hidden states of {target.path}, {-shift} to {last}"
-            raise holder.error(name, expected)
-        return tuple(tap + shift for tap in listed)
+        taps = holder.integers(name, -shift, last - shift)
+        if len(taps) > MAX_TAPS:
+            raise holder.error(name, f"at most {MAX_TAPS} hidden states of {target.path}")
+        return tuple(tap + shift for tap in taps)
     return None
 
 
@@ -218,17 +188,6 @@ def usual_taps(n_layer: int) -> tuple[int, ...] | None:
     """Return those of the EAGLE-3 paper's code: 2, middle, third last; None where these are not three."""
     usual = (2, n_layer // 2, n_layer - 3)
     return usual if usual[0] < usual[1] < usual[2] else None
-
-
-def _checked_taps(given: Sequence[int], n_layer: int) -> tuple[int, ...]:
-    listed = check_items("taps", given, "a sequence of integers")
-    taps = tuple(check_integer(f"taps[{i}]", tap, 0, n_layer + 1) for i, tap in enumerate(listed))
-    if not 1 <= len(taps) <= MAX_TAPS:
-        raise InputError(f"taps names {len(taps)} hidden states; expected 1 to {MAX_TAPS}")
-    return taps
-
-
-# ------------------------------------------------------------------------------------------- EAGLE-1
 
 
 def _open_eagle1(
@@ -249,9 +208,6 @@ def _open_eagle1(
     }
     entries = entries_of(path, config, {}, {})
     return matched(path, "EAGLE-1", config, entries, held, layers, None, normed_feedback=False)
-
-
-# ------------------------------------------------------------------------------------- what both share
 
 
 def _renamed(path: Path) -> dict[str, StoredTensor]:

@@ -7,7 +7,7 @@ those of SpecForge).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,11 @@ class LayerShape:
     d_ff: int
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> LayerShape:
+        """Return the dimensions of a canonical configuration."""
+        return cls(*(config[name] for name in ("d_model", "n_head", "n_kv_head", "d_head", "d_ff")))
 
 
 class RMSNorm(nn.Module):
@@ -76,8 +81,7 @@ class Attention(nn.Module):
 
         A row of the first step attends to its own and the earlier rows of that step. A row of a later step
         attends to the same rows of the first step, and of each later one to the row of its own index: these
-        are its ancestors in a chain that was drafted after that row. `steps` are keys and values of the steps
-        before; those of this step are appended.
+        are its ancestors in a chain that was drafted after that row. Keys and values are appended to `steps`.
         """
         s, (batch, time, _) = self.shape, x.shape
         cos, sin = rotary_tables(positions, s.d_head, s.rope_theta)
@@ -118,22 +122,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EagleShape:
-    """Dimensions of an EAGLE draft.
-
-    Attributes
-    ----------
-    layer : LayerShape
-        ``d_model`` is the target's.
-    n_vocab, n_draft_vocab : int
-        Tokens of the target; tokens that can be drafted (EAGLE-3 alone; 0: all).
-    taps : tuple of int
-        Hidden states of the target that are read, by the number of layers before them.
-    """
+    """Dimensions of an EAGLE draft."""
 
     layer: LayerShape
     n_vocab: int
-    taps: tuple[int, ...]
-    n_draft_vocab: int = 0
+    taps: tuple[int, ...]  # hidden states of the target that are read, by the number of layers before them
+    n_draft_vocab: int = 0  # tokens that can be drafted (EAGLE-3 alone); 0: all
 
     def __post_init__(self) -> None:
         if not self.n_draft_vocab:
@@ -178,8 +172,8 @@ class Eagle1(OnTarget):
     def steps(self, features: Tensor, ids: Tensor, n_steps: int) -> Iterator[Tensor]:
         """Features of several steps, each of which reads those of the step before, as drafting does.
 
-        `features` is [batch, time, d_model], `ids` [batch, time + n_steps - 1] the tokens from 1. Row t of
-        step i, of the shape of features, is the feature after token t + i + 1.
+        `ids` is [batch, time + n_steps - 1], tokens from 1. Row t of step i is the feature after token
+        t + i + 1.
         """
         layer, time = self.layers[0], features.shape[1]
         kept: list[tuple[Tensor, Tensor]] = []
@@ -197,10 +191,7 @@ class Eagle1(OnTarget):
 
 
 class Eagle3(OnTarget):
-    """EAGLE-3: three hidden states fused by ``fc``; the layer's own output continues from step to step.
-
-    `draft_ids` [n_draft_vocab] are ascending token ids, for a reduced vocabulary.
-    """
+    """EAGLE-3: three hidden states fused by ``fc``; the layer's own output continues from step to step."""
 
     def __init__(self, shape: EagleShape, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__(ends, draft_ids)
@@ -223,9 +214,8 @@ class Eagle3(OnTarget):
     def steps(self, taps: Tensor, ids: Tensor, n_steps: int) -> Iterator[Tensor]:
         """Outputs of the layer for several steps, each of which reads the one before: the training-time test.
 
-        `taps` is [batch, time, n_taps · d_model], the hidden states after tokens 0 to time - 1; `ids` is
-        [batch, time + n_steps - 1], tokens from 1. Row t of step i, [batch, time, d_model], has read tokens
-        up to t + i + 1.
+        `taps` is [batch, time, n_taps · d_model], after tokens 0 to time - 1; `ids` is as of `Eagle1`. Row t
+        of step i, [batch, time, d_model], has read tokens up to t + i + 1.
         """
         layer, time = self.midlayer, taps.shape[1]
         kept: list[tuple[Tensor, Tensor]] = []

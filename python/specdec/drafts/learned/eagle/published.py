@@ -24,11 +24,7 @@ from specdec.models.families import FAMILIES, ConfigReader
 from specdec.models.model import Model
 from specdec.models.number_formats import Dtype
 
-_BLOCKS: Final = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+_BLOCKS: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _IGNORED: Final = re.compile(r"^t2d$|rotary_emb\.inv_freq$|^verifier_(norm|lm_head)\.weight$")
 
 
@@ -43,35 +39,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class PublishedDraft:
-    """A draft as its files have it, checked, its weights still in them.
-
-    Attributes
-    ----------
-    path : Path
-    kind : str
-        "EAGLE-1", "EAGLE-3" or "MTP".
-    config : dict
-        The canonical configuration of a model with features.
-    layers : tuple of int
-        Hidden states of the target that make a feature, in this order.
-    tokens : ndarray of int32, shape (n_draft_vocab,), or None
-        The target's token of each of the draft's; None: they are the same.
-    normed_feedback : bool
-        Later steps read the output of the draft's last norm.
-    dtype : str
-        The default number format of the draft.
-    n_bytes : int
-        How much :meth:`tensors` reads.
-    """
+    """A draft as its files have it, checked, its weights still in them."""
 
     path: Path
-    kind: str
-    config: dict[str, Any]
-    layers: tuple[int, ...]
-    tokens: NDArray[np.int32] | None
-    normed_feedback: bool
-    dtype: Dtype
-    n_bytes: int
+    kind: str  # "EAGLE-1", "EAGLE-3" or "MTP"
+    config: dict[str, Any]  # canonical, of a model with features
+    layers: tuple[int, ...]  # hidden states of the target that make a feature, in this order
+    tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
+    normed_feedback: bool  # later steps read the output of the draft's last norm
+    dtype: Dtype  # the default number format
     _entries: Mapping[str, Entry]
     _held: Mapping[str, StoredTensor]
 
@@ -101,13 +77,8 @@ def block_config(fields: Fields, architecture: str | None = None) -> dict[str, A
 
 def joined_config(target: Model) -> dict[str, Any]:
     """Return what EAGLE-1 and native heads share: one hidden state of the target, its head and context."""
-    return {
-        "n_ctx": target.config.n_ctx,
-        "features": "joined",
-        "feature_width": target.config.d_model,
-        "shared_head": True,
-        "tied": False,
-    } | head_config(target)
+    joined = {"n_ctx": target.config.n_ctx, "features": "joined", "feature_width": target.config.d_model}
+    return joined | {"shared_head": True, "tied": False} | head_config(target)
 
 
 def head_config(target: Model) -> dict[str, Any]:
@@ -116,23 +87,14 @@ def head_config(target: Model) -> dict[str, Any]:
 
 
 _LAYER: Final = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_out": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp_gate": "mlp.gate_proj",
-    "mlp_up": "mlp.up_proj",
-    "mlp_down": "mlp.down_proj",
-}
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+    "attn_out": "self_attn.o_proj", "mlp_norm": "post_attention_layernorm", "mlp_gate": "mlp.gate_proj",
+    "mlp_up": "mlp.up_proj", "mlp_down": "mlp.down_proj",
+}  # fmt: skip
 _OUTSIDE: Final = {
-    "token_embedding": "embed_tokens.weight",
-    "head": "lm_head.weight",
-    "feature_projection": "fc",
-}
+    "token_embedding": "embed_tokens.weight", "head": "lm_head.weight", "feature_projection": "fc"
+}  # fmt: skip
 
 
 def entries_of(
@@ -140,8 +102,7 @@ def entries_of(
 ) -> dict[str, Entry]:
     """Return where each tensor of the core comes from.
 
-    ``table``: canonical names outside the layers, without suffix, and the file's; ``joined``: canonical names
-    of vectors that the files have in pieces.
+    `table`: names outside the layers, without suffix, and the file's; `joined`: vectors that are in pieces.
     """
     try:
         shapes = _core.tensor_shapes(config)
@@ -166,30 +127,22 @@ def entries_of(
 
 
 def matched(
-    path: Path,
-    kind: str,
-    config: dict[str, Any],
-    entries: dict[str, Entry],
-    held: Mapping[str, StoredTensor],
-    layers: tuple[int, ...],
-    tokens: NDArray[np.int32] | None,
+    path: Path, kind: str, config: dict[str, Any], entries: dict[str, Entry],
+    held: Mapping[str, StoredTensor], layers: tuple[int, ...], tokens: NDArray[np.int32] | None,
     normed_feedback: bool,
-) -> PublishedDraft:
+) -> PublishedDraft:  # fmt: skip
     """Make the draft, once its tensors are known to be there in the right shape, and no others."""
     used: list[StoredTensor] = []
     known = {"d2t"}
     for entry in entries.values():
         for name, shape in zip(entry.names, entry.shapes, strict=True):
             if name not in held:
-                raise CheckpointError(
-                    f"{path}: tensor '{name}' is missing; expected it with shape {list(shape)}"
-                )
+                expected = f"expected it with shape {list(shape)}"
+                raise CheckpointError(f"{path}: tensor '{name}' is missing; {expected}")
             tensor = held[name]
             if tensor.shape != tuple(shape):
-                raise CheckpointError(
-                    f"{tensor.file}: tensor '{tensor.name}' has shape {as_json(list(tensor.shape))}; "
-                    f"expected {list(shape)}"
-                )
+                where, found = f"{tensor.file}: tensor '{tensor.name}'", as_json(list(tensor.shape))
+                raise CheckpointError(f"{where} has shape {found}; expected {list(shape)}")
             tensor.check()
             used.append(tensor)
             known.add(name)
@@ -200,18 +153,8 @@ def matched(
             f"{', '.join(map(repr, unknown[:5]))}; expected only those of {kind}"
         )
     formats = {tensor.format for tensor in used if len(tensor.shape) == 2}
-    return PublishedDraft(
-        path=path,
-        kind=kind,
-        config=config,
-        layers=layers,
-        tokens=tokens,
-        normed_feedback=normed_feedback,
-        dtype="bf16" if formats == {"bf16"} else "f32",
-        n_bytes=sum(tensor.n_bytes for tensor in used),
-        _entries=entries,
-        _held=held,
-    )
+    dtype: Dtype = "bf16" if formats == {"bf16"} else "f32"
+    return PublishedDraft(path, kind, config, layers, tokens, normed_feedback, dtype, entries, held)
 
 
 _NATIVE: Final = {"MiMoForCausalLM": "model.mtp_layers.0."}
@@ -233,29 +176,20 @@ def open_native_head(target: Model) -> PublishedDraft:
         raise fields.unsupported("num_nextn_predict_layers", "1: one head, which reads what it wrote")
     config = block_config(fields.replaced(num_hidden_layers=1), target.architecture)
     config |= joined_config(target) | {"feature_norms": True, "shared_embedding": True}
-    held = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in open_weights(path).items()
-        if name.startswith(prefix)
-    }
-    held = {_in_layer(name): tensor for name, tensor in held.items()}
+    stored = {name: tensor for name, tensor in open_weights(path).items() if name.startswith(prefix)}
     table = {
-        "token_norm": "token_layernorm",
-        "feature_norm": "hidden_layernorm",
-        "output_norm": "final_layernorm",
-        "feature_projection": "input_proj",
-    }
+        "token_norm": "token_layernorm", "feature_norm": "hidden_layernorm",
+        "output_norm": "final_layernorm", "feature_projection": "input_proj",
+    }  # fmt: skip
+    held = {}
+    for name, tensor in stored.items():
+        name = name.removeprefix(prefix)
+        held[name if name.startswith(tuple(table.values())) else f"layers.0.{name}"] = tensor
     entries = entries_of(path, config, table, {})
     projection = entries["feature_projection.weight"]
     entries["feature_projection.weight"] = Entry(projection.names, projection.shapes, _swapped)
     layers = (target.config.n_layer + 1,)
     return matched(path, "MTP", config, entries, held, layers, None, normed_feedback=True)
-
-
-def _in_layer(name: str) -> str:
-    """A name of the head's block as one of a layer."""
-    own = ("token_layernorm", "hidden_layernorm", "final_layernorm", "input_proj")
-    return name if name.startswith(own) else f"layers.0.{name}"
 
 
 def _swapped(arrays: list[NDArray[Any]]) -> NDArray[Any]:

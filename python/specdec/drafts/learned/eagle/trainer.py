@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from specdec.atomic_file import write_json
 from specdec.drafts.learned.eagle.layouts import open_published, usual_taps
 from specdec.drafts.learned.eagle.network import Eagle1, Eagle3, EagleShape, LayerShape
-from specdec.drafts.learned.eagle.published import PublishedDraft
-from specdec.drafts.learned.networks import TargetEnds, as_torch, write_json, write_tensors
+from specdec.drafts.learned.folder import TargetIdentity
+from specdec.drafts.learned.networks import TargetEnds, as_torch, write_tensors
 from specdec.drafts.learned.objective import Objective, reachable, scattered
-from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.model import Model
@@ -25,58 +25,35 @@ from specdec.training.trainer import DraftTrainer
 
 @dataclass(frozen=True)
 class EagleSettings:
-    """Settings of EAGLE drafts; 0 means as the target has it.
+    """Settings of EAGLE drafts; 0 means as the target has it."""
 
-    Attributes
-    ----------
-    version : int
-        1 or 3.
-    n_heads, n_kv_heads, d_head, d_ff : int
-        Of the layer.
-    n_draft_vocab : int
-        EAGLE-3: so many of the most frequent tokens are drafted; 0: all.
-    steps : int
-        EAGLE-3: steps of the training-time test.
-    decay : float
-        EAGLE-3: the loss of a step weighs this times that of the step before.
-    noise : float
-        EAGLE-1: features are disturbed by numbers from -noise to noise.
-    token_weight : float
-        EAGLE-1: weight of the loss of tokens next to the regression of features.
-    """
-
-    version: int = 3
+    version: int = 3  # 1 or 3
     n_heads: int = 0
     n_kv_heads: int = 0
     d_head: int = 0
     d_ff: int = 0
-    n_draft_vocab: int = 0
-    steps: int = 4
-    decay: float = 0.8
-    noise: float = 0.1
-    token_weight: float = 0.1
+    n_draft_vocab: int = 0  # EAGLE-3: so many of the most frequent tokens are drafted; 0: all
+    steps: int = 4  # EAGLE-3: steps of the training-time test
+    decay: float = 0.8  # EAGLE-3: the loss of a step weighs this times that of the step before
+    noise: float = 0.1  # EAGLE-1: features are disturbed by numbers from -noise to noise
+    token_weight: float = 0.1  # EAGLE-1: weight of the loss of tokens next to the regression of features
 
     def eagle_shape(self, target: Model) -> EagleShape:
         """Return the shape for a target."""
         config = target.config
         n_heads, n_kv_heads = self.n_heads or config.n_head, self.n_kv_heads or config.n_kv_head
         d_head, d_ff = self.d_head or config.d_head, self.d_ff or config.d_ff
-        first, d_model = self.version == 1, config.d_model
+        first, d_model, n_draft = self.version == 1, config.d_model, self.n_draft_vocab
         most = 0 if first else config.n_vocab
+        whole = f"heads of together the target's {d_model} dimensions, as EAGLE-1's format has them"
         for name, value, fits, expected in (
             ("version", self.version, self.version in (1, 3), "1 or 3"),
             ("n_kv_heads", n_kv_heads, n_heads % n_kv_heads == 0, f"a divisor of n_heads, {n_heads}"),
             ("d_head", d_head, d_head % 2 == 0, "an even number"),
-            (
-                "n_heads", n_heads, not first or n_heads * d_head == d_model,
-                f"heads of together the target's {d_model} dimensions, as EAGLE-1's format has them",
-            ),
-            (
-                "n_draft_vocab", self.n_draft_vocab, self.n_draft_vocab <= most,
-                f"at most {most}: the target's tokens, with version 3",
-            ),
+            ("n_heads", n_heads, not first or n_heads * d_head == d_model, whole),
+            ("n_draft_vocab", n_draft, n_draft <= most, f"at most {most}: the target's, with version 3"),
             ("steps", self.steps, 1 <= self.steps <= 16, "1 to 16"),
-        ):  # fmt: skip
+        ):
             if not fits:
                 raise InputError.of(name, value, expected)
         if not first and config.n_layer < 2:
@@ -95,19 +72,26 @@ class EagleTrainer(DraftTrainer):
     shape_type = EagleSettings
     learning_rate = 2e-3
 
+    def __init__(self, target: Model, settings: Any) -> None:
+        super().__init__(target, settings)
+        self._shape: EagleShape = self.shape.eagle_shape(target)
+
     @property
     def taps(self) -> tuple[int, ...]:
-        shape: EagleShape = self.shape.eagle_shape(self.target)
-        return shape.taps
+        return self._shape.taps
 
     def network(self) -> Eagle1 | Eagle3:
-        shape, ends = self.shape.eagle_shape(self.target), TargetEnds.of(self.target)
-        begin = self.settings.begin
+        shape, ends, begin = self._shape, TargetEnds.of(self.target), self.settings.begin
         draft_ids = None
         if begin is not None:
             published = open_published(Path(begin), self.target, shape.taps)
-            self._check_published(published, shape)
             draft_ids = None if published.tokens is None else torch.from_numpy(published.tokens).long()
+            # Tensors fit heads of other widths, too.
+            n_draft_vocab = shape.n_vocab if draft_ids is None else len(draft_ids)
+            self.check_begun(
+                _sizes(int(published.kind[-1]), LayerShape.of(published.config), n_draft_vocab),
+                _sizes(self.shape.version, shape.layer, shape.n_draft_vocab),
+            )
         elif shape.n_draft_vocab < shape.n_vocab:
             draft_ids = self.frequent(shape.n_draft_vocab)
         network = Eagle1(shape, ends) if self.shape.version == 1 else Eagle3(shape, ends, draft_ids)
@@ -115,33 +99,17 @@ class EagleTrainer(DraftTrainer):
             network.load_state_dict(_stored(Path(begin), network))
         return network
 
-    def _check_published(self, published: PublishedDraft, shape: EagleShape) -> None:
-        """Refuse another shape than the folder has, as tensors fit heads of other widths too."""
-        config, layer = published.config, shape.layer
-        n_draft_vocab = shape.n_vocab if published.tokens is None else len(published.tokens)
-        self.check_begun(
-            {
-                "version": int(published.kind == "EAGLE-3") * 2 + 1, "n_heads": config["n_head"],
-                "n_kv_heads": config["n_kv_head"], "d_head": config["d_head"], "d_ff": config["d_ff"],
-                "n_draft_vocab": n_draft_vocab,
-            },
-            {
-                "version": self.shape.version, "n_heads": layer.n_head, "n_kv_heads": layer.n_kv_head,
-                "d_head": layer.d_head, "d_ff": layer.d_ff, "n_draft_vocab": shape.n_draft_vocab,
-            },
-        )  # fmt: skip
-
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         if self.shape.version == 1:
             return self._loss_1(network, batch, objective)
         settings, total = self.shape, batch.weights.new_zeros(())
         n_steps = min(settings.steps, batch.ids.shape[1] - 1)
         n = batch.ids.shape[1] - n_steps
-        law = reachable(batch.target, network.draft_ids, network.shape.n_vocab)
+        target = reachable(batch.target, network.draft_ids, network.shape.n_vocab)
         steps = network.steps(self._states(batch)[:, :n], batch.ids[:, 1:], n_steps)
         for i, hidden in enumerate(steps):
             window = slice(1 + i, 1 + i + n)
-            found = objective(law[:, window], self._logits(network, hidden))
+            found = objective(target[:, window], self._logits(network, hidden))
             total = total + settings.decay**i * batch.mean(found, offset=1 + i)
         return total
 
@@ -187,13 +155,19 @@ class EagleTrainer(DraftTrainer):
             ids = torch.arange(shape.n_vocab) if ids is None else ids.cpu()
             tensors["d2t"] = ids - torch.arange(len(ids))
             tensors["t2d"] = torch.zeros(shape.n_vocab, dtype=torch.bool).index_fill(0, ids, True)
-        config["specdec_draft"] = {
-            "target": TargetIdentity.of(self.target).as_dict(),
-            "taps": list(shape.taps),
-        }
+        trained_for = TargetIdentity.of(self.target).as_dict()
+        config["specdec_draft"] = {"target": trained_for, "taps": list(shape.taps)}
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", config)
         write_tensors(folder / "model.safetensors", tensors, self.settings.weights)
+
+
+def _sizes(version: int, layer: LayerShape, n_draft_vocab: int) -> dict[str, int]:
+    """Return settings by name."""
+    return {
+        "version": version, "n_heads": layer.n_head, "n_kv_heads": layer.n_kv_head, "d_head": layer.d_head,
+        "d_ff": layer.d_ff, "n_draft_vocab": n_draft_vocab,
+    }  # fmt: skip
 
 
 def _stored(folder: Path, network: Any) -> dict[str, Tensor]:

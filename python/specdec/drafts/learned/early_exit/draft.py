@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
-from specdec.drafts.learned.target_identity import configuration_digest
+from specdec.drafts.learned.folder import configuration_digest
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.trees import Tree
 from specdec.errors import InputError
@@ -36,17 +36,7 @@ class EarlyExit(Draft):
     layer : int
         How many layers draft: at least 1, and fewer than the target has.
     gamma : int, optional
-        Draft tokens a round when the caller of `specdec.generate` does not say: by default 4.
-
-    Attributes
-    ----------
-    layer, gamma : int
-
-    Raises
-    ------
-    InputError
-        If `layer` is not an integer of at least 1, or gamma is not in 1 to 1024. That the target has more
-        layers is checked when it is known.
+        See `specdec.drafts`.
 
     Examples
     --------
@@ -63,13 +53,7 @@ class EarlyExit(Draft):
 
     @classmethod
     def exits(cls, target: Model, most: int = 6) -> list[EarlyExit]:
-        """Return exits of a target to choose from: every layer, or `most`, evenly apart.
-
-        Raises
-        ------
-        InputError
-            If the target has one layer, or `most` is no integer of at least 1.
-        """
+        """Return exits of a target to choose from: every layer, or `most`, evenly apart."""
         n_layer, most = target.config["n_layer"], check_integer("most", most, 1)
         if n_layer < 2:
             raise InputError(f"target {target.path} has 1 layer; expected 2 or more, to leave early")
@@ -96,9 +80,8 @@ def open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None)
     stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
     same = target.path.exists() and target.path.samefile(folder)
     if not same or configuration_digest(ours) != configuration_digest(target.config):
-        raise InputError.of(
-            "target", target.path, f"specdec.load({str(folder)!r}), whose exit {file} is", str(target.path)
-        )
+        expected = f"specdec.load({str(folder)!r}), whose exit {file} is"
+        raise InputError.of("target", target.path, expected, str(target.path))
     if tree is not None:
         raise InputError.of("tree", tree, f"None: {file} is an early exit, which drafts chains")
     return EarlyExit(layer, gamma=stored if gamma is None else gamma)

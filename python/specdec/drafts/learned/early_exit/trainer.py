@@ -1,58 +1,160 @@
-"""The trainer of early exits: the target is tuned so that its first layers draft for it (LayerSkip)."""
+"""LayerSkip (Elhoushi et al., arXiv 2404.16710): the target is tuned so that its first layers draft for it.
+
+Layers are skipped at random, and there is a loss at every exit. They are numbered from 0 to L - 1, as in the
+paper; exit l reads the stream after layer l, so it is the exit of l + 1 layers.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec.analysis.tune import tune
-from specdec.checks import check_choice, check_integer, check_number
+from specdec.atomic_file import write_json
+from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit
-from specdec.drafts.learned.early_exit.network import ExitNetwork, exit_weights, layer_dropout
-from specdec.drafts.learned.networks import hf_folder, open_decoder, write_decoder, write_json
+from specdec.drafts.learned.networks import hf_folder, open_decoder, write_decoder
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model
+from specdec.settings_table import choice, flag, integer, number
 from specdec.training.batch import Batch, softmax
 from specdec.training.trainer import DraftTrainer
 from specdec.training.training_texts import Texts
 
 _MAX_GAMMA = 6  # of those that are timed
+_SHARE: Any = ("a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
+Curriculum: TypeAlias = Literal["rotational", "gradual", "all"]
+
+_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+
+
+def layer_dropout(
+    layer: int, n_layer: int, progress: float, largest: float, *, rising: bool = False
+) -> float:
+    """Return the chance that a layer is skipped for a text, p[l, t] = S(t) D(l) p_max (section 4.1.1).
+
+    D(l) = exp(l ln 2 / (L - 1)) - 1 is 0 for the first layer and 1 for the last. S(t) = 1 where a trained
+    model is tuned; with `rising` exp(t ln 2 / (T - 1)) - 1, from 0 to 1, where one is trained from scratch.
+    `progress` is t / (T - 1), `largest` p_max.
+    """
+    by_layer = math.expm1(layer * math.log(2.0) / max(1, n_layer - 1))
+    return (math.expm1(progress * math.log(2.0)) if rising else 1.0) * by_layer * largest
+
+
+def exit_weights(
+    n_layer: int, step: int, progress: float, *, curriculum: Curriculum, scale: float, period: int
+) -> list[float]:
+    """Return the weight of each exit's loss, by layer; they sum to 1 (section 4.1.2).
+
+    e(l) = scale (0 + 1 + ... + l) for exits before the last, and L - 1 + scale (0 + 1 + ... + (L - 2)) for
+    the last; those that the curriculum C(t, l) switches off count 0, and the rest is divided by its sum.
+    "rotational": one exit in `period` has a loss, the next ones in the next step. "gradual": the last at
+    first, and one more, from the last to the first, in every T / (2 L) steps. The last exit always has one.
+    """
+    if curriculum == "rotational":
+        on = [(layer - step) % period == 0 for layer in range(n_layer)]
+    elif curriculum == "gradual":
+        n_on = 1 + int(2 * n_layer * progress)
+        on = [layer >= n_layer - n_on for layer in range(n_layer)]
+    else:
+        on = [True] * n_layer
+    on[-1] = True
+    found = [scale * layer * (layer + 1) / 2.0 for layer in range(n_layer)]
+    found[-1] = n_layer - 1 + scale * (n_layer - 2) * (n_layer - 1) / 2.0
+    found = [weight if switched else 0.0 for weight, switched in zip(found, on, strict=True)]
+    total = sum(found)
+    return [weight / total for weight in found]
+
+
+class ExitNetwork(nn.Module):
+    """A decoder of transformers, with a head, whose layers can be skipped and whose head reads every layer.
+
+    An architecture whose layers, output norm and head are not found, or do not give its logits, is refused.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.n_layer = int(model.config.num_hidden_layers)
+        base = model.base_model
+        norms = [getattr(base, name) for name in _NORMS if getattr(base, name, None) is not None]
+        if not self._layers() or not norms:
+            name = type(model).__name__
+            raise InputError.of("target", name, "a decoder with layers and an output norm", name)
+        self._read = [norms[0], model.get_output_embeddings()]  # in a list, as they are modules of the model
+        self._check()
+
+    def _layers(self) -> list[nn.Module]:
+        for module in self.model.base_model.modules():
+            if isinstance(module, nn.ModuleList) and len(module) == self.n_layer:
+                return list(module)
+        return []
+
+    def _check(self) -> None:
+        training = self.training
+        self.eval()
+        with torch.no_grad():
+            ids = torch.arange(1, 9)[None] % int(self.model.config.vocab_size)
+            expected = self.model(input_ids=ids, use_cache=False).logits
+            states = self.states(ids)
+            found = self.exit_logits(states[-1])
+        self.train(training)
+        if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max())):
+            name = type(self.model).__name__
+            raise InputError.of("target", name, "a model whose logits are its head after its norm", name)
+
+    def states(self, ids: Tensor, skips: Tensor | None = None) -> list[Tensor]:
+        """Return the residual stream [n, time, d_model] of `ids` [n, time] after each layer.
+
+        `skips`, of bool [n_layer, n], are the layers that a text skips.
+        """
+        kept: list[Tensor] = []
+
+        def hook(layer: int) -> Callable[..., Any]:
+            def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+                state = output[0] if isinstance(output, tuple) else output
+                if skips is not None:
+                    state = torch.where(skips[layer][:, None, None], inputs[0], state)
+                kept.append(state)
+                return (state, *output[1:]) if isinstance(output, tuple) else state
+
+            return keep
+
+        handles = [module.register_forward_hook(hook(i)) for i, module in enumerate(self._layers())]
+        try:
+            self.model.base_model(input_ids=ids, use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return kept
+
+    def exit_logits(self, state: Tensor) -> Tensor:
+        """Return the logits of an exit: the head after the output norm."""
+        norm, head = self._read
+        logits: Tensor = head(norm(state))
+        return logits
 
 
 @dataclass(frozen=True)
 class ExitShape:
-    """Settings of the tuning.
+    """Settings of the tuning."""
 
-    Attributes
-    ----------
-    layer : int
-        Layers of the exit; 0: the one that decodes fastest in the end is chosen.
-    dropout : float
-        p_max, the chance that the last layer is skipped for a text.
-    rising : bool
-        Whether dropout rises from 0, as in the paper for models that are trained from scratch.
-    curriculum : str
-        "rotational", "gradual" or "all": which exits have a loss in a step.
-    scale : float
-        e_scale, how much the exits before the last weigh.
-    period : int
-        Of "rotational".
-    """
-
-    layer: int = 0
-    dropout: float = 0.1
-    rising: bool = False
-    curriculum: str = "rotational"
-    scale: float = 0.2
-    period: int = 2
+    layer: int = integer(0, 0)  # layers of the exit; 0: the one that decodes fastest in the end is chosen
+    dropout: float = number(0.1, *_SHARE)  # p_max, the chance that the last layer is skipped for a text
+    rising: bool = flag()  # dropout rises from 0, as in the paper for models that are trained from scratch
+    curriculum: str = choice("rotational", get_args(Curriculum))  # which exits have a loss in a step
+    scale: float = number(0.2, *_SHARE)  # e_scale, how much the exits before the last weigh
+    period: int = integer(2, 1)  # of "rotational"
 
 
 class ExitTrainer(DraftTrainer):
@@ -70,16 +172,11 @@ class ExitTrainer(DraftTrainer):
     def __init__(self, target: Model, settings: Any) -> None:
         super().__init__(target, settings)
         n_layer = target.config.n_layer
-        shape = self.shape
-        check_choice("curriculum", shape.curriculum, ("rotational", "gradual", "all"))
-        check_integer("layer", shape.layer, 0, n_layer - 1)
-        check_integer("period", shape.period, 1)
-        for name in ("dropout", "scale"):
-            check_number(name, getattr(shape, name), "a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
+        check_integer("layer", self.shape.layer, 0, n_layer - 1)
         if settings.data not in ("target", "text") or settings.after:
             raise InputError.of("data", settings.data, "'target' or 'text', and no drafts in after")
         self._folder = hf_folder(target)
-        self._layer = shape.layer or max(1, n_layer // 2)
+        self._layer = self.shape.layer or max(1, n_layer // 2)
 
     def network(self) -> ExitNetwork:
         begin = self._folder if self.settings.begin is None else Path(self.settings.begin)
@@ -126,10 +223,10 @@ class ExitTrainer(DraftTrainer):
             seed=self.settings.seed, n_threads=self.settings.threads,
         )  # fmt: skip
         timed = [
-            (ran.speedup.median, one.choice.layer, gamma)
+            (row.speedup.median, one.choice.layer, gamma)
             for one in (found, *found.others)
-            for gamma, ran in one.ran.items()
-            if ran.speedup is not None and not ran.speedup.invalid
+            for gamma, row in one.rows.items()
+            if row.speedup is not None and not row.speedup.invalid
         ]
         fastest, self._layer, self.gamma = max(timed, default=(0.0, self._layer, self.gamma))
         write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})

@@ -2,10 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 from specdec import _core
 from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.learned_draft import LearnedDraft
+from specdec.drafts.learned.methods import LearnedDraft
 from specdec.models.number_formats import Dtype
+
+
+@dataclass(frozen=True)
+class HeadsShape:
+    """Dimensions and switches of heads, and their tensors."""
+
+    d_model: int  # of the target
+    n_vocab: int
+    n_heads: int = 4  # tokens that are predicted after the root
+    n_blocks: int = 1  # residual blocks of a head
+    see_guesses: bool = False  # a head reads the embeddings of the root and of the draft tokens before, too
+    shared_output: bool = True  # the target's head makes the logits; else each head has a matrix of its own
+    n_draft_vocab: int = 0  # tokens that can be drafted; 0: all
+
+    def __post_init__(self) -> None:
+        if not self.n_draft_vocab:
+            object.__setattr__(self, "n_draft_vocab", self.n_vocab)
+
+    @classmethod
+    def read(cls, weights: LearnedWeights) -> HeadsShape:
+        """Read it from the folder of a draft."""
+        fields, target = weights.fields, weights.target
+        fields.choice("activation", {"silu": "silu"}, default="silu")
+        shape = cls(
+            target.d_model, target.n_vocab,
+            fields.integer("n_heads", maximum=_core.MAX_HEADS),
+            fields.integer("n_blocks", minimum=0, maximum=_core.MAX_HEAD_BLOCKS),
+            fields.boolean("see_guesses", default=False), fields.boolean("shared_output", default=False),
+            weights.n_draft_vocab,
+        )  # fmt: skip
+        if shape.shared_output and not shape.see_guesses and shape.n_blocks == 0:
+            raise fields.error("n_blocks", "at least 1, or all heads are the target's own")
+        return shape
+
+    def fields(self) -> dict[str, Any]:
+        """Return the method's own fields of the draft's ``config.json``."""
+        own = ("n_heads", "n_blocks", "see_guesses", "shared_output")
+        return {name: getattr(self, name) for name in own} | {"activation": "silu"}
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor."""
+        d, shapes = self.d_model, dict[str, tuple[int, ...]]()
+        for k in range(self.n_heads):
+            if self.see_guesses:
+                shapes[f"heads.{k}.input.weight"] = (d, (2 + k) * d)
+            for b in range(self.n_blocks):
+                shapes |= {f"heads.{k}.blocks.{b}.weight": (d, d), f"heads.{k}.blocks.{b}.bias": (d,)}
+            if not self.shared_output:
+                shapes[f"heads.{k}.output.weight"] = (self.n_draft_vocab, d)
+        return shapes
 
 
 class Heads(LearnedDraft):
@@ -29,33 +82,15 @@ class Heads(LearnedDraft):
         The folder of heads, as training writes it and `specdec.drafts.load` opens it: its ``config.json`` has
         ``n_heads``, ``n_blocks``, ``see_guesses``, ``shared_output`` and the target's identity. Or the same
         in memory.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the matrices; None: that of the file. The target's output matrix, where it is
-        shared, keeps the target's format.
-    tree : ParallelChains, StaticTree or DynamicTree, optional
-        Several candidates for each token; None: a chain. Levels beyond the number of heads stay empty.
-    gamma : int, optional
-        Draft tokens a round when the caller of `specdec.generate` does not say: by default one for each head,
-        or the nodes of the tree.
-    n_threads : int, optional
-        Threads that pack the weights.
+    dtype, tree, gamma, n_threads
+        See `specdec.drafts`. The target's output matrix, where it is shared, keeps the target's format.
+        Levels of a tree beyond the number of heads stay empty. gamma is one for each head by default.
 
     Attributes
     ----------
     n_heads : int
-    tree : ParallelChains, StaticTree, DynamicTree or None
-    gamma : int
     core : specdec._core.Heads
         The packed weights.
-    weights : LearnedWeights
-        What they were packed from.
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range.
-    CheckpointError
-        If the folder is damaged or holds another draft.
 
     Examples
     --------
@@ -64,45 +99,16 @@ class Heads(LearnedDraft):
     """
 
     in_target_cache = True
+    method = "heads"
     holds = "heads"
     core: _core.Heads
 
-    def _pack(self, dtype: Dtype | None, n_threads: int | None) -> None:
-        self.core = pack_heads(self.weights, dtype, n_threads=n_threads)
-        self.n_heads = self.gamma = self.weights.fields.integer("n_heads")
+    def _packed(self, dtype: Dtype | None, n_threads: int | None) -> _core.Heads:
+        self.weights.check_taps(self.weights.target.n_layer + 1)
+        shape = HeadsShape.read(self.weights)
+        self.n_heads = self.gamma = shape.n_heads
+        return self.weights.packed(_core.Heads, asdict(shape), shape.tensors(), dtype, n_threads)
 
     @property
     def _shown(self) -> str:
         return f"{self.n_heads} heads, "
-
-
-def pack_heads(
-    weights: LearnedWeights, dtype: Dtype | None = None, *, n_threads: int | None = None
-) -> _core.Heads:
-    """Pack the weights of heads for the core, in their own number format by default."""
-    weights.check_method("heads")
-    fields, target = weights.fields, weights.target
-    n_heads = fields.integer("n_heads", maximum=_core.MAX_HEADS)
-    n_blocks = fields.integer("n_blocks", minimum=0, maximum=_core.MAX_HEAD_BLOCKS)
-    see_guesses = fields.boolean("see_guesses", default=False)
-    shared_output = fields.boolean("shared_output", default=False)
-    fields.choice("activation", {"silu": "silu"}, default="silu")
-    weights.check_taps(target.n_layer + 1)
-    if shared_output and not see_guesses and n_blocks == 0:
-        raise fields.error("n_blocks", "at least 1, or all heads are the target's own")
-
-    d_model, n_draft = target.d_model, weights.n_draft_vocab
-    shapes: dict[str, tuple[int, ...]] = {}
-    for k in range(n_heads):
-        if see_guesses:
-            shapes[f"heads.{k}.input.weight"] = (d_model, (2 + k) * d_model)
-        for b in range(n_blocks):
-            shapes[f"heads.{k}.blocks.{b}.weight"] = (d_model, d_model)
-            shapes[f"heads.{k}.blocks.{b}.bias"] = (d_model,)
-        if not shared_output:
-            shapes[f"heads.{k}.output.weight"] = (n_draft, d_model)
-    config = {
-        "n_heads": n_heads, "n_blocks": n_blocks, "see_guesses": see_guesses, "shared_output": shared_output,
-        "d_model": d_model, "n_vocab": target.n_vocab, "n_draft_vocab": n_draft,
-    }  # fmt: skip
-    return weights.packed(_core.Heads, config, shapes, dtype=dtype, n_threads=n_threads)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specdec.checks import check_integer
 from specdec.divergences import DivergenceName
-from specdec.drafts.draft import check_model
-from specdec.drafts.learned.heads.draft import Heads
+from specdec.drafts.draft import Draft, check_model
+from specdec.drafts.learned.heads.draft import Heads, HeadsShape
 from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import GoesOn, GradientLearner
+from specdec.drafts.learned.online.learner import GoesOn, GradientLearner, relearned
 from specdec.errors import InputError
 from specdec.models.model import Model
 
@@ -31,77 +30,56 @@ class HeadsLearner(GradientLearner):
         Corrections of a step.
     loss, learning_rate, passes, n_top, seed
         As of `NetworkLearner`.
-
-    Raises
-    ------
-    InputError
-        An argument is out of its range, or the draft is of another class or another target's.
-    MissingPackageError
-        torch is not installed.
     """
 
     name = "heads"
 
     def __init__(
-        self,
-        draft: Heads,
-        target: Model,
-        *,
-        loss: DivergenceName = "tvd",
-        learning_rate: float | None = None,
-        passes: float = 4.0,
-        batch: int = 256,
-        n_top: int = 32,
+        self, draft: Heads, target: Model, *, loss: DivergenceName = "tvd",
+        learning_rate: float | None = None, passes: float = 4.0, batch: int = 256, n_top: int = 32,
         seed: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(draft, Heads):
             raise InputError.of("draft", draft, "a specdec.drafts.Heads")
         check_model("target", target)
         draft.describe(target)  # refuses another one
-        from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
-        from specdec.drafts.learned.networks import TargetEnds, torch
+        from specdec.drafts.learned.heads.network import HeadsNetwork
+        from specdec.drafts.learned.networks import TargetEnds, draft_ids_of, take_weights
 
-        weights, config = draft.weights, target.config
-        ids = None if weights.tokens is None else torch.from_numpy(weights.tokens.astype(np.int64))
-        network = HeadsNetwork(HeadsShape.read(weights), TargetEnds.of(target), ids)
-        network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.numbers().items()})
-        self._draft, self.n_before, self.n_hidden = draft, max(draft.n_heads, 2), config.d_model
+        shape, ids = HeadsShape.read(draft.weights), draft_ids_of(draft.weights)
+        network = HeadsNetwork(shape, TargetEnds.of(target), ids)
+        take_weights(network, draft.weights)
+        self._draft, self.n_before, self.n_hidden = draft, max(draft.n_heads, 2), shape.d_model
         check_integer("batch", batch, 1, 1 << 20)
         super().__init__(
-            network, config.n_vocab, loss=loss, learning_rate=learning_rate, passes=passes, batch=batch,
+            network, shape.n_vocab, loss=loss, learning_rate=learning_rate, passes=passes, batch=batch,
             n_top=n_top, seed=seed,
         )  # fmt: skip
 
     def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
-        n = len(corrections)
-        for _ in range(math.ceil(self.passes * n_new / self.batch)):
-            if not goes_on():
-                return
-            half = max(1, min(self.batch // 2, n_new))
-            new = self._rng.integers(n - n_new, n, half)
-            self._step_on(corrections, np.unique([*new, *self._rng.integers(0, n, half)]))
-
-    def _step_on(self, corrections: Corrections, rows: NDArray[np.int64]) -> None:
         import torch
 
         from specdec.drafts.learned.objective import scattered
 
-        parts, order = [], []
-        for depth in range(self._draft.n_heads):
-            at = rows[corrections.depth[rows] == depth]
-            if len(at) == 0:
-                continue
-            hidden = torch.from_numpy(corrections.hidden[at])
-            # The root and the draft tokens after it, with which the text ends.
-            seen = torch.from_numpy(corrections.before[at, -(depth + 1) :].astype(np.int64))
-            logits = self._network(hidden, seen, depth + 1)
-            parts.append(scattered(logits, self._network.draft_ids, self._n_vocab))
-            order.append(at)
-        if parts:
-            self._step(corrections, np.concatenate(order), torch.cat(parts))
+        n, half = len(corrections), max(1, min(self.batch // 2, n_new))
+        for _ in range(math.ceil(self.passes * n_new / self.batch)):
+            if not goes_on():
+                return
+            new = self._rng.integers(n - n_new, n, half)
+            rows = np.unique([*new, *self._rng.integers(0, n, half)])
+            parts, order = [], []
+            for depth in range(self._draft.n_heads):
+                at = rows[corrections.depth[rows] == depth]
+                if len(at) == 0:
+                    continue
+                hidden = torch.from_numpy(corrections.hidden[at])
+                # The root and the draft tokens after it, with which the text ends.
+                seen = torch.from_numpy(corrections.before[at, -(depth + 1) :].astype(np.int64))
+                logits = self._network(hidden, seen, depth + 1)
+                parts.append(scattered(logits, self._network.draft_ids, self._n_vocab))
+                order.append(at)
+            if parts:
+                self._step(corrections, np.concatenate(order), torch.cat(parts))
 
-    def _exported(self) -> Heads:
-        first = self._draft
-        numbers = {name: tensor.numpy() for name, tensor in self._network.state_dict().items()}
-        weights = first.weights.with_numbers(numbers)
-        return Heads(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
+    def _exported(self) -> Draft:
+        return relearned(self._draft, self._network)

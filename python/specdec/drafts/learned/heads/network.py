@@ -8,72 +8,19 @@ root is the last token of the text; ``hidden`` is what the target's head reads a
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from specdec.drafts.learned.folder import LearnedWeights
+from specdec.drafts.learned.heads.draft import HeadsShape
 from specdec.drafts.learned.networks import OnTarget, TargetEnds
 from specdec.errors import InputError
 
 
-@dataclass(frozen=True)
-class HeadsShape:
-    """Dimensions and switches of heads.
-
-    Attributes
-    ----------
-    d_model, n_vocab : int
-        Of the target.
-    n_heads : int
-        Tokens that are predicted after the root.
-    n_blocks : int
-        Residual blocks of a head.
-    see_guesses : bool
-        A head reads the embeddings of the root and of the draft tokens before its own too.
-    shared_output : bool
-        The target's head makes the logits, by its rows of the tokens that can be drafted; else each head has
-        a matrix of its own.
-    n_draft_vocab : int
-        Tokens that can be drafted; 0: all.
-    """
-
-    d_model: int
-    n_vocab: int
-    n_heads: int = 4
-    n_blocks: int = 1
-    see_guesses: bool = False
-    shared_output: bool = True
-    n_draft_vocab: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.n_draft_vocab:
-            object.__setattr__(self, "n_draft_vocab", self.n_vocab)
-
-    @classmethod
-    def read(cls, weights: LearnedWeights) -> HeadsShape:
-        """Read it from the folder of a draft."""
-        fields, target = weights.fields, weights.target
-        return cls(
-            target.d_model, target.n_vocab,
-            fields.integer("n_heads"), fields.integer("n_blocks", minimum=0),
-            fields.boolean("see_guesses", default=False), fields.boolean("shared_output", default=False),
-            weights.n_draft_vocab,
-        )  # fmt: skip
-
-    def fields(self) -> dict[str, Any]:
-        """Return the method's own fields of the draft's ``config.json``."""
-        return {
-            "n_heads": self.n_heads, "n_blocks": self.n_blocks, "see_guesses": self.see_guesses,
-            "shared_output": self.shared_output, "activation": "silu",
-        }  # fmt: skip
-
-
 class _Head(nn.Module):
-    """One head without the target's part; the names of its parameters are those of the draft's folder."""
+    """One head without the target's part."""
 
     def __init__(self, shape: HeadsShape, n_seen: int):
         super().__init__()
@@ -94,8 +41,7 @@ class _Head(nn.Module):
 class HeadsNetwork(OnTarget):
     """Heads on a target, which begin as the target's own head: a block adds nothing at first.
 
-    The state dict has the tensors of the draft's folder; `ends` is frozen and not part of it. `draft_ids`
-    [n_draft_vocab] are ascending token ids, for a reduced vocabulary.
+    The state dict has the tensors of the draft's folder.
     """
 
     def __init__(self, shape: HeadsShape, ends: TargetEnds, draft_ids: Tensor | None = None):
@@ -113,12 +59,8 @@ class HeadsNetwork(OnTarget):
     def forward(self, hidden: Tensor, seen: Tensor | None = None, k: int = 1) -> Tensor:
         """Logits [..., n_draft_vocab] of the `k`-th token after the root, k from 1.
 
-        Parameters
-        ----------
-        hidden : Tensor
-            [..., d_model] what the target's head reads after the token before the root.
-        seen : Tensor, optional
-            [..., k] ids of the root and of the k - 1 tokens after it, for ``see_guesses``.
+        `hidden` [..., d_model] is what the target's head reads after the token before the root, `seen`
+        [..., k] the ids of the root and of the k - 1 tokens after it, for ``see_guesses``.
         """
         head, x = self.heads[k - 1], hidden
         if self.shape.see_guesses:
@@ -142,10 +84,7 @@ class JointHeads(nn.Module):
         self.heads = HeadsNetwork(shape, ends)
 
     def read(self, ids: Tensor, learn: bool = True) -> tuple[Tensor, Tensor]:
-        """Run the target on texts [batch, time], with gradients of it if `learn`.
-
-        Returns [batch, time, d_model], what its head reads, and [batch, time, n_vocab], its logits.
-        """
+        """Return what the target's head reads of texts [batch, time] and its logits; gradients if `learn`."""
         seen: list[Tensor] = []
         head = self.target.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

@@ -11,23 +11,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from specdec.checks import check_flag
 from specdec.drafts import load as load_draft
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape, JointHeads
-from specdec.drafts.learned.networks import (
-    TargetEnds,
-    hf_folder,
-    learned_tensors,
-    open_decoder,
-    write_decoder,
-)
+from specdec.drafts.learned import networks
+from specdec.drafts.learned.heads.draft import HeadsShape
+from specdec.drafts.learned.heads.network import HeadsNetwork, JointHeads
+from specdec.drafts.learned.networks import TargetEnds, draft_ids_of, numbers_of, take_weights
 from specdec.drafts.learned.objective import Objective, TargetDistribution, reachable, scattered
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
+from specdec.settings_table import flag, integer, number, other
 from specdec.training.batch import Batch
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import LearnedTrainer
 
 _RARE = 50.0
 """Nats that a token of a text costs at most; one outside the draft's vocabulary has probability 0."""
@@ -35,62 +32,39 @@ _RARE = 50.0
 
 @dataclass(frozen=True)
 class HeadsSettings:
-    """Settings of heads.
+    """Settings of heads: those of `HeadsShape`, and of their training."""
 
-    Attributes
-    ----------
-    n_heads, n_blocks, see_guesses, shared_output, n_draft_vocab
-        As in `HeadsShape`.
-    decay : float
-        The loss of a head weighs this times the loss of the head before (0.8 in Medusa).
-    from_text : bool
-        Heads learn the tokens of the text instead of the target's distributions.
-    joint : bool
-        The target is tuned with its heads (Medusa-2), and written next to them as another model.
-    joint_weight : float
-        Joint: weight of the heads' losses next to the target's divergence from what it was.
-    joint_rate : float
-        Joint: the target's learning rate as a multiple of that of the heads.
-    joint_begin : float
-        Joint: share of the steps in which the heads learn alone.
-    """
-
-    n_heads: int = 4
-    n_blocks: int = 1
-    see_guesses: bool = False
-    shared_output: bool = True
-    n_draft_vocab: int = 0
-    decay: float = 0.8
-    from_text: bool = False
-    joint: bool = False
-    joint_weight: float = 0.2
-    joint_rate: float = 0.25
-    joint_begin: float = 0.3
+    n_heads: int = integer(4, 1, 64)
+    n_blocks: int = integer(1, 0)
+    see_guesses: bool = flag()
+    shared_output: bool = other(True, check_flag)
+    n_draft_vocab: int = integer(0, 0)
+    # The loss of a head weighs this times the loss of the head before (0.8 in Medusa).
+    decay: float = number(0.8, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0)
+    from_text: bool = flag()  # heads learn the tokens of the text instead of the target's distributions
+    joint: bool = flag()  # the target is tuned with its heads (Medusa-2), and written next to them
+    # Joint: weight of the heads' losses, the target's learning rate by that of the heads, share of the steps
+    # in which the heads learn alone.
+    joint_weight: float = number(0.2, "a number above 0", lambda x: x > 0.0)
+    joint_rate: float = number(0.25, "a number above 0", lambda x: x > 0.0)
+    joint_begin: float = number(0.3, "a number from 0 to below 1", lambda x: 0.0 <= x < 1.0)
 
     def heads_shape(self, target: Model) -> HeadsShape:
         """Return the shape for a target."""
-        n_vocab = target.config.n_vocab
-        most = 0 if self.joint else n_vocab
-        for name, fits, expected in (
-            ("n_heads", 1 <= self.n_heads <= 64, "1 to 64"),
-            ("decay", 0 < self.decay <= 1, "a number above 0, at most 1"),
-            ("n_draft_vocab", self.n_draft_vocab <= most, f"at most {most}: the target's, without joint"),
-            ("joint_weight", self.joint_weight > 0, "a number above 0"),
-            ("joint_rate", self.joint_rate > 0, "a number above 0"),
-            ("joint_begin", 0 <= self.joint_begin < 1, "a number from 0 to below 1"),
-        ):
-            if not fits:
-                raise InputError.of(name, getattr(self, name), expected)
+        most = 0 if self.joint else target.config.n_vocab
+        if self.n_draft_vocab > most:
+            expected = f"at most {most}: the target's, without joint"
+            raise InputError.of("n_draft_vocab", self.n_draft_vocab, expected)
         return HeadsShape(
-            target.config.d_model, n_vocab, self.n_heads, self.n_blocks, self.see_guesses, self.shared_output,
-            self.n_draft_vocab,
+            target.config.d_model, target.config.n_vocab, self.n_heads, self.n_blocks, self.see_guesses,
+            self.shared_output, self.n_draft_vocab,
         )  # fmt: skip
 
 
-class HeadsTrainer(DraftTrainer):
+class HeadsTrainer(LearnedTrainer):
     """Heads on the hidden state that the target's own head reads."""
 
-    name = "heads"
+    name = method = "heads"
     shape_type = HeadsSettings
     learning_rate = 2e-3
 
@@ -107,31 +81,23 @@ class HeadsTrainer(DraftTrainer):
         return (self.target.config.n_layer + 1,)
 
     def network(self) -> Any:
-        shape, begin = self.shape.heads_shape(self.target), self.settings.begin
-        stored = None if begin is None else self._begun(begin)
+        shape, stored = self.shape.heads_shape(self.target), self.begun()
+        if stored is not None:
+            self.check_begun(vars(HeadsShape.read(stored)))
         network: JointHeads | HeadsNetwork
         if self.shape.joint:
             config = self.target.config
-            decoder = open_decoder(hf_folder(self.target))
+            decoder = networks.open_decoder(networks.hf_folder(self.target))
             network = JointHeads(decoder, shape, float(config.logit_scale), float(config.logit_softcap))
             heads = network.heads
         else:
-            draft_ids = None
-            if shape.n_draft_vocab < shape.n_vocab:
-                known = None if stored is None else stored.tokens
-                draft_ids = (
-                    self.frequent(shape.n_draft_vocab) if known is None else torch.from_numpy(known).long()
-                )
+            draft_ids = draft_ids_of(stored)
+            if draft_ids is None and shape.n_draft_vocab < shape.n_vocab:
+                draft_ids = self.frequent(shape.n_draft_vocab)
             network = heads = HeadsNetwork(shape, TargetEnds.of(self.target), draft_ids)
         if stored is not None:
-            heads.load_state_dict(learned_tensors(stored, heads.state_dict()))
+            take_weights(heads, stored)
         return network
-
-    def _begun(self, begin: str) -> LearnedWeights:
-        stored = LearnedWeights.of_method(Path(begin), "heads", self.target)
-        found = HeadsShape.read(stored)
-        self.check_begun({name: getattr(found, name) for name in vars(found) if name != "d_model"})
-        return stored
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         if not self.shape.joint:
@@ -181,14 +147,9 @@ class HeadsTrainer(DraftTrainer):
 
     def export(self, network: Any, folder: Path) -> None:
         heads = network.heads if self.shape.joint else network
-        tensors = {name: tensor.float().numpy(force=True) for name, tensor in heads.state_dict().items()}
-        weights = LearnedWeights.of(
-            "heads", self.target, heads.shape.fields(), tensors, taps=self.taps,
-            tokens=None if heads.draft_ids is None else heads.draft_ids.numpy(force=True),
-        )  # fmt: skip
-        weights.save(folder, self.settings.weights)
+        self.save(folder, heads.shape.fields(), numbers_of(heads), heads.draft_ids)
         if self.shape.joint:
-            write_decoder(network.target, self.target, folder / "target", self.settings.weights)
+            networks.write_decoder(network.target, self.target, folder / "target", self.settings.weights)
 
     def open(self, folder: Path) -> tuple[Model, Model | Draft]:
         target = load(folder / "target") if self.shape.joint else self.target

@@ -1,4 +1,8 @@
-"""The trainer of look-ahead embeddings, which are learned through the frozen target."""
+"""Look-ahead embeddings (PaSS, Monea et al. 2023), learned through the frozen target: network and trainer.
+
+After a text follow L rows whose inputs are learned embeddings instead of tokens. The k-th of them predicts
+the token k places after the next one. Gradients go through the layers of the target to the embeddings alone.
+"""
 
 from __future__ import annotations
 
@@ -8,77 +12,128 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
-from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.look_ahead.network import LookAheadNetwork
-from specdec.drafts.learned.networks import hf_folder, learned_tensors, open_decoder
+from specdec.drafts.learned.networks import hf_folder, numbers_of, open_decoder, take_weights
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError
+from specdec.settings_table import integer
 from specdec.training.batch import Batch
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import LearnedTrainer
+
+
+class LookAheadNetwork(nn.Module):
+    """L embeddings after texts of a target, a decoder of transformers with rotary or learned positions.
+
+    The target is frozen and not part of the state dict. They begin near the mean of the token table.
+    """
+
+    def __init__(self, target: Any, n_tokens: int):
+        super().__init__()
+        table = target.get_input_embeddings().weight.detach().float()
+        noise = torch.randn(n_tokens, table.shape[1]) * table.std() * 0.1
+        self.embeddings = nn.Parameter(table.mean(0) + noise)
+        self._target = (target.eval().requires_grad_(False),)  # in a tuple it is no part of this module
+
+    @property
+    def target(self) -> Any:
+        """The frozen model."""
+        return self._target[0]
+
+    def scale(self) -> float:
+        """Return the factor of the target's input embeddings; its layers see the product."""
+        options = {"output_hidden_states": True, "use_cache": False}
+        with torch.no_grad():
+            given = self.target.get_input_embeddings().weight.new_ones(1, 1, self.embeddings.shape[1])
+            once, twice = (
+                self.target(inputs_embeds=given * x, **options).hidden_states[0].float() for x in (1.0, 2.0)
+            )
+        return float((twice - once).mean())  # positions that are added are in both
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move the target too."""
+        self.target._apply(fn)
+        return super()._apply(fn, recurse)
+
+    def forward(self, ids: Tensor, points: Tensor, n_tokens: int = 0) -> tuple[Tensor, Tensor]:
+        """Logits after the embeddings, or `n_tokens` of them, at some points of texts [batch, time].
+
+        `points` [n_points] are the tokens after which they are put, in each text. The logits are [batch,
+        n_points, L, n_vocab], of which entry (i, k - 1) is for the token k + 1 after point i; and those of
+        the target itself, [batch, time, n_vocab], without a gradient.
+        """
+        used = self.embeddings[:n_tokens] if n_tokens else self.embeddings
+        (batch, time), (n_tokens, d_model), n_points = ids.shape, used.shape, len(points)
+        with torch.no_grad():  # the text does not see the embeddings: it is read once, for all points
+            read = self.target(input_ids=ids, use_cache=True)
+        rows = used.to(self.target.dtype).expand(batch, n_points, n_tokens, d_model)
+        after = torch.arange(1, n_tokens + 1, device=ids.device)
+        out = self.target(
+            inputs_embeds=rows.reshape(batch, n_points * n_tokens, d_model),
+            attention_mask=_mask(points, time, n_tokens, self.target.dtype).expand(batch, 1, -1, -1),
+            position_ids=(points[:, None] + after).reshape(1, -1).expand(batch, -1),
+            past_key_values=read.past_key_values,
+            use_cache=True,
+        )
+        return out.logits.view(batch, n_points, n_tokens, -1), read.logits
+
+
+def _mask(points: Tensor, time: int, n_tokens: int, dtype: torch.dtype) -> Tensor:
+    """Mask [1, 1, n_points · L, time + n_points · L], 0 or the least number: of the text up to each point."""
+    n_rows = len(points) * n_tokens
+    text = torch.arange(time, device=points.device) <= points.repeat_interleave(n_tokens)[:, None]
+    row = torch.arange(n_rows, device=points.device)
+    same = row[:, None] // n_tokens == row // n_tokens
+    seen = torch.cat((text, same & (row <= row[:, None])), dim=1)
+    mask = torch.zeros(seen.shape, dtype=dtype, device=points.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)[None, None]
 
 
 @dataclass(frozen=True)
 class LookAheadSettings:
-    """Settings of look-ahead embeddings.
+    """Settings of look-ahead embeddings."""
 
-    Attributes
-    ----------
-    n_tokens : int
-        L, draft tokens of a round.
-    n_points : int
-        Points of each text after which the embeddings are put, drawn again for each step.
-    """
-
-    n_tokens: int = 3
-    n_points: int = 32
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_tokens <= 32:
-            raise InputError.of("n_tokens", self.n_tokens, "1 to 32")
-        if self.n_points < 1:
-            raise InputError.of("n_points", self.n_points, "1 or more")
+    n_tokens: int = integer(3, 1, 32)  # L, draft tokens of a round
+    n_points: int = integer(32, 1)  # of each text, after which they are put, drawn again for each step
 
 
-class LookAheadTrainer(DraftTrainer):
+class LookAheadTrainer(LearnedTrainer):
     """L embeddings, L times d_model numbers: all that is learned."""
 
     name = "pass"
+    method = "look_ahead_embeddings"
     shape_type = LookAheadSettings
     learning_rate = 3e-2
 
     def network(self) -> LookAheadNetwork:
         self._check_target()
         network = LookAheadNetwork(open_decoder(hf_folder(self.target)), self.shape.n_tokens)
-        if self.settings.begin is not None:
-            stored = LearnedWeights.of_method(Path(self.settings.begin), "look_ahead_embeddings", self.target)
+        if (stored := self.begun()) is not None:
             self.check_begun({"n_tokens": stored.fields.integer("n_tokens")})
-            network.load_state_dict(learned_tensors(stored, network.state_dict()))
+            take_weights(network, stored)
             with torch.no_grad():
                 network.embeddings.div_(network.scale())
         return network
 
     def _check_target(self) -> None:
         """Refuse targets whose attention depends on more than a mask and positions."""
-        config, length = self.target.config, self.settings.length + self.shape.n_tokens
+        n_tokens, length = self.shape.n_tokens, self.settings.length
+        if length <= n_tokens:
+            raise InputError.of("length", length, f"more than n_tokens, {n_tokens}")
+        config, length = self.target.config, length + n_tokens
         windows = [window for window in (config.sliding_window, *config.windows) if window]
         if config.alibi or config.relative_buckets:
             raise InputError(
                 f"target {self.target.path} biases scores by distance; expected rotary or learned positions"
             )
         if windows and min(windows) < length:
-            longest = min(windows) - self.shape.n_tokens
-            raise InputError.of(
-                "length", self.settings.length,
-                f"at most {longest}, as target {self.target.path} has windows of {min(windows)} tokens",
-            )  # fmt: skip
+            most = min(windows) - n_tokens
+            expected = f"at most {most}, as target {self.target.path} has windows of {min(windows)} tokens"
+            raise InputError.of("length", self.settings.length, expected)
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         n_tokens, total = self.shape.n_tokens, batch.weights.new_zeros(())
         n_there = batch.ids.shape[1] - n_tokens
-        if n_there < 1:
-            raise InputError.of("length", batch.ids.shape[1], f"more than n_tokens, {n_tokens}")
         points = torch.randperm(n_there, device=batch.ids.device)[: self.shape.n_points].sort().values
         guesses, _ = network(batch.ids, points)
         weights = torch.stack([batch.weights[:, points + k] for k in range(1, n_tokens + 1)], dim=-1)
@@ -96,7 +151,5 @@ class LookAheadTrainer(DraftTrainer):
         return True
 
     def export(self, network: Any, folder: Path) -> None:
-        tensors = {"embeddings": (network.embeddings.float() * network.scale()).numpy(force=True)}
-        fields = {"n_tokens": self.shape.n_tokens}
-        weights = LearnedWeights.of("look_ahead_embeddings", self.target, fields, tensors)
-        weights.save(folder, self.settings.weights)
+        numbers = {name: array * network.scale() for name, array in numbers_of(network).items()}
+        self.save(folder, {"n_tokens": self.shape.n_tokens}, numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,44 +13,24 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Corrections:
-    """Some corrections, the oldest first; n of them.
+    """Some corrections, the oldest first; n of them."""
 
-    Attributes
-    ----------
-    before : ndarray of int32, [n, n_before]
-        The last tokens of the text; -1 before its beginning.
-    depth : ndarray of int32, [n]
-        How many of these are accepted draft tokens of the round.
-    text, position : ndarray of int32, [n]
-        A number of the text, and how many of its tokens come before.
-    top : ndarray of int32, [n, n_top]
-        The tokens that the target finds most probable, in order; -1 after a smaller vocabulary's last.
-    log_probs : ndarray of float32, [n, n_top]
-        ln of their probabilities, by a softmax of the target's logits: at temperature 1.
-    rest : ndarray of float32, [n]
-        The probability of all other tokens.
-    hidden : ndarray of float32, [n, n_hidden]
-        The hidden states of the target that the draft reads, of the token before the round's root.
-    """
-
-    before: NDArray[np.int32]
-    depth: NDArray[np.int32]
-    text: NDArray[np.int32]
-    position: NDArray[np.int32]
-    top: NDArray[np.int32]
-    log_probs: NDArray[np.float32]
-    rest: NDArray[np.float32]
-    hidden: NDArray[np.float32]
+    before: NDArray[np.int32]  # [n, n_before] the last tokens of the text; -1 before its beginning
+    depth: NDArray[np.int32]  # [n] how many of these are accepted draft tokens of the round
+    text: NDArray[np.int32]  # [n] a number of the text
+    position: NDArray[np.int32]  # [n] how many of its tokens come before
+    top: NDArray[np.int32]  # [n, n_top] the target's most probable tokens, in order; -1 after all of them
+    log_probs: NDArray[np.float32]  # [n, n_top] ln of their probabilities, at temperature 1
+    rest: NDArray[np.float32]  # [n] the probability of all other tokens
+    hidden: NDArray[np.float32]  # [n, n_hidden] hidden states of the token before the round's root
 
     @staticmethod
     def none(n_before: int, n_top: int, n_hidden: int) -> Corrections:
         """Make no corrections, of a shape."""
         one, top = np.zeros(0, np.int32), np.zeros((0, n_top), np.int32)
-        return Corrections(
-            before=np.zeros((0, n_before), np.int32), depth=one, text=one, position=one, top=top,
-            log_probs=top.astype(np.float32), rest=one.astype(np.float32),
-            hidden=np.zeros((0, n_hidden), np.float32),
-        )  # fmt: skip
+        before, hidden = np.zeros((0, n_before), np.int32), np.zeros((0, n_hidden), np.float32)
+        probs, rest = top.astype(np.float32), one.astype(np.float32)
+        return Corrections(before, one, one, one, top, probs, rest, hidden)
 
     def __len__(self) -> int:
         return len(self.depth)
@@ -77,29 +57,18 @@ class Corrections:
         return Corrections(**joined)
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A piece of a text with corrections in it.
+class Passage(NamedTuple):
+    """A piece of a text with corrections in it."""
 
-    Attributes
-    ----------
-    ids : ndarray of int32, [n_tokens]
-    rows : ndarray of int64, [n]
-        The corrections in it, in the order of their positions.
-    ends : ndarray of int64, [n]
-        For each the index in `ids` of the token before it.
-    """
-
-    ids: NDArray[np.int32]
-    rows: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    ids: NDArray[np.int32]  # [n_tokens]
+    rows: NDArray[np.int64]  # [n] the corrections, in the order of their positions
+    ends: NDArray[np.int64]  # [n] for each the index in `ids` of the token before it
 
 
 def passages(corrections: Corrections, longest: int) -> list[Passage]:
     """Return the corrections by the passages that hold them, each of at most `longest` tokens.
 
-    Corrections of one text whose windows overlap are in one passage, so its tokens are read once for all of
-    them. `longest` is at least the window.
+    Corrections of one text whose windows overlap are in one passage, which is read once for all of them.
     """
     n_before = corrections.before.shape[1]
     order = np.lexsort((corrections.position, corrections.text))

@@ -14,13 +14,17 @@ from specdec.checks import check_choice, check_integer, check_number
 from specdec.divergences import DIVERGENCES, DivergenceName
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.online.corrections import Corrections
-from specdec.errors import shown
+from specdec.drafts.ngram import Ngram, OnlineNgram
+from specdec.drafts.ngram_counts import NgramCounts
+from specdec.errors import InputError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-GoesOn = Callable[[], bool]
-"""Whether to continue; False: the learner shall return soon."""
+    from specdec.drafts.learned.heads.draft import Heads
+    from specdec.drafts.learned.recurrent.draft import Recurrent
+
+GoesOn = Callable[[], bool]  # whether to continue; False: the learner shall return soon
 
 
 class Learner(ABC):
@@ -66,13 +70,7 @@ class Learner(ABC):
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> Draft:
-        """Continue from a state that `state` gave, and the corrections of that time; returns the draft.
-
-        Raises
-        ------
-        ValueError
-            The state is another draft's.
-        """
+        """Continue from what `state` gave, or raise a ValueError, and from the corrections of that time."""
         for name in state:
             raise ValueError(f"tensor '{name}' is none of a draft of this kind")
         return self.learn(corrections, 0, lambda: True)
@@ -88,28 +86,62 @@ class Learner(ABC):
         return state[name]
 
 
-class GradientLearner(Learner):
-    """What learners by gradient steps have in common: AdamW, the loss, and what is saved.
+class TableLearner(Learner):
+    """Counts the corrections on top of a table: each as its last tokens with the target's predictions.
 
-    `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids; the other parameters are those of
-    `NetworkLearner`.
+    A token of probability p is counted ``round(weight * p)`` times, the most probable one once at least. The
+    draft is the table that it began with and the corrections that are kept: old corrections age out, so the
+    table stays bounded.
+
+    Parameters
+    ----------
+    draft : Ngram or OnlineNgram
+        An `OnlineNgram` with a table; it counts its texts on top.
+    weight : int, default 8
+        How often a correction counts. Where the table knows a context well, it takes more to change that.
     """
 
-    usual_rate: float = 2e-4
-    """The default learning rate for networks of up to ten million parameters."""
+    name = "table"
+    n_top = 8
+
+    def __init__(self, draft: Ngram | OnlineNgram, *, weight: int = 8) -> None:
+        table = draft.table if isinstance(draft, OnlineNgram) else draft
+        if not isinstance(table, Ngram):
+            raise InputError.of("draft", draft, "an Ngram, or an OnlineNgram with a table")
+        self._draft, self._table = draft, table
+        self.weight = check_integer("weight", weight, 1, 1 << 16)
+        self.n_before = max(table.n - 1, 1)
+
+    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Ngram | OnlineNgram:
+        table = self._table
+        if texts := self._texts(corrections):
+            counts = table.counts.plus(NgramCounts.count(texts, table.n_vocab, table.n))
+            table = type(table).of(counts, table.smoothing)
+        _ = table.core  # made here, not when it is first used
+        return OnlineNgram(table) if isinstance(self._draft, OnlineNgram) else table
+
+    def _texts(self, corrections: Corrections) -> list[np.ndarray]:
+        """Return short texts: of each correction the last tokens and one after them."""
+        times = np.rint(self.weight * np.exp(corrections.log_probs)).astype(np.int64)
+        times[:, 0] = np.maximum(times[:, 0], 1)
+        rows, columns = np.nonzero(times)
+        n_context = self._table.n - 1
+        before = corrections.before[rows][:, corrections.before.shape[1] - n_context :]
+        short = np.column_stack([before, corrections.top[rows, columns]]).astype(np.int64)
+        known = short.max(axis=1) < self._table.n_vocab
+        several = np.repeat(short[known], times[rows, columns][known], axis=0)
+        return [text[text >= 0] for text in several]
+
+
+class GradientLearner(Learner):
+    """A learner by AdamW; `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids."""
+
+    usual_rate: float = 2e-4  # the default learning rate for networks of up to ten million parameters
 
     def __init__(
-        self,
-        network: Any,
-        n_vocab: int,
-        *,
-        loss: DivergenceName,
-        learning_rate: float | None,
-        passes: float,
-        batch: int,
-        n_top: int,
-        seed: int,
-    ) -> None:
+        self, network: Any, n_vocab: int, *, loss: DivergenceName, learning_rate: float | None,
+        passes: float, batch: int, n_top: int, seed: int,
+    ) -> None:  # fmt: skip
         self.loss = check_choice("loss", loss, DIVERGENCES)
         positive = "a finite number above 0"
         if learning_rate is not None:
@@ -187,30 +219,36 @@ class GradientLearner(Learner):
                 raise ValueError(f"tensor '{name}' has a number that is not finite")
             if name.startswith("second.") and state[name].min(initial=0.0) < 0.0:
                 raise ValueError(f"tensor '{name}' has a number below 0; expected means of squares")
-        arrays = {
-            name: self.expect(state, f"parameter.{name}", tuple(parameter.shape))
-            for name, parameter in parameters.items()
-        }
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name, parameter in parameters.items():
+
+        def expected(part: str, name: str) -> Tensor:
+            array = self.expect(state, f"{part}.{name}", tuple(parameters[name].shape))
+            return torch.from_numpy(array.copy())
+
+        weights = {name: expected("parameter", name) for name in parameters}
+        optimizer = self._new_optimizer()
+        for name in parameters:
             if not any(f"{part}.{name}" in state for part in parts):
                 continue
             steps = state.get(f"steps.{name}", np.zeros(0))
             if steps.shape != (1,) or not 0 < steps[0] < 1 << 24:
                 raise ValueError(f"tensor 'steps.{name}' is {shown(steps)}; expected one number above 0")
-            both = [self.expect(state, f"{part}.{name}", tuple(parameter.shape)) for part in parts[:2]]
-            moments[name] = {
-                "step": torch.tensor(float(steps[0])),
-                "exp_avg": torch.from_numpy(both[0].copy()),
-                "exp_avg_sq": torch.from_numpy(both[1].copy()),
-            }
+            optimizer.state[parameters[name]] = {
+                "step": torch.tensor(float(steps[0])), "exp_avg": expected("first", name),
+                "exp_avg_sq": expected("second", name),
+            }  # fmt: skip
         with torch.no_grad():
-            for name, array in arrays.items():
-                parameters[name].copy_(torch.from_numpy(array))
-        self._optimizer = self._new_optimizer()
-        for name, found in moments.items():
-            self._optimizer.state[parameters[name]] = found
+            for name, weight in weights.items():
+                parameters[name].copy_(weight)
+        self._optimizer = optimizer
         return self._exported()
+
+
+def relearned(first: Recurrent | Heads, network: Any) -> Recurrent | Heads:
+    """Return a draft like the first one with the weights of a network."""
+    from specdec.drafts.learned.networks import numbers_of
+
+    weights = first.weights.with_numbers(numbers_of(network))
+    return type(first)(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
 
 
 def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -> Any:

@@ -15,7 +15,7 @@ from specdec.checks import check_integer
 from specdec.divergences import DivergenceName
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.online.corrections import Corrections, Passage, passages
-from specdec.drafts.learned.online.learner import GoesOn, GradientLearner
+from specdec.drafts.learned.online.learner import GoesOn, GradientLearner, relearned
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import InputError
@@ -26,10 +26,8 @@ from specdec.models.number_formats import one_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_LOGITS = 1 << 24
-"""Logits of a step at most, where that leaves one passage."""
-_LONGEST = 1 << 16
-"""Tokens of a passage where the network has no limit."""
+_MOST_LOGITS = 1 << 24  # of a step, where that leaves one passage
+_LONGEST = 1 << 16  # tokens of a passage where the network has no limit
 
 
 class NetworkLearner(GradientLearner):
@@ -63,31 +61,15 @@ class NetworkLearner(GradientLearner):
         Tokens of the target's distribution that are kept.
     seed : int, default 0
         Of the order in which corrections are learned from.
-
-    Raises
-    ------
-    InputError
-        An argument is out of its range, or the draft is of another kind.
-    CheckpointError
-        transformers cannot read the model's folder.
-    MissingPackageError
-        torch or transformers is not installed.
     """
 
     name = "network"
 
     def __init__(
-        self,
-        draft: ModelDraft | Recurrent,
-        *,
-        loss: DivergenceName = "tvd",
-        learning_rate: float | None = None,
-        passes: float = 4.0,
-        batch: int = 1024,
-        n_before: int = 64,
-        n_top: int = 32,
-        seed: int = 0,
-    ) -> None:
+        self, draft: ModelDraft | Recurrent, *, loss: DivergenceName = "tvd",
+        learning_rate: float | None = None, passes: float = 4.0, batch: int = 1024, n_before: int = 64,
+        n_top: int = 32, seed: int = 0,
+    ) -> None:  # fmt: skip
         self.n_before = check_integer("n_before", n_before, 2, 1 << 15)
         self._draft = draft
         n_vocab, self._longest = 0, _LONGEST
@@ -154,24 +136,22 @@ class NetworkLearner(GradientLearner):
     def _exported(self) -> Draft:
         first = self._draft
         if isinstance(first, Recurrent):
-            numbers = {name: tensor.detach().numpy() for name, tensor in self._network.tensors().items()}
-            weights = first.weights.with_numbers(numbers)
-            return Recurrent(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
+            return relearned(first, self._network)
         return ModelDraft(_packed(self._network, first.model), tree=first.tree, gamma=first.gamma)
 
 
 def _open(draft: ModelDraft | Recurrent) -> Any:
-    if isinstance(draft, ModelDraft):
-        from specdec.drafts.learned.networks import open_decoder
+    from specdec.drafts.learned import networks
 
-        return open_decoder(draft.model.path)
-    from specdec.drafts.learned.networks import torch
-    from specdec.drafts.learned.recurrent.network import RecurrentNetwork, RecurrentShape
+    if isinstance(draft, ModelDraft):
+        return networks.open_decoder(draft.model.path)
+    from specdec.drafts.learned.recurrent.draft import RecurrentShape
+    from specdec.drafts.learned.recurrent.network import RecurrentNetwork
 
     weights = draft.weights
-    ids = None if weights.tokens is None else torch.from_numpy(weights.tokens.astype(np.int64))
-    network = RecurrentNetwork(weights.target.n_vocab, RecurrentShape.read(weights.fields), ids)
-    network.load_tensors({name: torch.from_numpy(array) for name, array in weights.numbers().items()})
+    shape = RecurrentShape.read(weights.fields)
+    network = RecurrentNetwork(weights.target.n_vocab, shape, networks.draft_ids_of(weights))
+    networks.take_weights(network, weights)
     return network
 
 
@@ -183,14 +163,9 @@ def _packed(network: Any, first: Model) -> Model:
         with silent():
             network.save_pretrained(folder)
         read = load(
-            Path(folder),
-            one_dtype(first.core.dtype),
-            cache_dtype=first.core.cache_dtype,
-            prefill=first.core.prefill,
-            tokenizer=False,
-            n_ctx=first.config.n_ctx,
-            n_threads=1,
+            Path(folder), one_dtype(first.core.dtype), cache_dtype=first.core.cache_dtype,
+            prefill=first.core.prefill, tokenizer=False, n_ctx=first.config.n_ctx, n_threads=1,
             progress=False,
-        )
+        )  # fmt: skip
     path = first.path.with_name(f"{first.path.name} (learned online)")
     return Model(read.core, read.config, first.tokenizer, path, read.architecture)

@@ -7,9 +7,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,22 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import Description, Draft, loaded_again
 from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import Learner
-from specdec.drafts.learned.online.table_learner import TableLearner
+from specdec.drafts.learned.online.learner import Learner, TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram, OnlineNgram
 from specdec.errors import CheckpointError, InputError, LearningError, VocabularyMismatchError, shown
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.origin import ReadFiles
 
 
 class LearningThread:
     """Calls a method every so often, until it is stopped, its object is gone, or it returns False.
 
-    The object is not kept alive; `interval_s` is between the end of a call and the next. The thread ends
-    before the interpreter does. A forked child has no such thread.
+    The object is not kept alive. The thread ends before the interpreter does; a forked child has none.
     """
 
     def __init__(self, step: Callable[[], bool], interval_s: float, name: str) -> None:
@@ -58,7 +55,8 @@ class LearningThread:
 
 
 def _run(step: weakref.WeakMethod[Callable[[], bool]], interval_s: float, stopping: threading.Event) -> None:
-    _lower_priority()
+    if sys.platform == "linux":  # where a thread has a priority of its own, it gives way to all others
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     while not stopping.wait(interval_s):
         method = step()
         if method is None or not method():
@@ -72,27 +70,8 @@ def _end(stopping: threading.Event, thread: threading.Thread) -> None:
         thread.join()
 
 
-def _lower_priority() -> None:
-    """Give way to all others, where a thread has a priority of its own."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-
-def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return the arrays of a file, of float32 and integers, and its metadata."""
-    tensors, metadata = read_safetensors_with_metadata(path)
-    arrays = {
-        name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
-        for name, tensor in tensors.items()
-    }
-    return arrays, metadata
-
-
 METADATA = {"format": ONLINE_FORMAT, "version": "1"}
-
-_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}
-"""Numbers that a file has as text, and their attributes."""
-
+_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}  # of a file, and attributes
 _ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
 
 
@@ -105,11 +84,10 @@ class Online(Draft):
     follows texts that change their kind.
 
     The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
-    bit. With the other rules and a temperature above 0 a seed does not fix the output, since draft tokens
-    depend on when something has been learned; its distribution it does. Random numbers are made of the seed
-    and of how many texts the object has begun, so that what was learned from a text is not judged by the
-    numbers that made it. With ``interval=None`` and calls of `learn` between them runs can be repeated in
-    the same order, by a new object.
+    bit. With the other rules and a temperature above 0 a seed fixes the distribution and not the output,
+    since draft tokens depend on when something has been learned. Random numbers are as of `SuffixMemory`.
+    With ``interval=None`` and calls of `learn` between them runs can be repeated in the same order, by a new
+    object.
 
     One object serves any number of calls and threads, which learn together. What it reads is not kept in a
     `PromptCache`, as its weights change. In a forked process it drafts with what it has learned by then and
@@ -130,28 +108,17 @@ class Online(Draft):
 
     Attributes
     ----------
-    learner : Learner
-    interval : float or None
-    n_positions : int
     n_seen : int
         Corrections that the learner has been given.
     n_updates : int
         Times that it has learned.
 
-    Raises
-    ------
-    InputError
-        If the draft is of a kind that does not learn, or an argument is out of its range.
-    CheckpointError, MissingPackageError
-        If the draft cannot be loaded, or learning needs a package that is not installed.
-
     Notes
     -----
     An exception in the learner ends the learning; every later call that drafts with the object raises a
-    `LearningError` with it as its cause. `draft` is then still the last that was learned.
-
-    A pickle names the file that the object was loaded from or saved to last. Another process begins with what
-    that holds, and learns by itself. Without a file, or with a `learner` that was given, there is none.
+    `LearningError` with it as its cause. `draft` is then still the last that was learned. A pickle names the
+    file that the object was loaded from or saved to last; without one, or with a `learner` that was given,
+    there is none.
 
     Examples
     --------
@@ -162,13 +129,9 @@ class Online(Draft):
     """
 
     def __init__(
-        self,
-        draft: DraftLike,
-        *,
-        learner: Learner | None = None,
-        interval: float | None = 10.0,
+        self, draft: DraftLike, *, learner: Learner | None = None, interval: float | None = 10.0,
         n_positions: int = 4096,
-    ) -> None:
+    ) -> None:  # fmt: skip
         begun = open_draft("draft", draft)
         if learner is not None and not isinstance(learner, Learner):
             raise InputError.of("learner", learner, "a specdec.drafts.Learner or None")
@@ -182,18 +145,17 @@ class Online(Draft):
         self.n_seen = self.n_updates = self._n_begun = 0
         self._begun = begun if learner is None else None  # what the default learner is made of
         self._file: ReadFiles | None = None  # loaded from or saved to last
-        self._draft = begun
+        self._draft, self._closed = begun, False
         self._target: Model | None = None
         self._described: Description | None = None  # the draft for that target
         self._error: BaseException | None = None
-        self._closed = False
         self._thread: LearningThread | None = None
-        made_for = self.learner
-        self._corrections = Corrections.none(made_for.n_before, made_for.n_top, made_for.n_hidden)
+        sizes = self.learner.n_before, self.learner.n_top, self.learner.n_hidden
+        self._corrections = Corrections.none(*sizes)
         self._begin_apart()
         _ALIVE.add(self)
 
-    def __reduce__(self) -> tuple[Callable[..., Online], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is None or self._begun is None:
             why = "lives in this process" if self._file is None else "was given its learner"
             raise InputError(
@@ -201,7 +163,7 @@ class Online(Draft):
                 "saved to a file or loaded from one, which pickles name, or its `draft`, which learns no more"
             )
         settings = {"interval": self.interval, "n_positions": self.n_positions}
-        return _loaded_again, (self._file.reference(), self._begun, settings)
+        return loaded_again, (Online, self._file.reference(), (self._begun,), settings)
 
     def _begin_apart(self) -> None:
         """Make locks and the buffer of sessions, which a forked child needs again."""
@@ -209,12 +171,9 @@ class Online(Draft):
         self._changing = threading.Lock()  # of the attributes that are read together
         learner = self.learner
         self._ring = _core.Corrections(
-            self.n_positions,
-            learner.n_before,
-            learner.n_top,
-            learner.n_hidden,
+            self.n_positions, learner.n_before, learner.n_top, learner.n_hidden,
             everywhere=learner.everywhere,
-        )
+        )  # fmt: skip
         self._first_text = self._corrections.n_texts  # of those that are stored from now on
 
     def _after_fork(self) -> None:
@@ -268,10 +227,7 @@ class Online(Draft):
     def learn(self) -> bool:
         """Learn now, in this thread, from the corrections so far; running texts use it from their next round.
 
-        Returns
-        -------
-        bool
-            Whether anything had come since the last time.
+        Return whether anything had come since the last time.
         """
         with self._learning:
             new = Corrections(**self._ring.take()).numbered_from(self._first_text)
@@ -279,10 +235,8 @@ class Online(Draft):
                 return False
             self.n_seen += len(new)
             self._corrections = self._corrections.followed_by(new, self.n_positions)
-            learned = self.learner.learn(
-                self._corrections, min(len(new), len(self._corrections)), lambda: self._goes_on
-            )
-            self._offer(learned)
+            n_new = min(len(new), len(self._corrections))
+            self._offer(self.learner.learn(self._corrections, n_new, lambda: self._goes_on))
             self.n_updates += 1
             return True
 
@@ -321,22 +275,13 @@ class Online(Draft):
     def __enter__(self) -> Online:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what has been learned to a file (safetensors): weights, optimizer, corrections.
 
         A file that is there is replaced. Waits until the learner is between two times of learning.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file.
-        OSError
-            The file cannot be written.
         """
         file = check_path("path", path)
         with self._learning:
@@ -348,44 +293,24 @@ class Online(Draft):
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        draft: DraftLike,
-        *,
-        learner: Learner | None = None,
-        interval: float | None = 10.0,
-        n_positions: int = 4096,
-    ) -> Online:
-        """Continue where an object that was saved has been.
-
-        Parameters
-        ----------
-        path : path
-            The file that `save` wrote.
-        draft : as of the class
-            The first draft of that object.
-        learner, interval, n_positions
-            As of the class.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged, or another draft's.
-        InputError
-            As of the class.
-        """
+        cls, path: str | os.PathLike[str], draft: DraftLike, *, learner: Learner | None = None,
+        interval: float | None = 10.0, n_positions: int = 4096,
+    ) -> Online:  # fmt: skip
+        """Continue from the file that `save` wrote; `draft` is the first one of that object."""
         online = cls(draft, learner=learner, interval=interval, n_positions=n_positions)
         online._restore(check_path("path", path, CheckpointError))
         return online
 
     def _restore(self, file: Path) -> None:
         self._file = ReadFiles(file, [file])
-        arrays, metadata = read_arrays(file)
+        tensors, metadata = read_safetensors_with_metadata(file)
         for name, expected in (METADATA | {"learner": self.learner.name}).items():
             if metadata.get(name) != expected:
-                raise CheckpointError(
-                    f"{file}: metadata field '{name}' is {metadata.get(name)!r}; expected {expected!r}"
-                )
+                raise CheckpointError.of(file, name, metadata.get(name), repr(expected))
+        arrays: dict[str, NDArray[Any]] = {
+            name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
+            for name, tensor in tensors.items()
+        }
         try:
             names = list(self._corrections.arrays)
             kept = Corrections(**{name: arrays.pop(f"corrections.{name}") for name in names})
@@ -396,7 +321,9 @@ class Online(Draft):
             if len(self._corrections) or state:
                 self._offer(self.learner.restore(state, self._corrections))
             for name, attribute in _COUNTS.items():
-                setattr(self, attribute, _count(name, metadata[name]))
+                if not (text := metadata[name]).isdecimal() or not 0 <= int(text) < 1 << 62:
+                    raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
+                setattr(self, attribute, int(text))
         except KeyError as error:
             raise CheckpointError(f"{file}: {error} is missing; expected it, as `save` writes it") from error
         except ValueError as error:
@@ -404,10 +331,6 @@ class Online(Draft):
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.Online {self._draft!r}, {self.n_updates} updates>"
-
-
-def _loaded_again(reference: FilesReference, begun: Draft, settings: Mapping[str, Any]) -> Online:
-    return Online.load(reference.found(), begun, **settings)
 
 
 def _learner_of(draft: Draft) -> Learner:
@@ -418,17 +341,10 @@ def _learner_of(draft: Draft) -> Learner:
         from specdec.drafts.learned.online.network_learner import NetworkLearner
 
         return NetworkLearner(draft)
-    expected = (
-        "one that can learn: a model without a draft of its own, a Recurrent, a table of n-grams, or an "
-        "OnlineNgram with a table; Heads with learner=HeadsLearner(...)"
-    )
-    raise InputError.of("draft", draft, expected)
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) < 1 << 62:
-        raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
-    return int(text)
+    raise InputError.of(
+        "draft", draft, "one that can learn: a model without a draft of its own, a Recurrent, a table of "
+        "n-grams, or an OnlineNgram with a table; Heads with learner=HeadsLearner(...)",
+    )  # fmt: skip
 
 
 def _check_alike(kept: Corrections, ours: Corrections) -> None:
@@ -442,9 +358,8 @@ def _check_alike(kept: Corrections, ours: Corrections) -> None:
                 f"tensor 'corrections.{name}' is of {found}; expected {expected.dtype}, {wanted}"
             )
     for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
-        if kept.arrays[name].min(initial=least) < least:
-            found = kept.arrays[name].min()
-            raise ValueError(f"tensor 'corrections.{name}' has {found}; expected {least} or more")
+        if (lowest := kept.arrays[name].min(initial=least)) < least:
+            raise ValueError(f"tensor 'corrections.{name}' has {lowest}; expected {least} or more")
     n_before = kept.before.shape[1]
     in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
     if not np.array_equal(kept.before >= 0, in_text):

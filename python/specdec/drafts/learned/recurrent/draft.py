@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.drafts.draft import Description
-from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.learned_draft import LearnedDraft
+from specdec.drafts.learned.methods import LearnedDraft
 from specdec.drafts.texts import Ids, check_ids
 from specdec.drafts.trees import describe_shape
+from specdec.fields import Fields
 from specdec.models.model import Model
 from specdec.models.number_formats import Dtype
+
+
+@dataclass(frozen=True)
+class RecurrentShape:
+    """Dimensions of a recurrent draft, and its tensors."""
+
+    d_embed: int = 64
+    d_hidden: int = 128
+    n_layers: int = 1
+
+    @classmethod
+    def read(cls, fields: Fields) -> RecurrentShape:
+        """Read it from the fields of a draft's ``config.json``."""
+        n_layers = fields.integer("n_layers", maximum=_core.MAX_RECURRENT_LAYERS)
+        return cls(fields.integer("d_embed"), fields.integer("d_hidden"), n_layers)
+
+    def tensors(self, n_vocab: int, n_draft_vocab: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor; gates are in torch's order: r, z, n."""
+        gates = 3 * self.d_hidden
+        shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (n_vocab, self.d_embed)}
+        for i in range(self.n_layers):
+            shapes[f"cells.{i}.weight_ih"] = (gates, self.d_hidden if i else self.d_embed)
+            shapes[f"cells.{i}.weight_hh"] = (gates, self.d_hidden)
+            shapes[f"cells.{i}.bias_ih"] = shapes[f"cells.{i}.bias_hh"] = (gates,)
+        return shapes | {"output.weight": (n_draft_vocab, self.d_hidden), "output.bias": (n_draft_vocab,)}
 
 
 class Recurrent(LearnedDraft):
@@ -32,21 +59,12 @@ class Recurrent(LearnedDraft):
         d_hidden], ``cells.i.bias_ih`` and ``cells.i.bias_hh`` [3 · d_hidden]; and ``output.weight``
         [n_draft_vocab, d_hidden] and ``output.bias``.
     dtype, tree, gamma, n_threads
-        As in `Heads`; by default gamma is 4, or the nodes of the tree.
+        See `specdec.drafts`.
 
     Attributes
     ----------
     core : specdec._core.Recurrent
         The packed weights.
-    weights, tree, gamma
-        As in `Heads`.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder is damaged or holds another draft.
-    InputError
-        If an argument is out of range.
 
     Examples
     --------
@@ -54,11 +72,16 @@ class Recurrent(LearnedDraft):
     >>> out = specdec.generate(target, small, "It was a dark and stormy night")
     """
 
+    method = "recurrent"
     holds = "a recurrent draft"
     core: _core.Recurrent
 
-    def _pack(self, dtype: Dtype | None, n_threads: int | None) -> None:
-        self.core = pack_recurrent(self.weights, dtype, n_threads=n_threads)
+    def _packed(self, dtype: Dtype | None, n_threads: int | None) -> _core.Recurrent:
+        self.weights.check_taps()
+        shape = RecurrentShape.read(self.weights.fields)
+        sizes = {"n_vocab": self.weights.target.n_vocab, "n_draft_vocab": self.weights.n_draft_vocab}
+        tensors = shape.tensors(**sizes)
+        return self.weights.packed(_core.Recurrent, sizes | asdict(shape), tensors, dtype, n_threads)
 
     def describe(self, target: Model) -> Description:
         self.weights.target.check_tokens(target, self.weights.where)
@@ -67,44 +90,10 @@ class Recurrent(LearnedDraft):
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
         """Return the distribution of the next token after each of some tokens.
 
-        Parameters
-        ----------
-        ids : sequence of int, [n_tokens]
-
-        Returns
-        -------
-        ndarray of float64, [n_tokens, n_vocab]
-            Row i is the distribution of the token after ids[: i + 1]; 0 for a token that is never drafted.
-
-        Raises
-        ------
-        InputError
-            If a token is not in 0 to n_vocab - 1.
+        `ids` is [n_tokens]; row i of the array, float64 [n_tokens, n_vocab], is for the token after
+        ``ids[: i + 1]``, 0 for a token that is never drafted.
         """
         logits = self.core.logits(check_ids(ids, self.weights.target.n_vocab)).astype(np.float64)
         rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
         probabilities: NDArray[np.float64] = rows / rows.sum(axis=-1, keepdims=True)
         return probabilities
-
-
-def pack_recurrent(
-    weights: LearnedWeights, dtype: Dtype | None = None, *, n_threads: int | None = None
-) -> _core.Recurrent:
-    """Pack the weights of a recurrent draft for the core, in their own number format by default."""
-    weights.check_method("recurrent")
-    weights.check_taps()
-    fields = weights.fields
-    d_embed, d_hidden = fields.integer("d_embed"), fields.integer("d_hidden")
-    n_layers = fields.integer("n_layers", maximum=_core.MAX_RECURRENT_LAYERS)
-    n_vocab, n_draft_vocab = weights.target.n_vocab, weights.n_draft_vocab
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (n_vocab, d_embed)}
-    for i in range(n_layers):
-        shapes[f"cells.{i}.weight_ih"] = (3 * d_hidden, d_hidden if i else d_embed)
-        shapes[f"cells.{i}.weight_hh"] = (3 * d_hidden, d_hidden)
-        shapes[f"cells.{i}.bias_ih"] = shapes[f"cells.{i}.bias_hh"] = (3 * d_hidden,)
-    shapes |= {"output.weight": (n_draft_vocab, d_hidden), "output.bias": (n_draft_vocab,)}
-    config = {
-        "n_vocab": n_vocab, "n_draft_vocab": n_draft_vocab, "d_embed": d_embed, "d_hidden": d_hidden,
-        "n_layers": n_layers,
-    }  # fmt: skip
-    return weights.packed(_core.Recurrent, config, shapes, dtype=dtype, n_threads=n_threads)

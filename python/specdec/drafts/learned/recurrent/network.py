@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
 
-import torch
 from torch import Tensor, nn
 
 from specdec.drafts.learned.objective import scattered
-from specdec.fields import Fields
-
-_PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-
-@dataclass(frozen=True)
-class RecurrentShape:
-    """Dimensions of a recurrent draft.
-
-    Attributes
-    ----------
-    d_embed, d_hidden : int
-        Width of an embedding, and of the state of a layer.
-    n_layers : int
-        Stacked recurrent layers.
-    """
-
-    d_embed: int = 64
-    d_hidden: int = 128
-    n_layers: int = 1
-
-    @classmethod
-    def read(cls, fields: Fields) -> RecurrentShape:
-        """Read it from the fields of a draft's ``config.json``."""
-        return cls(*(fields.integer(name) for name in ("d_embed", "d_hidden", "n_layers")))
-
-    def fields(self) -> dict[str, int]:
-        """Return the method's own fields of the draft's ``config.json``."""
-        return asdict(self)
+from specdec.drafts.learned.recurrent.draft import RecurrentShape
 
 
 class RecurrentNetwork(nn.Module):
@@ -68,15 +38,5 @@ class RecurrentNetwork(nn.Module):
         return scattered(self.output(hidden), self.draft_ids, self._n_vocab), state
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by their names in a draft's folder; gates are in torch's order."""
-        found = {"embedding.weight": self.embedding.weight}
-        for layer in range(self.shape.n_layers):
-            for part in _PARTS:
-                found[f"cells.{layer}.{part}"] = getattr(self.cells, f"{part}_l{layer}")
-        return found | {"output.weight": self.output.weight, "output.bias": self.output.bias}
-
-    def load_tensors(self, stored: Mapping[str, Tensor]) -> None:
-        """Take weights that `tensors` gave, of the same shapes."""
-        with torch.no_grad():
-            for name, parameter in self.tensors().items():
-                parameter.copy_(stored[name])
+        """Return the weights by their names in a draft's folder: layers are numbered first."""
+        return {re.sub(r"(\w+)_l(\d+)$", r"\2.\1", name): weight for name, weight in self.named_parameters()}

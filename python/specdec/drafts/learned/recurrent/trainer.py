@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +12,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.checks import check_path
-from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.networks import learned_tensors
+from specdec.drafts.learned.networks import numbers_of, take_weights
 from specdec.drafts.learned.objective import Objective
-from specdec.drafts.learned.recurrent.network import RecurrentNetwork, RecurrentShape
-from specdec.models.model import Model
+from specdec.drafts.learned.recurrent.draft import RecurrentShape
+from specdec.drafts.learned.recurrent.network import RecurrentNetwork
 from specdec.training.batch import Batch
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import LearnedTrainer
 from specdec.training.training_texts import TextWriter
 
 
-class RecurrentTrainer(DraftTrainer):
+class RecurrentTrainer(LearnedTrainer):
     """A draft whose step costs microseconds."""
 
-    name = "recurrent"
+    name = method = "recurrent"
     shape_type = RecurrentShape
 
     def network(self) -> RecurrentNetwork:
-        if self.settings.begin is not None:
-            network = read_recurrent(check_path("begin", self.settings.begin), self.target)
-            self.check_begun(network.shape.fields())
-            return network
-        return RecurrentNetwork(self.target.config.n_vocab, self.shape)
+        stored, shape = self.begun(), self.shape
+        if stored is not None:
+            shape = RecurrentShape.read(stored.fields)
+            self.check_begun(asdict(shape))
+        network = RecurrentNetwork(self.target.config.n_vocab, shape)
+        if stored is not None:
+            take_weights(network, stored)
+        return network
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         return batch.mean(objective(batch.target, network(batch.ids)))
@@ -45,49 +48,23 @@ class RecurrentTrainer(DraftTrainer):
         return True  # the gates of a cell are one matrix, which need not be orthogonal
 
     def export(self, network: Any, folder: Path) -> None:
-        tensors = {name: tensor.detach().float().cpu().numpy() for name, tensor in network.tensors().items()}
-        weights = LearnedWeights.of("recurrent", self.target, network.shape.fields(), tensors)
-        weights.save(folder, self.settings.weights)
+        self.save(folder, asdict(network.shape), numbers_of(network))
 
     def writer(self, network: Any, folder: Path) -> TextWriter:
-        ends = set(self.target.eos_ids)
-
-        def write(
-            prompts: Sequence[Sequence[int]],
-            *,
-            length: int,
-            temperature: float,
-            seed: Sequence[tuple[int, int]],
-        ) -> list[list[int]]:
-            return [
-                _written(network, prompt, length, temperature, np.random.default_rng(key), ends)
-                for prompt, key in zip(prompts, seed, strict=True)
-            ]
-
-        return write
-
-
-def read_recurrent(folder: Path, target: Model) -> RecurrentNetwork:
-    """Read the network of a recurrent draft's folder, trained for a target like this."""
-    weights = LearnedWeights.of_method(folder, "recurrent", target)
-    network = RecurrentNetwork(target.config.n_vocab, RecurrentShape.read(weights.fields))
-    network.load_tensors(learned_tensors(weights, network.tensors()))
-    return network
+        return partial(_written, network, set(self.target.eos_ids))
 
 
 def _written(
-    network: RecurrentNetwork,
-    prompt: Sequence[int],
-    length: int,
-    temperature: float,
-    rng: np.random.Generator,
-    ends: set[int],
-) -> list[int]:
-    """Continue a prompt by the network itself, to `length` tokens or to the end of the text."""
-    text, state, unread = list(prompt), None, list(prompt)
-    with torch.no_grad():
-        while len(text) < length:
-            logits, state = network.step(torch.tensor([unread]), state)
+    network: RecurrentNetwork, ends: set[int], prompts: Sequence[Sequence[int]], *, length: int,
+    temperature: float, seed: Sequence[tuple[int, int]],
+) -> list[list[int]]:  # fmt: skip
+    """Continue prompts by the network itself, as `TextWriter`, to `length` tokens or to the end of a text."""
+    texts = [list(prompt) for prompt in prompts]
+    for text, key in zip(texts, seed, strict=True):
+        rng, state, unread = np.random.default_rng(key), None, list(text)
+        while len(text) < length and not (len(text) > len(unread) and unread[-1] in ends):
+            with torch.no_grad():
+                logits, state = network.step(torch.tensor([unread]), state)
             if temperature > 0.0:
                 probs = (logits[0, -1].double() / temperature).softmax(-1).numpy()
                 token = min(int(np.searchsorted(probs.cumsum(), rng.random())), len(probs) - 1)
@@ -95,6 +72,4 @@ def _written(
                 token = int(logits[0, -1].argmax())
             text.append(token)
             unread = [token]
-            if token in ends:
-                break
-    return text
+    return texts

@@ -24,23 +24,13 @@ from specdec.training.training_texts import TextWriter, continued
 
 @dataclass(frozen=True)
 class SmallShape:
-    """Dimensions of a small decoder; 0 means what fits the others.
-
-    Attributes
-    ----------
-    d_model, n_layers : int
-        Width and layers.
-    n_heads, n_kv_heads : int
-        Heads, 0: of 32 dimensions; heads with keys and values of their own, 0: half as many.
-    d_ff : int
-        Width of the feed-forward block, 0: three times `d_model`.
-    """
+    """Dimensions of a small decoder; 0 means what fits the others."""
 
     d_model: int = 128
     n_layers: int = 2
-    n_heads: int = 0
-    n_kv_heads: int = 0
-    d_ff: int = 0
+    n_heads: int = 0  # 0: of 32 dimensions
+    n_kv_heads: int = 0  # 0: half as many
+    d_ff: int = 0  # 0: three times d_model
 
     def settled(self) -> SmallShape:
         """Return the shape with no 0 left; heads that do not divide the width are refused."""
@@ -67,12 +57,8 @@ class SmallTrainer(DraftTrainer):
         config = begin.config
         if config.n_vocab != n_vocab:
             raise InputError(f"begin {begin.path} has {config.n_vocab} ids; expected the target's {n_vocab}")
-        self.check_begun(
-            {
-                "d_model": config.d_model, "n_layers": config.n_layer, "n_heads": config.n_head,
-                "n_kv_heads": config.n_kv_head, "d_ff": config.d_ff,
-            }
-        )  # fmt: skip
+        shape = SmallShape(config.d_model, config.n_layer, config.n_head, config.n_kv_head, config.d_ff)
+        self.check_begun(vars(shape))
         return open_decoder(begin.path)
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
@@ -103,19 +89,11 @@ def small_decoder(target: Model, shape: SmallShape) -> Any:
     library, shape = transformers(), shape.settled()
     bos_id, eos_ids = end_ids(target)
     config = library.LlamaConfig(
-        vocab_size=target.config.n_vocab,
-        hidden_size=shape.d_model,
-        intermediate_size=shape.d_ff,
-        num_hidden_layers=shape.n_layers,
-        num_attention_heads=shape.n_heads,
-        num_key_value_heads=shape.n_kv_heads,
-        max_position_embeddings=target.config.n_ctx,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=True,
-        bos_token_id=bos_id,
-        eos_token_id=eos_ids,
-        pad_token_id=None,
-    )
+        vocab_size=target.config.n_vocab, hidden_size=shape.d_model, intermediate_size=shape.d_ff,
+        num_hidden_layers=shape.n_layers, num_attention_heads=shape.n_heads,
+        num_key_value_heads=shape.n_kv_heads, max_position_embeddings=target.config.n_ctx, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, bos_token_id=bos_id, eos_token_id=eos_ids, pad_token_id=None,
+    )  # fmt: skip
     network = library.LlamaForCausalLM(config)
     for name, weight in network.named_parameters():
         if weight.dim() == 2:

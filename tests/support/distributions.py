@@ -1,4 +1,4 @@
-"""Samples against laws: chi-square tests of the first tokens of a text, and the trained pair they run on.
+"""Samples against distributions: chi-square tests of first tokens, and the trained pair they run on.
 
 With a fresh seed a right program fails one of these tests with probability FALSE_ALARM. Seeds are fixed, so
 nothing fails at random; to change what is drawn from them is a fresh seed.
@@ -18,21 +18,20 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
+from exact import Conditional, Probs, Tokens
 from specdec import reference
 from toy_pair import blurred
 from worlds.folders import Tensors, llama2c_tensors, write_llama2c
 
 FALSE_ALARM = 1e-3
-Probs = NDArray[np.float64]
-Tokens = tuple[int, ...]
 
 
-def p_value(counts: dict[Tokens, int], law: dict[Tokens, float]) -> float:
+def p_value(counts: dict[Tokens, int], found: dict[Tokens, float]) -> float:
     """Pearson's p value; cells expected less than 5 times are pooled. What cannot happen has p = 0."""
     total = sum(counts.values())
-    if not counts.keys() <= law.keys():
+    if not counts.keys() <= found.keys():
         return 0.0
-    cells = [(counts.get(tokens, 0), total * probability) for tokens, probability in law.items()]
+    cells = [(counts.get(tokens, 0), total * probability) for tokens, probability in found.items()]
     rare = [cell for cell in cells if cell[1] < 5]
     cells = sorted((cell for cell in cells if cell[1] >= 5), key=lambda cell: cell[1])
     if rare:
@@ -52,9 +51,6 @@ def count(samples: NDArray[np.integer]) -> dict[Tokens, int]:
     return {tuple(map(int, row)): int(n) for row, n in zip(rows, counts, strict=True)}
 
 
-Conditional = Callable[[Tokens], Probs]
-
-
 def conditional(
     logits: Callable[[list[int]], NDArray[np.float32]], prompt: list[int], **settings: Any
 ) -> Conditional:
@@ -72,18 +68,6 @@ def conditional(
 def beta(target: Conditional, draft: Conditional) -> float:
     """Chance that the first draft is accepted."""
     return float(np.minimum(target(()), draft(())).sum())
-
-
-def law_of(target: Conditional, length: int) -> dict[Tokens, float]:
-    """Probability of every sequence of this many new tokens."""
-    law: dict[Tokens, float] = {(): 1.0}
-    for _ in range(length):
-        law = {
-            (*new, int(token)): probability * float(target(new)[token])
-            for new, probability in law.items()
-            for token in np.flatnonzero(target(new))
-        }
-    return law
 
 
 # -------------------------------------------------------------------------------- trained models
@@ -166,17 +150,12 @@ def embedded_llama2c(folder: Path) -> Path:
 
     tensors = llama2c_tensors(header) | {
         "token_embedding_table": given["model.embed_tokens.weight"],
-        "rms_att_weight": stacked("input_layernorm"),
-        "wq": stacked("self_attn.q_proj", header[3]),
-        "wk": stacked("self_attn.k_proj", header[4]),
-        "wv": stacked("self_attn.v_proj"),
-        "wo": stacked("self_attn.o_proj"),
-        "rms_ffn_weight": stacked("post_attention_layernorm"),
-        "w1": stacked("mlp.gate_proj"),
-        "w2": stacked("mlp.down_proj"),
-        "w3": stacked("mlp.up_proj"),
+        "rms_att_weight": stacked("input_layernorm"), "wq": stacked("self_attn.q_proj", header[3]),
+        "wk": stacked("self_attn.k_proj", header[4]), "wv": stacked("self_attn.v_proj"),
+        "wo": stacked("self_attn.o_proj"), "rms_ffn_weight": stacked("post_attention_layernorm"),
+        "w1": stacked("mlp.gate_proj"), "w2": stacked("mlp.down_proj"), "w3": stacked("mlp.up_proj"),
         "rms_final_weight": given["model.norm.weight"],
-    }
+    }  # fmt: skip
     assert set(tensors) == set(llama2c_tensors(header))
     return write_llama2c(folder / "embedded.bin", header, tensors)
 

@@ -1,9 +1,8 @@
-"""Folders of learnt drafts: what is written is read again, and what does not fit is refused by name."""
+"""Folders of learned drafts: what is written is read again, and what does not fit is refused by name."""
 
 from __future__ import annotations
 
 import json
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ import numpy as np
 import pytest
 
 import specdec
+from refusals import refuses, refuses_field
 from specdec import drafts, reference
-from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.target_identity import TargetIdentity
 from toy_pair import ToyTokenizer, load_pair
 from worlds.folders import llama_config, tensors_for, write_hf
-from worlds.learned import random_heads
+from worlds.learned import learned_weights, random_heads, read_weights
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,)}
 
@@ -27,10 +25,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
-def weights_for(target: specdec.Model, *, tokens: Any = None) -> LearnedWeights:
+def weights_for(target: specdec.Model, *, tokens: Any = None) -> Any:
     rng = np.random.default_rng(0)
     tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
-    return LearnedWeights.of("some", target, {"size": 3}, tensors, taps=[0, 2], tokens=tokens)
+    return learned_weights("some", target, {"size": 3}, tensors, taps=[0, 2], tokens=tokens)
 
 
 def changed(folder: Path, **fields: Any) -> None:
@@ -47,16 +45,15 @@ def as_f32(array: np.ndarray, form: str) -> np.ndarray:
 def test_what_is_written_is_read(target: specdec.Model, tmp_path: Path, dtype: str) -> None:
     tokens = [5, 3, 60]
     written = weights_for(target, tokens=tokens)
-    for weights in (written, LearnedWeights.read(written.save(tmp_path / "one", dtype))):
-        read = LearnedWeights.read(weights.save(tmp_path / "two", dtype))  # also from a file
+    for weights in (written, read_weights(written.save(tmp_path / "one", dtype))):
+        read = read_weights(weights.save(tmp_path / "two", dtype))  # also from a file
         assert (read.method, read.taps, read.n_draft_vocab) == ("some", (0, 2), 3)
         assert read.fields.integer("size") == 3
         assert read.tokens is not None and read.tokens.tolist() == tokens
         read.check_target(target)
         epsilon = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}[dtype]
-        for (name, array, form), (_, wanted, _) in zip(
-            read.tensors(SHAPES), written.tensors(SHAPES), strict=True
-        ):
+        both = zip(read.tensors(SHAPES), written.tensors(SHAPES), strict=True)
+        for (name, array, form), (_, wanted, _) in both:
             assert form == dtype, name
             np.testing.assert_allclose(as_f32(array, form), wanted, rtol=epsilon, atol=0)
         assert read.dtype == ("bf16" if dtype == "bf16" else "f32")
@@ -64,17 +61,15 @@ def test_what_is_written_is_read(target: specdec.Model, tmp_path: Path, dtype: s
 
 def test_bf16_is_rounded_to_nearest(target: specdec.Model, tmp_path: Path) -> None:
     array = np.random.default_rng(1).normal(size=(40, 50)).astype(np.float32)
-    weights = LearnedWeights.of("some", target, {}, {"a": array})
-    ((_, bits, _),) = LearnedWeights.read(weights.save(tmp_path)).tensors({"a": (40, 50)})
+    weights = learned_weights("some", target, {}, {"a": array})
+    ((_, bits, _),) = read_weights(weights.save(tmp_path)).tensors({"a": (40, 50)})
     assert np.array_equal(as_f32(bits, "bf16"), reference.formats.stored(array, "bf16"))
 
 
 def test_numbers_that_the_format_has_not_are_refused(target: specdec.Model, tmp_path: Path) -> None:
     for value, dtype in ((1e5, "f16"), (3.4e38, "bf16"), (np.inf, "f32"), (np.nan, "bf16")):
-        weights = LearnedWeights.of("some", target, {}, {"a": np.array([[0.0, value]])})
-        with pytest.raises(
-            specdec.InputError, match=rf"tensor 'a': element \[0, 1\] is .* number in {dtype}"
-        ):
+        weights = learned_weights("some", target, {}, {"a": np.array([[0.0, value]])})
+        with refuses("tensor 'a': element [0, 1]"):
             weights.save(tmp_path / "folder", dtype)
         assert not (tmp_path / "folder" / "config.json").exists()
 
@@ -83,36 +78,42 @@ def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path
     one, two = (weights_for(target).save(tmp_path / name) for name in ("one", "two"))
     (one / "model.safetensors").replace(two / "model.safetensors")
     with pytest.raises(specdec.CheckpointError, match="'weights' .* of different drafts"):
-        LearnedWeights.read(two)
+        read_weights(two)
     changed(two, weights="absent")
-    LearnedWeights.read(two)  # a folder that says nothing
+    read_weights(two)  # a folder that names no word
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "named"),
     [
-        ({"specdec_draft": 2}, "'specdec_draft' is 2; expected 1, the version"),
-        ({"specdec_draft": "1"}, "'specdec_draft' is \"1\"; expected a whole number"),
-        ({"method": 3}, "'method' is 3; expected a text"),
-        ({"method": "some"}, "'method' is \"some\"; expected one of"),
-        ({"target": "absent"}, "'target' is missing; expected an object"),
-        ({"target": {"name": "x"}}, r"'target\.d_model' is missing"),
-        ({"taps": 3}, "'taps' is 3; expected at most 16 different whole numbers from 0 to 3"),
-        ({"taps": [1, 1]}, r"'taps' is \[1, 1\]"),
-        ({"taps": [4]}, r"'taps' is \[4\]"),
-        ({"taps": [True]}, r"'taps' is \[true\]"),
-        ({"n_draft_vocab": 62}, "'n_draft_vocab' is 62; expected a whole number from 1 to 61"),
-        ({"n_draft_vocab": 61}, "tensor 'd2t' is there; expected none"),
-        ({"n_draft_vocab": 4}, r"tensor 'd2t' has shape \[3\]; expected \[4\]"),
+        ({"specdec_draft": 2}, "specdec_draft"),
+        ({"specdec_draft": "1"}, "specdec_draft"),
+        ({"method": 3}, "method"),
+        ({"method": "some"}, "method"),
+        ({"target": "absent"}, "target"),
+        ({"target": {"name": "x"}}, "target.d_model"),
+        ({"taps": 3}, "taps"),
+        ({"taps": [1, 1]}, "taps"),
+        ({"taps": [4]}, "taps[0]"),
+        ({"taps": [True]}, "taps[0]"),
+        ({"n_draft_vocab": 62}, "n_draft_vocab"),
     ],
 )
 def test_damaged_fields_are_named(
-    target: specdec.Model, tmp_path: Path, fields: dict[str, Any], message: str
+    target: specdec.Model, tmp_path: Path, fields: dict[str, Any], named: str
 ) -> None:
     folder = weights_for(target, tokens=[5, 3, 60]).save(tmp_path)
     changed(folder, **fields)
-    with pytest.raises(specdec.CheckpointError, match=message):
+    with refuses_field(folder / "config.json", named):
         drafts.load(folder, target)
+    for n_draft_vocab, message in (
+        (61, "tensor 'd2t' is there"),
+        (4, r"'d2t' has shape \[3\]; expected \[4\]"),
+    ):
+        folder = weights_for(target, tokens=[5, 3, 60]).save(tmp_path)
+        changed(folder, n_draft_vocab=n_draft_vocab)
+        with pytest.raises(specdec.CheckpointError, match=message):
+            drafts.load(folder, target)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_damaged_fields_are_named(
         ([0, 0, 59], r"element \[2\] is 59; expected -2 to 58"),
         ([-1, 0, 0], r"element \[0\] is -1; expected 0 to 60"),
         ([2**63 - 1, 0, 0], r"element \[0\] is 9223372036854775807"),
-        ([0, 5, 4], "gives the target's token 6 2 times, first for 1; expected each once"),
+        ([0, 5, 4], "gives the target's token 6 2 times; expected each once"),
     ],
 )
 def test_a_damaged_vocabulary_is_named(
@@ -135,11 +136,11 @@ def test_a_damaged_vocabulary_is_named(
     at = 8 + n_header + begin
     file.write_bytes(data[:at] + np.array(d2t, "<i8").tobytes() + data[8 + n_header + end :])
     with pytest.raises(specdec.CheckpointError, match=message):
-        LearnedWeights.read(folder)
+        read_weights(folder)
 
 
 def test_missing_and_other_tensors_are_named(target: specdec.Model, tmp_path: Path) -> None:
-    read = LearnedWeights.read(weights_for(target).save(tmp_path / "a"))
+    read = read_weights(weights_for(target).save(tmp_path / "a"))
     for shapes, message in (
         (SHAPES | {"b": (2,)}, r"tensor 'b' is missing; expected it with shape \[2\]"),
         ({"a.weight": (3, 4)}, "tensor 'a.bias' is not part of this draft"),
@@ -153,7 +154,7 @@ def test_missing_and_other_tensors_are_named(target: specdec.Model, tmp_path: Pa
 
 
 def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
-    weights = LearnedWeights.read(weights_for(target).save(tmp_path / "draft"))
+    weights = read_weights(weights_for(target).save(tmp_path / "draft"))
     settings = llama_config(vocab_size=61, max_position_embeddings=96)
     for change, message in (
         ({"vocab_size": 60}, "of n_vocab 60; expected 61"),
@@ -163,14 +164,9 @@ def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
     ):
         other = settings | change
         model = specdec.load(write_hf(tmp_path / "-".join(change), other, tensors_for(other)))
-        with pytest.raises(specdec.InputError) as caught:
+        name = f"{target.path.parent.name}/{target.path.name}"
+        with pytest.raises(specdec.InputError, match=f"'{name}'; given is {model.path}, {message}"):
             weights.check_target(model)
-        said = str(caught.value)
-        assert (
-            f"was trained for the target '{target.path.parent.name}/{target.path.name}'" in said
-            and str(model.path) in said
-        )
-        assert message in said, said
 
 
 def test_the_context_and_the_number_format_make_no_other_target(
@@ -192,14 +188,11 @@ def test_other_tokens_are_another_target(target: specdec.Model) -> None:
 
 def test_the_identity_is_that_of_its_numbers(target: specdec.Model) -> None:
     """It must not change from version to version, else no draft fits its target any more."""
-    identity = TargetIdentity.of(target)
+    identity = weights_for(target).target
     assert identity.vocabulary is not None
     config = {name: target.config[name] for name in ("n_vocab", "d_model", "n_layer")}
     assert {name: getattr(identity, name) for name in config} == config
-    assert identity.fingerprint == FINGERPRINT
-
-
-FINGERPRINT = "9e29949c46efba90019733be352eb7f0"
+    assert identity.fingerprint == "9e29949c46efba90019733be352eb7f0"
 
 
 def test_a_model_is_loaded_as_what_it_is(target: specdec.Model, tmp_path: Path) -> None:
@@ -221,8 +214,7 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
         assert type(found) is type(draft) and repr(found) == repr(draft)
         runs = [specdec.generate(target, one, [3, 5, 8], max_new_tokens=6) for one in (file, draft)]
         assert runs[0].tokens == runs[1].tokens
-        name = type(draft).__name__
-        with pytest.raises(specdec.InputError, match=rf"{file} .* specdec\.drafts\.{name}\.load"):
+        with refuses("gamma", 3):
             drafts.load(file, target, gamma=3)
     drafts.Ngram([3], 60, 2).save(tmp_path / "other")
     with pytest.raises(specdec.VocabularyMismatchError):
@@ -238,37 +230,35 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
         drafts.load(damaged, target)
 
 
-def test_a_learnt_draft_is_no_model(target: specdec.Model, tmp_path: Path) -> None:
+def test_a_learned_draft_is_no_model(target: specdec.Model, tmp_path: Path) -> None:
     folder = drafts.Heads(random_heads(target)).weights.save(tmp_path / "heads")
-    message = f"{folder}: is the folder of a learned draft; expected that of a model"
     for use in (specdec.load, drafts.ModelDraft):
-        with pytest.raises(specdec.UnsupportedModelError, match=re.escape(message)) as caught:
+        with pytest.raises(specdec.UnsupportedModelError) as caught:
             use(folder)
         assert f"specdec.drafts.load('{folder}', target)" in str(caught.value)
 
 
-def test_an_exit_lies_beside_its_model(tmp_path: Path) -> None:
+def test_an_exit_is_in_the_folder_of_its_model(tmp_path: Path) -> None:
     target = load_pair(tmp_path)[0]
     (target.path / "specdec_exit.json").write_text('{"layer": 1, "gamma": 3}')
     found = drafts.load(target.path, target)
     assert isinstance(found, drafts.EarlyExit) and (found.layer, found.gamma) == (1, 3)
     assert drafts.load(target.path, target, gamma=2).gamma == 2
-    with pytest.raises(specdec.InputError, match="expected None"):
+    with refuses("tree"):
         drafts.load(target.path, target, tree=drafts.ParallelChains(2))
     config = llama_config(vocab_size=61, num_hidden_layers=3)
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)))
-    with pytest.raises(specdec.InputError, match="specdec_exit.json"):
-        drafts.load(target.path, other)
     untuned = load_pair(tmp_path / "untuned")[0]  # of the same configuration
-    with pytest.raises(specdec.InputError, match=r"target is .*untuned.*; expected specdec\.load"):
-        drafts.load(target.path, untuned)
+    for wrong in (other, untuned):
+        with refuses("target", wrong.path):
+            drafts.load(target.path, wrong)
     moved = target.path.rename(tmp_path / "moved")
-    with pytest.raises(specdec.InputError, match="expected specdec.load"):
+    with refuses("target", target.path):
         drafts.load(moved, target)
     target = specdec.load(moved)
     assert drafts.load(moved, target).layer == 1
     for layer in (0, target.config.n_layer):
-        (target.path / "specdec_exit.json").write_text(json.dumps({"layer": layer}))
-        message = f"'layer' is {layer}; expected a whole number from 1 to {target.config.n_layer - 1}"
-        with pytest.raises(specdec.CheckpointError, match=message):
+        file = target.path / "specdec_exit.json"
+        file.write_text(json.dumps({"layer": layer}))
+        with refuses_field(file, "layer"):
             drafts.load(target.path, target)

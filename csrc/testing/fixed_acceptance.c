@@ -1,16 +1,24 @@
-#include "fixed_acceptance_drafter.h"
-
+/* A drafter whose acceptance rate is given, for tests and benchmarks: another drafter drafts, and then each
+ * of its guesses is replaced, with probability alpha by the token that is right, otherwise by one that is
+ * wrong. At temperature 0 Algorithm 1 accepts each with probability alpha, independently of the others. */
 #include <string.h>
 
 #include "memory.h"
+#include "testing.h"
+
+/* What decoding will give: at temperature 0 what plain decoding gives. */
+typedef struct known_text {
+    const int32_t* tokens; /* [n] prompt and continuation; borrowed while the drafter is created */
+    int n;                 /* guesses past it stay as they are */
+} known_text;
 
 typedef struct fixed_acceptance_drafter {
     sd_drafter base;   /* must stay first */
     sd_drafter* inner; /* owned */
     double alpha;
     int n_vocab;
-    sd_arena arena;       /* owns the arrays below */
-    sd_known_text* known; /* [n] */
+    sd_arena arena;    /* owns the arrays below */
+    known_text* known; /* [n] */
     /* [n][n_text] texts with the inner's own guesses in place of those that were replaced: so its caches are
      * what they would be if it had guessed right, and it works as much. */
     int32_t** imagined;
@@ -22,7 +30,7 @@ static sd_status make_room(sd_drafter* base) {
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
-    const sd_known_text* known = &d->known[sequence];
+    const known_text* known = &d->known[sequence];
     size_t n = (size_t)(prompt->n < known->n ? prompt->n : known->n);
     if (memcmp(known->tokens, prompt->tokens, n * sizeof *prompt->tokens) != 0)
         return sd_fail(SD_ERR_VALUE,
@@ -42,7 +50,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     if (status != SD_OK) return status;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
-        const sd_known_text* known = &d->known[p->sequence];
+        const known_text* known = &d->known[p->sequence];
         int32_t* own = d->imagined[p->sequence] + p->n_text;
         memcpy(own, p->tree.tokens + 1, (size_t)(p->tree.n_nodes - 1) * sizeof *own);
         for (int node = 1; node < p->tree.n_nodes && p->n_text + node - 1 < known->n; node++) {
@@ -72,7 +80,7 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-static void lay_out(fixed_acceptance_drafter* d, const sd_known_text* known, int n, int n_text) {
+static void lay_out(fixed_acceptance_drafter* d, const known_text* known, int n, int n_text) {
     d->known = sd_arena_take(&d->arena, (size_t)n, sizeof *d->known);
     d->imagined = sd_arena_take(&d->arena, (size_t)n, sizeof *d->imagined);
     for (int i = 0; i < n; i++) {
@@ -80,35 +88,36 @@ static void lay_out(fixed_acceptance_drafter* d, const sd_known_text* known, int
         int32_t* own = sd_arena_take(&d->arena, (size_t)n_text, sizeof *own);
         if (d->arena.base == NULL) continue;
         memcpy(text, known[i].tokens, (size_t)known[i].n * sizeof *text);
-        d->known[i] = (sd_known_text){text, known[i].n};
+        d->known[i] = (known_text){text, known[i].n};
         d->imagined[i] = own;
     }
 }
 
-sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, int n_vocab,
-                                             const sd_known_text* known, int n, int n_text,
-                                             sd_drafter** drafter) {
-    sd_status status = SD_OK;
+/* Can the texts [n] of the session's sequences be known? */
+static sd_status check(const sd_drafter* inner, double alpha, int n_vocab, const known_text* known, int n) {
+    if (!(alpha >= 0.0 && alpha <= 1.0))
+        return sd_fail(SD_ERR_VALUE, "fixed_acceptance: alpha is %g, expected 0 to 1", alpha);
+    if (inner->tree_kind != SD_TREE_CHAINS)
+        return sd_fail(SD_ERR_VALUE,
+                       "fixed_acceptance: the draft proposes trees, expected one that proposes chains");
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < known[i].n; j++)
+            if (known[i].tokens[j] < 0 || known[i].tokens[j] >= n_vocab)
+                return sd_fail(SD_ERR_VALUE, "fixed_acceptance: text %d: token %d is %d, expected 0 to %d", i,
+                               j, (int)known[i].tokens[j], n_vocab - 1);
+    return SD_OK;
+}
+
+/* `inner`, a drafter of chains, is owned from the call on, also when it fails. */
+static sd_status create(sd_drafter* inner, double alpha, const sd_drafting* drafting, const known_text* known,
+                        sd_drafter** drafter) {
     fixed_acceptance_drafter* d = NULL;
-    if (!(alpha >= 0.0 && alpha <= 1.0)) {
-        status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: alpha is %g, expected 0 to 1", alpha);
-        goto fail;
+    sd_status status = check(inner, alpha, drafting->n_vocab, known, drafting->n_sequences);
+    if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
+    if (status != SD_OK) {
+        inner->free(inner);
+        return status;
     }
-    if (inner->tree_kind != SD_TREE_CHAINS) {
-        status = sd_fail(SD_ERR_VALUE,
-                         "fixed_acceptance: the draft proposes trees, expected one that proposes chains");
-        goto fail;
-    }
-    for (int i = 0; i < n; i++) {
-        for (int j = 0; j < known[i].n; j++) {
-            if (known[i].tokens[j] >= 0 && known[i].tokens[j] < n_vocab) continue;
-            status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: text %d: token %d is %d, expected 0 to %d", i,
-                             j, (int)known[i].tokens[j], n_vocab - 1);
-            goto fail;
-        }
-    }
-    status = SD_ERR_MEMORY;
-    if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
     d->base = (sd_drafter){.points = inner->points,
                            .taps = inner->taps,
                            .in_target = 1, /* it imagines other texts than the session's */
@@ -120,9 +129,38 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
                            .free = release};
     d->inner = inner;
     d->alpha = alpha;
-    d->n_vocab = n_vocab;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, known, n, n_text)), drafter);
-fail:
-    inner->free(inner);
-    return status;
+    d->n_vocab = drafting->n_vocab;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, known, drafting->n_sequences, drafting->n_text));
+    return sd_drafter_made(&d->base, status, drafter);
+}
+
+/* The known texts of all sequences, their tokens owned by the caller (PyMem_Free). *n counts those that are
+ * read, also when this fails. Returns 0, or -1 with an exception. */
+static int texts_from(PyObject* items, int n_sequences, known_text* texts, int* n) {
+    if (PyTuple_GET_SIZE(items) != n_sequences)
+        return sd_refuse("fixed_acceptance: %zd texts, expected one for each of %d sequences",
+                         PyTuple_GET_SIZE(items), n_sequences);
+    for (*n = 0; *n < n_sequences; ++*n) {
+        int32_t* tokens;
+        if (sd_ids_from(PyTuple_GET_ITEM(items, *n), "texts", &tokens, &texts[*n].n) < 0) return -1;
+        texts[*n].tokens = tokens;
+    }
+    return 0;
+}
+
+int sd_make_fixed_acceptance(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+    const sd_drafting* d = &c->drafting;
+    PyObject* items = sd_items_from(a->texts, "fixed_acceptance: expected a sequence of texts");
+    if (items == NULL) return -1;
+    int n = 0, result = -1;
+    sd_drafter* inner;
+    known_text* texts = PyMem_Calloc((size_t)d->n_sequences + 1, sizeof *texts);
+    if (texts == NULL)
+        sd_no_memory();
+    else if (texts_from(items, d->n_sequences, texts, &n) == 0 && sd_drafter_from(a->draft, c, &inner) == 0)
+        result = sd_passed(create(inner, a->alpha, d, texts, drafter));
+    while (n > 0) PyMem_Free((void*)texts[--n].tokens);
+    PyMem_Free(texts);
+    Py_DECREF(items);
+    return result;
 }

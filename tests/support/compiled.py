@@ -1,0 +1,104 @@
+"""Models and products of the compiled core, called by hand: one place to change when the core changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specdec
+from specdec import _core
+
+Array = NDArray[Any]
+Model = _core.Model
+Decoder = _core.Decoder
+product = _core.product
+score = _core.score
+score_texts = _core.score_texts
+
+
+def prompt_logits(
+    model: Model, ids: Sequence[int], *, pieces: Sequence[int] = (), capacity: int = 0, **options: Any
+) -> Array:
+    """Logits [n_ids, n_vocab] of a text that a new decoder reads, in one call or cut before the `pieces`."""
+    decoder = Decoder(model, capacity=capacity or len(ids), **options)
+    parts = np.split(np.array(ids), pieces)
+    return np.concatenate([np.asarray(decoder.prefill(part.tolist(), logits=True)) for part in parts])
+
+
+def token_logits(model: Model, token: int, source: Any = None) -> Array:
+    """Logits [n_vocab] of a token without history, as texts go on: by the row kernels."""
+    found: Array = Decoder(model, capacity=1, source=source).forward([token], [-1])[0]
+    return found
+
+
+def trees_along(
+    ids: Sequence[int], n_vocab: int, seed: int = 3
+) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
+    """Random trees along a text: how much comes before, tokens and parents of nodes, and the text's path."""
+    rng, first = np.random.default_rng(seed), 0
+    while first < len(ids) - 8:
+        tokens: list[int] = []
+        parents: list[int] = []
+        path: list[int] = []
+        for token in ids[first : first + int(rng.integers(1, 7))]:
+            for _ in range(int(rng.integers(0, 3)) if path else 0):  # wrong guesses anywhere in the tree
+                parents.append(int(rng.integers(0, len(tokens))))
+                tokens.append(int(rng.integers(0, n_vocab)))
+            parents.append(path[-1] if path else -1)
+            path.append(len(tokens))
+            tokens.append(token)
+        yield first, tokens, parents, path
+        first += len(path)
+
+
+def scores_of(
+    model: Model, texts: Sequence[Sequence[int]], given: Any = None, **options: Any
+) -> tuple[Any, ...]:
+    """Texts scored together, as `_core.score_texts`. `given`: Tokens of each that are not scored."""
+    flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
+    n_given = np.ones(len(texts), np.int32) if given is None else np.array(given, np.int32)
+    found: tuple[Any, ...] = score_texts(model, (flat, lengths), n_given, **options)
+    return found
+
+
+def quantised(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
+    """The bytes of rows as blocks of a type of GGUF files, "q8_0" for instance."""
+    return np.frombuffer(_core.quantise(rows, kind, **options), np.uint8)
+
+
+def rows_computed(work: Callable[[], object], n_layer: int) -> float:
+    """Rows of tokens that forwards compute in the meantime; needs the test hooks."""
+    before = _core._forward_work()
+    work()
+    return (_core._forward_work() - before) / (2 * n_layer)
+
+
+def weighed_scores(scores: Array, scale: float, n_sum: Sequence[int]) -> tuple[Any, ...]:
+    """Attention's weights of scores [n_chunks, n_rows, 32], the largest score and sum of each row."""
+    found: tuple[Any, ...] = _core._weigh_scores(scores, scale, list(n_sum))
+    return found
+
+
+def in_instruction_sets(
+    program: str, *arguments: str, kernels: Iterable[str] | None = None
+) -> dict[str, str]:
+    """What a Python program prints with each instruction set of this machine, or with some."""
+    here = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(here), str(here / "support"), *sys.path])
+    common = os.environ | {"PYTHONPATH": paths, "SPECDEC_THRESHOLDS": "off"}
+    found = {}
+    for name in specdec.available_kernels() if kernels is None else kernels:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=240,
+            env=common | {"SPECDEC_KERNELS": name},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
+        found[name] = done.stdout
+    return found

@@ -1,0 +1,28 @@
+"""Experiments by made-up clocks: times of forward passes, and speed-ups of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from specdec import Speedup
+from specdec.analysis.timing import ForwardTimes
+
+MANY_ROWS = {m: 1.0 + 0.1 * (m - 1) for m in range(1, 1026)}
+"""Seconds of the target for M positions."""
+
+
+def use_forward_times(
+    patch: pytest.MonkeyPatch, target_s: Mapping[int, float] = MANY_ROWS, draft_s: float = 0.05
+) -> None:
+    """Measure no times of forward passes, in any view: the target's by positions, and the draft's."""
+    times = ForwardTimes(dict(target_s), draft_s)
+    for view in ("measure", "oracle", "tune"):
+        patch.setattr(f"specdec.analysis.{view}.forward_times", lambda *_: times)
+
+
+def use_speedups(patch: pytest.MonkeyPatch, speedup: Callable[[Any], Speedup]) -> None:
+    """Give each configuration (with `draft`, `gamma` and `options`) that has run this speed-up."""
+    patch.setattr("specdec.analysis.experiment.Configuration.over", lambda way, plain: speedup(way))
