@@ -31,6 +31,11 @@ def models() -> tuple[_core.Model, _core.Model]:
     return build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS))
 
 
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks(models: Any, pair: Any) -> Iterator[None]:
     """The core has as many blocks, and the collector as many sessions, as before the test."""

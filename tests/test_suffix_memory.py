@@ -109,6 +109,11 @@ def expected(
     return (remembered if remembered[2] > own[2] else own)[:2]
 
 
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
 def memory_of(texts: Sequence[tuple[Sequence[int], Sequence[int]]], **settings: Any) -> SuffixMemory:
     memory = SuffixMemory(**{"min_match": 1} | settings)
     for before, output in texts:

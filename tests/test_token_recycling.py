@@ -122,6 +122,11 @@ def test_equal_logits_come_in_the_order_of_their_tokens() -> None:
 # ------------------------------------------------------------------------------------------ the draft
 
 
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
 def test_calls_learn_from_one_another(pair: tuple[specdec.Model, specdec.Model]) -> None:
     """The first round of a new draft guesses nothing, and the text leaves the matrix to the next call."""
     draft = TokenRecycling()

@@ -477,6 +477,11 @@ def test_a_draft_of_a_shorter_context(name: str) -> None:
 # ----------------------------------------------------------------------------------------- origins
 
 
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
 @pytest.mark.parametrize("name", ["ensemble", "chains", "shape"])
 def test_the_last_tokens_origin_by_the_texts_of_the_tree(
     pair: tuple[specdec.Model, specdec.Model], name: str
