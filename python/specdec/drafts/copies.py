@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec import _core
-from specdec.checks import check_integer
+from specdec.checks import check_integer, check_items
 from specdec.containers import plain
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
@@ -58,7 +58,8 @@ class ContextCopy(Draft):
             found = list(found)
         if not isinstance(found, list | tuple):
             raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
-        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(found)]
+        texts = check_items("documents", found, "a list of texts, or None")
+        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
         self._automaton: _core.Automaton | None = None
         self._made_for: tuple[object, int] | None = None
 
