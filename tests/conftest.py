@@ -111,6 +111,22 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(target, draft): two small models of which one is often right about the other, and a toy tokenizer."""
+    from toy_pair import load_pair
+
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread where a test does not say otherwise, for models that are too small for two to pay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECDEC_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
 def chatting_pair() -> Any:
     """(target, draft): the embedded pair, with a chat template that knows tools."""
     from chat_templates import chatting_pair

@@ -16,9 +16,10 @@ from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
 from refusals import refuses
 from sessions import Session
 from specdec.errors import InputError
-from toy_pair import N_CTX, WatchedSession, load_pair
+from toy_pair import N_CTX, WatchedSession
 from worlds.canonical import LLAMA, build, perturbed, random_tensors
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 Pair = tuple[specdec.Model, specdec.Model]
 
 SYSTEM = [1, 30, 31, 7, 12, 44, 9, 50, 51, 30, 31, 7]
@@ -32,17 +33,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "coupled": {"temperature": 0.9, "verify": "coupled"},
     "rejection": {"temperature": 0.9, "top_k": 30},
 }
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test does not say otherwise: the models are too small for two to pay."""
-    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
 
 
 def alone(target: Any, draft: Any, prompts: list[Any], seed: int, **options: Any) -> list[specdec.Result]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
+from compiled import in_instruction_sets
 from refusals import refuses
 from sessions import read_prompts
 from specdec import _core, reference
@@ -227,8 +226,6 @@ def test_speculative_beams_are_the_plain_ones_in_every_architecture(variant: str
 
 
 KERNELS = """
-import sys
-sys.path.insert(0, sys.argv[1])
 from test_beam import LLAMA, build, perturbed, random_tensors, search
 tensors = random_tensors(LLAMA)
 for dtype in ("f32", "int8"):
@@ -241,15 +238,10 @@ for dtype in ("f32", "int8"):
 
 @pytest.mark.slow
 def test_every_kernel_set_gives_the_same_beams() -> None:
-    outputs = set()
-    for kernels in _core.available_kernels():
-        environment = os.environ | {"SPECDEC_KERNELS": kernels}
-        command = [sys.executable, "-c", KERNELS, str(TESTS)]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        f32, f32_again, int8, int8_again = done.stdout.splitlines()
-        assert f32 == f32_again and int8 == int8_again and f32 != int8
-        outputs.add(done.stdout)
+    outputs = set(in_instruction_sets(KERNELS).values())
     assert len(outputs) == 1
+    f32, f32_again, int8, int8_again = outputs.pop().splitlines()
+    assert f32 == f32_again and int8 == int8_again and f32 != int8
 
 
 # ---------------------------------------------------------------------------------------------- its ends
@@ -429,18 +421,6 @@ def test_another_vocabulary_is_refused(pair: Pair, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the core
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"width": 0}, {"draft_width": 2}, {"gamma": -1}, {"n": 0}, {"n_threads": 0}, {"prompt": []},
-     {"prompt": [1] * 256}, {"prompt": [1, 101]}, {"prompt": [-1]}, {"stop_ids": ["a"]}],
-)  # fmt: skip
-def test_the_core_checks_for_itself(
-    target: _core.Model, drafts: dict[str, _core.Model], options: dict[str, Any]
-) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        search(target, drafts["friend"], options.pop("prompt", PROMPT), **options)
-
-
 def test_calls_out_of_turn_are_refused(target: _core.Model) -> None:
     options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 1, "max_new_tokens": 3}
     run = _core.BeamSearch(target, None, PROMPT, **options)
@@ -493,32 +473,6 @@ def test_a_draft_whose_logits_are_no_numbers_guesses_nothing(
     assert equal(found, search(target, None)[0])
     assert sum(r["n_drafted"] for r in records) == 0
     assert [r["n_draft_calls"] for r in records] == [1] * 19 + [0]
-
-
-@pytest.mark.slow
-def test_a_second_thread_is_refused() -> None:
-    """Whichever thread comes second during a call gets RuntimeError, and the search goes on."""
-    config = LLAMA | {"n_layer": 8, "d_model": 512, "d_ff": 1500, "n_ctx": 4096}
-    model = build(config, random_tensors(config))
-    prompt = list(range(100)) * 20
-    run = _core.BeamSearch(model, None, prompt, width=2, draft_width=2, gamma=0, max_new_tokens=2)
-    errors, inside = [], threading.Event()
-
-    def prefill() -> None:
-        inside.set()
-        read_prompts(run)
-
-    thread = threading.Thread(target=prefill)
-    thread.start()
-    inside.wait()
-    while thread.is_alive():
-        try:
-            run.beams()
-        except RuntimeError as error:
-            errors.append(str(error))
-    thread.join()
-    assert set(errors) == {"the search is in use: another call of it has not returned"}
-    assert run.round()
 
 
 INTERRUPTED = """

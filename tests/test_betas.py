@@ -10,12 +10,13 @@ import pytest
 
 import specdec
 from exact import Proposal, Rule, cells, drafts, independent, question, without_replacement
-from specdec import _core, reference, theory
 from specdec import drafts as ways_to_draft
+from specdec import reference, theory
 from tables import models, shapes
 from toy_pair import load_pair
+from weights import verify_core
 
-RULES = {"reference": reference.verify, "core": _core.verify}
+RULES = {"reference": reference.verify, "core": verify_core}
 CASES = [("core", "chain2", 3), ("core", "two", 4), ("core", "left", 3), ("reference", "left", 2)]
 
 
@@ -93,7 +94,7 @@ def test_betas_of_a_coupled_run_are_of_the_coupling() -> None:
     for i, noise in enumerate(rng.random((n, 2, 4))):
         token = reference.race(draft, noise[0])
         asked = ([0, token], [-1, 0], np.array([target, target]), np.array([draft, draft]), np.zeros(3))
-        path, _, (found[i],) = _core.verify(*asked, rule="coupled", noise=noise)
+        path, _, (found[i],) = verify_core(*asked, rule="coupled", noise=noise)
         assert found[i] == len(path)
     chance = float(theory.coupled_acceptance_rate(target, draft))
     assert chance < theory.acceptance_rate(target, draft) - 0.05
@@ -108,13 +109,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specd
 @pytest.mark.parametrize(
     ("draft", "options"),
     [
-        (ways_to_draft.Lookahead(), {}),
-        ("tree", {}),
-        ("tree", {"temperature": 1.0, "verify": "coupled"}),
+        (ways_to_draft.Lookahead(), {}), ("tree", {}), ("tree", {"temperature": 1.0, "verify": "coupled"}),
         ("model", {"temperature": 1.0, "verify": "coupled"}),
     ],
     ids=["lookahead", "tree", "coupled tree", "coupled chain"],
-)
+)  # fmt: skip
 def test_alpha_of_trees_and_coupled_runs_is_what_was_accepted(
     pair: tuple[specdec.Model, specdec.Model], draft: Any, options: dict[str, Any]
 ) -> None:

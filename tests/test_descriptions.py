@@ -25,26 +25,16 @@ def propose(*_: Any) -> list[int]:
 
 
 VALUES: dict[str, tuple[Any, ...]] = {
-    "model": (DRAFT,),
-    "parallel_chains": (DRAFT, 2),
-    "static_tree": (DRAFT, [0, 0, 1], "sample"),
-    "dynamic_tree": (DRAFT, 2, 3, 1.0),
-    "nested": (DRAFT, COPY, 2),
-    "skip_layers": (bytes([0, 3, 3]),),
-    "ngram": (TABLE,),
-    "online_ngram": (TABLE,),
-    "context_copy": (None, 1, 1),
-    "input_copy": (None, 0, 1, 1),
-    "prediction_copy": (0, 1, 1),
-    "suffix_memory": (_core.SuffixTree(100, 8), 1, 1.0, 0.1, True),
+    "model": (DRAFT,), "parallel_chains": (DRAFT, 2), "static_tree": (DRAFT, [0, 0, 1], "sample"),
+    "dynamic_tree": (DRAFT, 2, 3, 1.0), "nested": (DRAFT, COPY, 2), "skip_layers": (bytes([0, 3, 3]),),
+    "ngram": (TABLE,), "online_ngram": (TABLE,), "context_copy": (None, 1, 1), "input_copy": (None, 0, 1, 1),
+    "prediction_copy": (0, 1, 1), "suffix_memory": (_core.SuffixTree(100, 8), 1, 1.0, 0.1, True),
     "token_recycling": (_core.TokenMatrix(np.full((N_VOCAB, 2), -1, np.int32)), [0, 0, 1], [0.6, 0.2]),
-    "lookahead": (2, 2, 2),
-    "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
+    "lookahead": (2, 2, 2), "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
     "python": ("a test", propose, None, None, drafts.Proposal, None, False, False),
-    "watched": (COPY, _core.Corrections(8, 4, 2)),
-    "random": (),
+    "watched": (COPY, _core.Corrections(8, 4, 2)), "random": (),
     "fixed_acceptance": (COPY, 0.5, [[1, 2, 3] * 9]),
-}
+}  # fmt: skip
 """Arguments of every method, which can be used."""
 METHODS = [name for name in ARGUMENTS if name != "fixed_acceptance" or HAS_HOOKS]
 SETTINGS: dict[str, Any] = {
@@ -116,8 +106,7 @@ def test_drafts_stand_within_one_another_up_to_a_depth() -> None:
     ("description", "error", "message"),
     [
         (7, TypeError, r"draft: expected \(method, \{argument: value\}\), a Model or an Ngram"),
-        ((), TypeError, "draft: expected"),
-        (("model",), TypeError, "draft: expected"),
+        ((), TypeError, "draft: expected"), (("model",), TypeError, "draft: expected"),
         (("model", [1]), TypeError, "draft: expected"),
         (("modle", {}), ValueError, "there is no method 'modle'"),
         (("random", {1: 1}), TypeError, "random has no argument 1"),
@@ -129,15 +118,14 @@ def test_drafts_stand_within_one_another_up_to_a_depth() -> None:
         (by_method("static_tree", DRAFT, [0], 7), TypeError, "how is a int, expected a str"),
         (by_method("dynamic_tree", DRAFT, 2, 3, "x"), TypeError, "sharpness is a str, expected a number"),
         (
-            by_method("nested", DRAFT, by_method("nested", DRAFT, COPY, 1), 2**31 - 1),
-            ValueError,
+            by_method("nested", DRAFT, by_method("nested", DRAFT, COPY, 1), 2**31 - 1), ValueError,
             "gamma is 2147483647",
         ),
         (by_method("nested", DRAFT, COPY, -1), ValueError, "gamma is -1, expected 0 to 1024"),
         (("random", {Odd("model"): 1}), TypeError, "random has no argument 'model'"),
         (("model", {"model": DRAFT, Odd("model"): DRAFT}), TypeError, "model has no argument 'model'"),
     ],
-)
+)  # fmt: skip
 def test_descriptions_that_are_none(description: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         session(description)

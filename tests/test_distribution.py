@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,8 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from compiled import in_instruction_sets
 from refusals import refuses
-from specdec import InputError, _core, distribution, reference
+from specdec import InputError, distribution, reference
+from weights import distribution as distribution_of_row
+from weights import noise as noise_of
+from weights import verify_core
 
 Logits = NDArray[np.float32]
 
@@ -39,7 +40,7 @@ SMALLEST = 1e-35
 def core(
     logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> NDArray[np.float64]:
-    return _core.distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return distribution_of_row(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
 def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float, min_p: float) -> bool:
@@ -97,36 +98,21 @@ def check(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0
 
 
 ROWS: dict[str, list[float]] = {
-    "one-token": [3.5],
-    "one-token-huge": [-3e38],
-    "two-equal": [1.0, 1.0],
-    "all-equal": [0.25] * 37,
-    "all-equal-and-huge": [3e38] * 9,
-    "ties-at-the-top": [0.0, 2.0, 1.0, 2.0, 2.0, -1.0],
-    "ties-everywhere": [float(i % 3) for i in range(40)],
-    "negative-zero-ties": [0.0, -0.0, 0.0, -0.0],
+    "one-token": [3.5], "one-token-huge": [-3e38], "two-equal": [1.0, 1.0], "all-equal": [0.25] * 37,
+    "all-equal-and-huge": [3e38] * 9, "ties-at-the-top": [0.0, 2.0, 1.0, 2.0, 2.0, -1.0],
+    "ties-everywhere": [float(i % 3) for i in range(40)], "negative-zero-ties": [0.0, -0.0, 0.0, -0.0],
     "excluded": [-np.inf, 1.0, -np.inf, 0.0, -np.inf],
     "all-but-one-excluded": [-np.inf] * 5 + [-7.0] + [-np.inf] * 5,
-    "excluded-and-equal": [-np.inf, 0.0, 0.0, -np.inf, 0.0],
-    "huge-range": [3e38, -3e38, 0.0, 1e38],
-    "all-very-negative": [-3e38, -3.1e38, -3e38],
-    "subnormal": [1e-40, 0.0, -1e-40, 2e-40],
+    "excluded-and-equal": [-np.inf, 0.0, 0.0, -np.inf, 0.0], "huge-range": [3e38, -3e38, 0.0, 1e38],
+    "all-very-negative": [-3e38, -3.1e38, -3e38], "subnormal": [1e-40, 0.0, -1e-40, 2e-40],
     "underflow": [0.0, -80.0, -90.0, -100.0, -104.0, -200.0],
     "one-rounding-apart": [1.0, float(np.nextafter(np.float32(1), np.float32(2))), 0.0],
-}
+}  # fmt: skip
 TEMPERATURES = [0.0, 1e-300, 1e-30, 1e-3, 0.5, 1.0, 1.7, 100.0, 1e6]
 CUTS = [
-    (0, 1.0),
-    (1, 1.0),
-    (2, 1.0),
-    (3, 0.7),
-    (1000, 1.0),
-    (0, 1e-12),
-    (0, 0.3),
-    (0, 0.9),
-    (4, 0.999999),
+    (0, 1.0), (1, 1.0), (2, 1.0), (3, 0.7), (1000, 1.0), (0, 1e-12), (0, 0.3), (0, 0.9), (4, 0.999999),
     (2, 0.5),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
@@ -151,19 +137,15 @@ def test_random_rows_of_every_length_around_a_vector(n_vocab: int) -> None:
 @settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(
     logits=hnp.arrays(
-        np.float32,
-        st.integers(1, 40),
+        np.float32, st.integers(1, 40),
         elements=st.one_of(
-            st.floats(-30, 30, width=32),
-            st.sampled_from([0.0, 1.0, 1.5, -np.inf]),
+            st.floats(-30, 30, width=32), st.sampled_from([0.0, 1.0, 1.5, -np.inf]),
             st.floats(-(2.0**127), 2.0**127, width=32),
         ),
     ).filter(lambda row: bool(np.any(np.isfinite(row)))),
-    temperature=st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1e6)),
-    top_k=st.integers(0, 45),
-    top_p=st.one_of(st.just(1.0), st.floats(1e-6, 1.0)),
-    min_p=st.one_of(st.just(0.0), st.floats(1e-6, 1.0)),
-)
+    temperature=st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1e6)), top_k=st.integers(0, 45),
+    top_p=st.one_of(st.just(1.0), st.floats(1e-6, 1.0)), min_p=st.one_of(st.just(0.0), st.floats(1e-6, 1.0)),
+)  # fmt: skip
 def test_any_row(logits: Logits, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     check(logits, temperature, top_k, top_p, min_p)
 
@@ -194,18 +176,13 @@ def large_rows(n_vocab: int) -> dict[str, Logits]:
     needle = np.full(n_vocab, -8.0)
     needle[[n_vocab // 3, n_vocab // 2]] = 3.0
     rows = {
-        "flat": flat,
-        "peaked": 4 * flat,
-        "very-peaked": 20 * flat,
-        "falling": np.linspace(5, -40, n_vocab),
-        "rising": np.linspace(-40, 5, n_vocab),
-        "underflow": np.linspace(0, -200, n_vocab),
+        "flat": flat, "peaked": 4 * flat, "very-peaked": 20 * flat, "falling": np.linspace(5, -40, n_vocab),
+        "rising": np.linspace(-40, 5, n_vocab), "underflow": np.linspace(0, -200, n_vocab),
         "two-values": rng.choice([0.0, 1.0], n_vocab),
-        "few-values": rng.choice([-2.0, -1.0, 0.0, 0.5, 4.0], n_vocab),
-        "level": np.zeros(n_vocab),
+        "few-values": rng.choice([-2.0, -1.0, 0.0, 0.5, 4.0], n_vocab), "level": np.zeros(n_vocab),
         "needles": needle,
         "mostly-excluded": np.where(rng.random(n_vocab) < 0.95, -np.inf, flat) + (np.arange(n_vocab) == 1),
-    }
+    }  # fmt: skip
     rows["mostly-excluded"][1] = 1.0
     return {name: row.astype(np.float32) for name, row in rows.items()}
 
@@ -247,15 +224,15 @@ def digest_of_many_rows() -> str:
             digest.update(target.tobytes() + draft.tobytes() + core(row, 0.0).tobytes())
             for u in (0.0, 0.3, 0.999):
                 uniforms = np.array([0.0, 0.999999, 0.9999999, u])
-                verdict = _core.verify(
+                verdict = verify_core(
                     [0, 0, 0], [-1, 0, 0], np.stack([target] * 3), np.stack([draft] * 3), uniforms
                 )
                 digest.update(repr(verdict).encode())
-        noise = _core.noise(5, n_vocab, 77, n_vocab)
+        noise = noise_of(5, n_vocab, 77, n_vocab)
         digest.update(noise.tobytes())
         for rule in ("coupled", "block", "k-sequential", "classical"):
             noises = noise[None].repeat(2, axis=0) if rule == "coupled" else None
-            verdict = _core.verify(
+            verdict = verify_core(
                 [0, 1], [-1, 0], np.stack([target] * 2), np.stack([draft] * 2), uniforms[:3], rule=rule,
                 noise=noises,
             )  # fmt: skip
@@ -264,20 +241,9 @@ def digest_of_many_rows() -> str:
 
 
 def test_every_instruction_set_gives_the_same_bits() -> None:
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from test_distribution import digest_of_many_rows\n"
-        "from specdec import _core; print(_core.kernels(), digest_of_many_rows())"
-    )
-    found = {}
-    for name in _core.available_kernels():
-        run = subprocess.run(
-            [sys.executable, "-c", program, os.path.dirname(__file__)],
-            env=os.environ | {"SPECDEC_KERNELS": name}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        used, found[name] = run.stdout.split()
-        assert used == name
-    assert len(found) == len(_core.available_kernels()) and len(set(found.values())) == 1, found
+    program = "from test_distribution import digest_of_many_rows; print(digest_of_many_rows())"
+    found = in_instruction_sets(program)
+    assert len(found) > 1 and len(set(found.values())) == 1, found
 
 
 def test_equal_logits_have_equal_probabilities() -> None:

@@ -25,21 +25,16 @@ from toy_pair import (
     ToyTokenizer,
     WatchedSession,
     greedy_tokens,
-    load_pair,
     notice_interrupts,
     write_pair,
 )
 from worlds.canonical import DTYPES
 from worlds.folders import gpt2_config, llama_config, mistral_config, write_hf
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TESTS = Path(__file__).parent
 PROMPT = [1, 5, 9, 30, 7, 12]
 Pair = tuple[specdec.Model, specdec.Model]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +43,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     config = gpt2_config(vocab_size=N_VOCAB, n_positions=N_CTX, n_embd=16, n_layer=1, n_head=2)
     folder = write_hf(tmp_path_factory.mktemp("stranger") / "gpt2", config, seed=9)
     return specdec.load(folder, tokenizer=ToyTokenizer())
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test does not say otherwise: the models are too small for two to pay."""
-    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
 
 
 def run(*arguments: Any, **options: Any) -> specdec.Result:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec import _core
+from worlds.canonical import HAS_HOOKS
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(_core, "_arena_guard") or sys.platform != "linux",
+    not HAS_HOOKS or sys.platform != "linux",
     reason="needs Linux and a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from specdec import _core
+from compiled import Decoder, Model, tensor_shapes
 from worlds.canonical import LLAMA, MIXTURES, SWITCHES, VARIANTS, build, random_tensors
 
 # Tables, and matrices that no number format rounds.
@@ -22,13 +22,13 @@ IDS = np.random.default_rng(2).integers(0, 101, 70).tolist()
 
 
 def matrices(config: dict[str, Any]) -> list[str]:
-    shapes = _core.tensor_shapes(config)
+    shapes = tensor_shapes(config)
     return [name for name, shape in shapes.items() if len(shape) == 2 and not UNCOUNTED.search(name)]
 
 
-def sums_of(model: _core.Model, names: list[str], together: int) -> list[tuple[np.ndarray, int]]:
+def sums_of(model: Model, names: list[str], together: int) -> list[tuple[np.ndarray, int]]:
     """Of a text that is read in forwards of so many tokens."""
-    decoder = _core.Decoder(model, capacity=len(IDS), max_nodes=together, input_sums=True)
+    decoder = Decoder(model, capacity=len(IDS), max_nodes=together, input_sums=True)
     for first in range(0, len(IDS), together):
         piece = IDS[first : first + together]
         decoder.forward(piece, range(-1, len(piece) - 1))
@@ -40,7 +40,7 @@ def test_inputs_of_a_single_token() -> None:
     """Whose attention gives the values of the token itself."""
     config, token = LLAMA | {"n_layer": 1, "n_kv_head": 6}, 17
     tensors = random_tensors(config)
-    decoder = _core.Decoder(build(config, tensors), capacity=1, input_sums=True, taps=[0, 1, 2])
+    decoder = Decoder(build(config, tensors), capacity=1, input_sums=True, taps=[0, 1, 2])
     decoder.prefill([token], logits=True)
 
     def w(name: str) -> np.ndarray:
@@ -96,17 +96,17 @@ def test_any_division_of_a_text_has_the_same_sums(name: str) -> None:
 def test_what_is_refused() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
     with pytest.raises(ValueError, match="n_threads is 2, expected 1 with input_sums"):
-        _core.Decoder(model, capacity=1, n_threads=2, input_sums=True)
-    decoder = _core.Decoder(model, capacity=1, input_sums=True)
+        Decoder(model, capacity=1, n_threads=2, input_sums=True)
+    decoder = Decoder(model, capacity=1, input_sums=True)
     for name in ("layers.0.attn_norm.weight", "layers.9.attn_q.weight", "position_embedding"):
         with pytest.raises(ValueError, match=f"tensor {name}: no sums are kept, expected a matrix"):
             decoder.input_sums(name)
     with pytest.raises(ValueError, match="no sums are kept, expected a matrix, with input_sums"):
-        _core.Decoder(model, capacity=1).input_sums("head")
+        Decoder(model, capacity=1).input_sums("head")
 
 
 @needs_hooks
 def test_memory() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
     with nothing_leaks():
-        fail_each_allocation(lambda: _core.Decoder(model, capacity=4, input_sums=True))
+        fail_each_allocation(lambda: Decoder(model, capacity=4, input_sums=True))

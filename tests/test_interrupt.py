@@ -123,16 +123,10 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     "case",
     [
-        "pack",
-        "one_round",
-        "one_nested_round",
-        "one_beam_round",
-        "automaton",
-        pytest.param("suffix_tree", marks=pytest.mark.slow),
-        "score",
-        "encode",
+        "pack", "one_round", "one_nested_round", "one_beam_round", "automaton",
+        pytest.param("suffix_tree", marks=pytest.mark.slow), "score", "encode",
     ],
-)
+)  # fmt: skip
 def test_ctrl_c_ends_one_call_of_the_core(case: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", CHILD, str(TESTS), case],

@@ -122,7 +122,7 @@ def test_damaged_fields_are_named(
         ([0, 0, 59], r"element \[2\] is 59; expected -2 to 58"),
         ([-1, 0, 0], r"element \[0\] is -1; expected 0 to 60"),
         ([2**63 - 1, 0, 0], r"element \[0\] is 9223372036854775807"),
-        ([0, 5, 4], "gives the target's token 6 2 times, first for 1; expected each once"),
+        ([0, 5, 4], "gives the target's token 6 2 times; expected each once"),
     ],
 )
 def test_a_damaged_vocabulary_is_named(

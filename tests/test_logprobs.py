@@ -16,24 +16,14 @@ from allocations import needs_hooks
 from core_work import blocks_of_a_token, counted_work
 from refusals import refuses
 from specdec import PromptCache, drafts, reference
-from toy_pair import load_pair
 from worlds.encoder_decoders import EncoderDecoder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 Pair = tuple[specdec.Model, specdec.Model]
 PROMPT = [1, 5, 9, 30, 7, 12]
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.2}
 SAMPLED |= {"logit_bias": {7: -2.0}, "seed": 5}
 OPTIONS: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True, "logits": True}
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
 
 
 def one(*arguments: Any, **options: Any) -> specdec.Result:

@@ -7,10 +7,12 @@ import gc
 import numpy as np
 import pytest
 
-from allocations import fail_each_allocation, needs_hooks
+from allocations import bytes_held, fail_each_allocation, needs_hooks
+from compiled import Decoder, LookAheadEmbeddings, Ngram
+from compiled import product as product_of
+from compiled import score as score_of
 from descriptions import by_method
 from sessions import Session
-from specdec import _core
 from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from worlds.learned import recurrent_network
 
@@ -44,7 +46,7 @@ def continued(target, draft):
 
 
 def decode_int8():
-    decoder = _core.Decoder(load_int8(), capacity=70, max_nodes=4, n_threads=2)
+    decoder = Decoder(load_int8(), capacity=70, max_nodes=4, n_threads=2)
     decoder.prefill(range(66))
     return decoder.forward([1, 2], [-1, 0])
 
@@ -54,7 +56,7 @@ def matrix():
 
 
 def product():
-    return _core.product(TENSORS["head"][:9], TENSORS["head"], "int4")
+    return product_of(TENSORS["head"][:9], TENSORS["head"], "int4")
 
 
 def generate_with_fixed_acceptance():
@@ -97,7 +99,7 @@ def generate_from_own_layers():
 
 
 def generate_from_counts():
-    table = _core.Ngram(np.zeros(LLAMA["n_vocab"], np.int32), ())
+    table = Ngram(np.zeros(LLAMA["n_vocab"], np.int32), ())
     return [
         continued(load(), draft)
         for draft in (by_method("ngram", table), by_method("online_ngram", table), by_method("random"))
@@ -107,20 +109,20 @@ def generate_from_counts():
 def generate_from_what_was_learnt():
     """Of weights that the core packs, or that ride on the target's forward passes."""
     recurrent = recurrent_network(LLAMA["n_vocab"], (4, 6, 2))
-    embeddings = _core.LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))
+    embeddings = LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))
     return [
         continued(load(), draft) for draft in (by_method("model", one) for one in (recurrent, embeddings))
     ]
 
 
 def decode():
-    decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
+    decoder = Decoder(load(), capacity=70, max_nodes=4)
     decoder.prefill(range(66))
     return decoder.forward([1, 2], [-1, 0])
 
 
 def score():
-    return _core.score(load(), range(70))
+    return score_of(load(), range(70))
 
 
 def generate_with_trees():
@@ -172,7 +174,7 @@ def wide():
 def session_bytes(target, draft, temperature, rule="rejection"):
     """Bytes that a session takes."""
     gc.collect()
-    before = _core._alloc_bytes()
+    before = bytes_held()
     how = {"temperature": temperature}
     session = Session(
         target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, max_new_tokens=20, sampling=how,
@@ -181,9 +183,9 @@ def session_bytes(target, draft, temperature, rule="rejection"):
     session.prefill()
     while session.round():
         pass
-    taken = _core._alloc_bytes() - before
+    taken = bytes_held() - before
     session.close()
-    assert _core._alloc_bytes() == before
+    assert bytes_held() == before
     return taken
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from compiled import Model
 from sessions import Session
-from specdec import _core
 from worlds.canonical import (
     ENCODER_DECODERS,
     LLAMA,
@@ -37,7 +37,7 @@ class Engine(NamedTuple):
     n_begin: int
     slice: int
 
-    def pair(self, **changes: Any) -> tuple[_core.Model, _core.Model]:
+    def pair(self, **changes: Any) -> tuple[Model, Model]:
         """A target and a draft."""
         config = self.config | changes
         tensors = random_tensors(config)
@@ -92,7 +92,7 @@ def read(session: Session) -> tuple[Ids, bytes]:
     return tokens, np.concatenate(logits).tobytes()
 
 
-def session_of(target: _core.Model, prompt: Ids) -> Session:
+def session_of(target: Model, prompt: Ids) -> Session:
     sampling = {"temperature": 0.0}
     return Session(
         target, None, [prompt], sampling=sampling, draft_sampling=sampling, gamma=3, max_new_tokens=20,

@@ -53,9 +53,6 @@ def test_perplexity_and_alpha_of_known_models(positions: ModuleType) -> None:
     assert [row[0] for row in rows[2:]] == ["| 0 to 1", "| 2 to 3", "| all"]
     # Tokens 0 1 and 1 1, then 0 1 and 0 0: perplexities are geometric means of 1 / p.
     assert rows[2][1:] == [
-        f"{(2 * 4 * 4 * 4) ** 0.25:.1f}",
-        f"{(4 * 2 * 2 * 2) ** 0.25:.1f}",
-        "0.750",
-        "0.000 |",
-    ]
+        f"{(2 * 4 * 4 * 4) ** 0.25:.1f}", f"{(4 * 2 * 2 * 2) ** 0.25:.1f}", "0.750", "0.000 |",
+    ]  # fmt: skip
     assert rows[3][1:3] == [f"{(2 * 4 * 2 * 2) ** 0.25:.1f}", f"{(4 * 2 * 4 * 4) ** 0.25:.1f}"]

@@ -15,9 +15,9 @@ import pytest
 from exact import Conditional, Proposal, alternating, chosen, independent, without_replacement
 from grids import in_few_items
 from proofs import prove, prove_bound, prove_coupled
-from specdec import _core, reference
+from specdec import reference
 from tables import models, random_tree, shapes, standardise, table, unlike
-from weights import VerifyWeights, points_of, verify_dense, verify_weights
+from weights import VerifyWeights, points_of, verify_core, verify_dense, verify_weights
 
 Propose = Callable[[Sequence[int], Conditional], Proposal]
 
@@ -33,21 +33,15 @@ def several(parents: Sequence[int], draft: Conditional) -> Proposal:
 
 
 PROPOSALS: dict[str, Propose] = {
-    "drawn": independent,
-    "drawn without replacement": without_replacement,
-    "chosen": chosen,
-    "chosen, then drawn": lambda parents, draft: alternating(
-        chosen(parents, draft), independent(parents, draft)
-    ),
-    "drawn, then chosen": lambda parents, draft: alternating(
-        independent(parents, draft), chosen(parents, draft)
-    ),
-    "chosen twice": lambda parents, draft: (
-        lambda node, prefixes: np.eye(len(draft(())))[int(np.argmax(draft(prefixes[parents[node]])))]
-    ),
-    "of several drafts": several,
-    "each of a draft of its own": lambda parents, draft: unlike(parents, len(draft(()))),
-}
+    "drawn": independent, "drawn without replacement": without_replacement, "chosen": chosen,
+    "chosen, then drawn": lambda parents,
+    draft: alternating(chosen(parents, draft), independent(parents, draft)),
+    "drawn, then chosen": lambda parents,
+    draft: alternating(independent(parents, draft), chosen(parents, draft)), "chosen twice": lambda parents,
+    draft: (lambda node, prefixes: np.eye(len(draft(())))[int(np.argmax(draft(prefixes[parents[node]])))]),
+    "of several drafts": several, "each of a draft of its own": lambda parents,
+    draft: unlike(parents, len(draft(()))),
+}  # fmt: skip
 
 # (implementation, how, shape, n_vocab, pair): a pair without cuts, one whose supports differ, one with point
 # masses and ties. The reference, which knows probabilities alone, and rows with one weight on the first pair.
@@ -146,13 +140,11 @@ def test_weights_and_points_equal_the_reference_on_random_trees() -> None:
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([0], "points"),
-        (([-1], [-1, -1]), "points"),
-        (([-1, -1], [-1, 3]), "points"),
+        ([0], "points"), (([-1], [-1, -1]), "points"), (([-1, -1], [-1, 3]), "points"),
         (([-2, -1], [-1, -1]), "points"),
     ],
-)
+)  # fmt: skip
 def test_bad_points_are_refused(points: object, message: str) -> None:
     rows = np.full((2, 3), 1 / 3)
     with pytest.raises((TypeError, ValueError), match=message):
-        _core.verify([0, 1], [-1, 0], rows, rows, np.zeros(3), points=points)
+        verify_core([0, 1], [-1, 0], rows, rows, np.zeros(3), points=points)

@@ -22,26 +22,18 @@ from specdec import drafts
 FILE = Path(__file__).parent / "data" / "recorded_calls.json"
 N_CALLS, N_PER_ITEM = 500, 25
 PROMPTS = (
-    "Once upon a time",
-    "The dog and the cat went to the park. The dog and the cat",
-    "Lily",
-    "Tom had a red ball. One day, he saw a big",
-    "",
-)
+    "Once upon a time", "The dog and the cat went to the park. The dog and the cat", "Lily",
+    "Tom had a red ball. One day, he saw a big", "",
+)  # fmt: skip
 
 
 def sampling(draw: random.Random) -> dict[str, Any]:
     """Settings of the distribution."""
     settings: dict[str, Any] = {"temperature": draw.choice([0.0, 0.0, 0.6, 1.0, 1.3])}
     choices: dict[str, list[Any]] = {
-        "top_k": [1, 5, 40],
-        "top_p": [0.3, 0.9],
-        "min_p": [0.05, 0.5],
-        "repetition_penalty": [1.2],
-        "presence_penalty": [0.5],
-        "frequency_penalty": [-0.3, 0.4],
-        "logit_bias": [{13: 2.0, 300: -4.0}],
-    }
+        "top_k": [1, 5, 40], "top_p": [0.3, 0.9], "min_p": [0.05, 0.5], "repetition_penalty": [1.2],
+        "presence_penalty": [0.5], "frequency_penalty": [-0.3, 0.4], "logit_bias": [{13: 2.0, 300: -4.0}],
+    }  # fmt: skip
     for name, values in choices.items():
         if draw.random() < 0.15:
             settings[name] = draw.choice(values)
@@ -85,10 +77,8 @@ def generation(draw: random.Random) -> dict[str, Any]:
     elif several < 0.5 and "constraint" not in options:
         options["logits"] = True
     return {
-        "target": draw.choice(["f32", "f32", "bf16", "int8", "int4"]),
-        "draft": draft,
-        "prompt": prompt,
-    } | options
+        "target": draw.choice(["f32", "f32", "bf16", "int8", "int4"]), "draft": draft, "prompt": prompt,
+    } | options  # fmt: skip
 
 
 def calls() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -99,13 +89,10 @@ def calls() -> Iterator[tuple[str, dict[str, Any]]]:
             yield (
                 "beam_search",
                 {
-                    "target": "f32",
-                    "draft": draw.choice([None, "model"]),
-                    "prompt": draw.choice(PROMPTS[:4]),
-                    "width": draw.choice([1, 3]),
-                    "max_new_tokens": 8,
+                    "target": "f32", "draft": draw.choice([None, "model"]),
+                    "prompt": draw.choice(PROMPTS[:4]), "width": draw.choice([1, 3]), "max_new_tokens": 8,
                 },
-            )
+            )  # fmt: skip
         elif index % 10 == 7:
             yield "engine", generation(draw)
         else:
@@ -127,18 +114,14 @@ DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
     "model": lambda draft: draft,
     "tree": lambda draft: drafts.ModelDraft(draft, tree=drafts.StaticTree([2, 2, 1])),
     "dynamic": lambda draft: drafts.ModelDraft(draft, tree=drafts.DynamicTree(10)),
-    "copy": lambda draft: drafts.ContextCopy(),
-    "input": lambda draft: drafts.InputCopy(),
+    "copy": lambda draft: drafts.ContextCopy(), "input": lambda draft: drafts.InputCopy(),
     "bigram": lambda draft: drafts.Bigram(counts(), draft.tokenizer.n_vocab),
     "ngram": lambda draft: drafts.Ngram(counts(), draft.tokenizer.n_vocab),
-    "online-ngram": lambda draft: drafts.OnlineNgram(),
-    "suffix": lambda draft: drafts.SuffixMemory(),
-    "recycling": lambda draft: drafts.TokenRecycling(),
-    "lookahead": lambda draft: drafts.Lookahead(3, 3),
-    "exit": lambda draft: drafts.EarlyExit(2),
-    "random": lambda draft: drafts.Random(),
+    "online-ngram": lambda draft: drafts.OnlineNgram(), "suffix": lambda draft: drafts.SuffixMemory(),
+    "recycling": lambda draft: drafts.TokenRecycling(), "lookahead": lambda draft: drafts.Lookahead(3, 3),
+    "exit": lambda draft: drafts.EarlyExit(2), "random": lambda draft: drafts.Random(),
     "ensemble": lambda draft: drafts.Ensemble(drafts.ContextCopy(), draft, adaptive=False),
-}
+}  # fmt: skip
 
 
 def digest(*values: Any) -> str:

@@ -53,26 +53,6 @@ def test_the_network_is_the_equations(dtype: str, tolerance: float) -> None:
     np.testing.assert_allclose(found, recurrent_logits(tensors, ids, SHAPE[2]), atol=tolerance)
 
 
-@pytest.mark.oracle
-def test_the_network_is_torchs() -> None:
-    import torch
-
-    d_embed, d_hidden, n_layers = SHAPE
-    torch.manual_seed(0)
-    embedding, gru = torch.nn.Embedding(N_VOCAB, d_embed), torch.nn.GRU(d_embed, d_hidden, n_layers)
-    output = torch.nn.Linear(d_hidden, N_VOCAB)
-    tensors = {"embedding.weight": embedding.weight}
-    for i in range(n_layers):
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            tensors[f"cells.{i}.{name}"] = getattr(gru, f"{name}_l{i}")
-    tensors |= {"output.weight": output.weight, "output.bias": output.bias}
-    ids = text(40)
-    with torch.no_grad():
-        expected = output(gru(embedding(torch.tensor(ids)))[0]).numpy()
-    found = core_of({name: tensor.detach().numpy() for name, tensor in tensors.items()}).logits(ids)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 def test_fewer_tokens_than_the_targets_are_scattered() -> None:
     tokens = [40, 3, 17, 60]
     tensors, ids = recurrent_tensors(N_VOCAB, len(tokens), SHAPE), text(9)

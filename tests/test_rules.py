@@ -32,11 +32,11 @@ from exact import (
 )
 from grids import in_few_items
 from proofs import most_probable, prove, prove_bound, prove_coupled, prove_race
-from specdec import _core, reference
+from specdec import reference
 from tables import PAIRS, models, random_tree, shapes, standardise, table, unlike
-from weights import verify_weights
+from weights import noise, verify_core, verify_weights
 
-IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
+IMPLEMENTATIONS = {"reference": reference.verify, "core": verify_core, "weights": verify_weights}
 implementations = pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
 # --------------------------------------------------------------------------------- exact, rule by rule
@@ -56,7 +56,7 @@ CASES = [(rule, *tree) for rule, trees in TREES.items() for tree in trees]
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(("rule", "shape", "n_vocab"), CASES)
 def test_the_core_samples_exactly_the_target(rule: str, shape: str, n_vocab: int, pair: str) -> None:
-    prove(_core.verify, shapes()[shape], *models(pair, n_vocab, with_core=True), rule=rule)
+    prove(verify_core, shapes()[shape], *models(pair, n_vocab, with_core=True), rule=rule)
 
 
 @in_few_items(by="rule")
@@ -93,15 +93,12 @@ def pairs(draw: st.DrawFn, n_vocab: int = 3) -> tuple[Conditional, Conditional]:
 @pytest.mark.parametrize(
     ("rule", "shape"),
     [
-        ("rejection", "left"),
-        ("greedy", "both"),
-        ("block", "chain2"),
-        ("k-sequential", "two"),
+        ("rejection", "left"), ("greedy", "both"), ("block", "chain2"), ("k-sequential", "two"),
         ("classical", "two"),
     ],
-)
+)  # fmt: skip
 def test_any_distributions(verify: Rule, rule: str, shape: str) -> None:
-    @settings(max_examples=40 if verify is _core.verify else 5, deadline=None, derandomize=True)
+    @settings(max_examples=40 if verify is verify_core else 5, deadline=None, derandomize=True)
     @given(pairs())
     def proves(pair: tuple[Conditional, Conditional]) -> None:
         prove(verify, shapes()[shape], *pair, rule=rule)
@@ -209,12 +206,9 @@ def test_the_bound_is_reached(verify: Rule) -> None:
     insist = np.array([[0.0, 0.0, 0.0], *[[1.0, 0.0, 0.0]] * 3])
     for n_siblings in (1, 2, 3):
         law = outcome_distribution(
-            partial(verify, lenience=0.5),
-            [0] * (n_siblings + 1),
-            [-1] + [0] * n_siblings,
-            rows[: n_siblings + 1],
-            insist[: n_siblings + 1],
-        )
+            partial(verify, lenience=0.5), [0] * (n_siblings + 1), [-1] + [0] * n_siblings,
+            rows[: n_siblings + 1], insist[: n_siblings + 1],
+        )  # fmt: skip
         first = sum(probability for (path, token), probability in law.items() if path or token == 0)
         assert first == pytest.approx(0.5, abs=1e-12)
 
@@ -239,14 +233,9 @@ def test_lenient_greedy_accepts_what_is_nearly_as_probable(verify: Rule, pair: s
         assert best(tuple(tree.tokens[node] for node in path))[token] == 1
         assert betas == [float(bool(expected))]
         alone = verify(
-            tree.tokens[:2],
-            [-1, 0],
-            rows[:2],
-            tree.probs[:2],
-            np.full(3, 0.5),
-            rule="greedy",
+            tree.tokens[:2], [-1, 0], rows[:2], tree.probs[:2], np.full(3, 0.5), rule="greedy",
             lenience=lenience,
-        )
+        )  # fmt: skip
         assert alone[2] == pytest.approx([draft(())[acceptable].sum()], abs=1e-12)
 
 
@@ -272,9 +261,9 @@ def test_block_verification_keeps_at_least_as_many_drafts(pair: str) -> None:
     for shape, n_vocab in (("chain2", 4), ("chain3", 3)):
         pair_of_models = models(pair, n_vocab, with_core=True)
         block = round_distribution(
-            partial(_core.verify, rule="block"), shapes()[shape], *pair_of_models, decided=backwards(shape)
+            partial(verify_core, rule="block"), shapes()[shape], *pair_of_models, decided=backwards(shape)
         )
-        standard = round_distribution(_core.verify, shapes()[shape], *pair_of_models)
+        standard = round_distribution(verify_core, shapes()[shape], *pair_of_models)
         assert np.all(block.accepted >= standard.accepted - 1e-12)
         if pair in ("plain", "temperatures"):
             assert block.accepted.sum() > standard.accepted.sum() + 1e-3
@@ -306,7 +295,7 @@ def test_block_verification_by_hand() -> None:
 def test_k_sequential_selection_accepts_some_draft(pair: str, k: int) -> None:
     """SpecTr: with probability 1 - (1 - b)**k, and at least (1 - 1/e) of the best possible."""
     target, draft = models(pair, 3, with_core=False)
-    law = prove(_core.verify, [-1] + [0] * k, target, draft, rule="k-sequential")
+    law = prove(verify_core, [-1] + [0] * k, target, draft, rule="k-sequential")
     rho = reference.smallest_rho(target(()), draft(()), k)
     b = np.minimum(draft(()), target(()) / rho).sum()
     accepted = law.accepted.sum()
@@ -397,13 +386,9 @@ def test_a_greedy_tree_finds_the_longest_of_its_sequences(verify: Rule, pair: st
         for sequence in sequences:
             nodes = [0, *sequence]
             path, token, _ = verify(
-                [tree.tokens[node] for node in nodes],
-                [-1, 0, 1],
-                rows[nodes],
-                tree.probs[nodes],
-                np.full(4, 0.5),
-                rule="greedy",
-            )
+                [tree.tokens[node] for node in nodes], [-1, 0, 1], rows[nodes], tree.probs[nodes],
+                np.full(4, 0.5), rule="greedy",
+            )  # fmt: skip
             outputs.append([*(tree.tokens[nodes[i]] for i in path), token])
         uniforms = np.random.default_rng(len(outputs)).random(len(parents) + 1)
         path, token, _ = verify(tree.tokens, parents, rows, tree.probs, uniforms, rule="greedy")
@@ -440,7 +425,7 @@ def test_core_equals_reference_on_random_trees(rule: str, lenience: float, order
         if rule == "coupled":
             options["noise"] = rng.integers(2**53, size=(n_nodes, n_vocab)) / 2**53
         uniforms = rng.integers(2**53, size=n_nodes + 1) / 2**53
-        path, token, betas = _core.verify(*tree, uniforms, **options)
+        path, token, betas = verify_core(*tree, uniforms, **options)
         expected_path, expected_token, expected_betas = reference.verify(*tree, uniforms, **options)
         assert (path, token) == (expected_path, expected_token)
         np.testing.assert_allclose(betas, expected_betas, rtol=0, atol=1e-12)
@@ -451,6 +436,6 @@ def test_core_equals_reference_on_random_trees(rule: str, lenience: float, order
 def test_noise_of_the_core_equals_the_reference() -> None:
     for seed, sequence, position, n_vocab in [(0, 0, 0, 1), (1, 2, 3, 7), (2**64 - 1, 2**32 - 1, 99, 64)]:
         expected = reference.noise(seed, sequence, position, n_vocab)
-        assert np.array_equal(_core.noise(seed, sequence, position, n_vocab), expected)
+        assert np.array_equal(noise(seed, sequence, position, n_vocab), expected)
         assert np.all((expected >= 0) & (expected < 1))
     assert len({*reference.noise(5, 0, 9, 100), *reference.noise(5, 0, 10, 100)}) == 200

@@ -18,6 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
+from compiled import Model, prompt_logits
 from distributions import (
     FALSE_ALARM,
     TRAINED,
@@ -33,7 +34,7 @@ from distributions import (
 )
 from exact import chain_distribution
 from sessions import Session
-from specdec import Sampling, _core, reference
+from specdec import Sampling, reference
 from worlds.canonical import GPT, LLAMA, build, random_tensors
 
 SLOW = specdec.kernels() == "ref"
@@ -170,7 +171,7 @@ def test_the_other_rules(models: Trained, rule: str) -> None:
 # --------------------------------------------------------------- five tokens, settings that differ
 
 
-def small(base: dict[str, Any], seed: int) -> _core.Model:
+def small(base: dict[str, Any], seed: int) -> Model:
     """A random model over five tokens."""
     sizes = {"n_vocab": 5, "n_ctx": 16, "n_layer": 2, "d_model": 24, "d_ff": 40}
     config = base | sizes
@@ -199,16 +200,9 @@ def test_three_tokens_of_a_tiny_vocabulary(
     samples, n_accepted = [], 0
     for batch in range(n_samples // BATCH):
         session = Session(
-            *models,
-            [prompt] * BATCH,
-            gamma=gamma,
-            max_new_tokens=5,
-            sampling=of_target,
-            draft_sampling=of_draft,
-            seeds=[(batch, i) for i in range(BATCH)],
-            n_threads=1,
-            keep_logits=False,
-        )
+            *models, [prompt] * BATCH, gamma=gamma, max_new_tokens=5, sampling=of_target,
+            draft_sampling=of_draft, seeds=[(batch, i) for i in range(BATCH)], n_threads=1, keep_logits=False,
+        )  # fmt: skip
         session.prefill()
         texts: list[list[int]] = [[] for _ in range(BATCH)]
         while records := session.round():
@@ -225,7 +219,5 @@ def test_three_tokens_of_a_tiny_vocabulary(
     assert scipy.stats.binomtest(n_accepted, n_samples, beta(target, draft)).pvalue > FALSE_ALARM
 
 
-def logits_of(model: _core.Model, ids: list[int]) -> NDArray[np.float32]:
-    logits = _core.Decoder(model, capacity=len(ids)).prefill(ids, logits=True)
-    assert logits is not None
-    return logits
+def logits_of(model: Model, ids: list[int]) -> NDArray[np.float32]:
+    return prompt_logits(model, ids)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import Sampling, _core, reference
+from compiled import Model
+from specdec import Sampling, reference
 from specdec.drafts import Bigram, Unigram
 from toy_pair import load_pair
+from weights import distribution
 from worlds.canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
@@ -22,17 +24,15 @@ SAMPLING = {"temperature": 0.9, "top_p": 0.95, "min_p": 0.001}
 RULES = ["rejection", "block", "coupled", "k-sequential", "classical"]
 # Number formats of target, its cache, and drafts.
 FORMATS = {
-    "f32": ("f32", "f32", "int4"),
-    "bf16": ("bf16", "bf16", "f32"),
-    "int8": ("int8", "f32", "int8"),
+    "f32": ("f32", "f32", "int4"), "bf16": ("bf16", "bf16", "f32"), "int8": ("int8", "f32", "int8"),
     "int4": ("int4", "bf16", "bf16"),
-}
+}  # fmt: skip
 
 Outputs = tuple[list[list[int]], list[Any], list[Any]]
 
 
 @pytest.fixture(scope="module", params=FORMATS.values(), ids=FORMATS.keys())
-def models(request: pytest.FixtureRequest) -> dict[str, _core.Model]:
+def models(request: pytest.FixtureRequest) -> dict[str, Model]:
     """A target, a draft that often agrees with it, and one that knows nothing of it."""
     dtype, cache_dtype, draft_dtype = request.param
     base, scale = (LLAMA, 0.02) if dtype != "int8" else (GPT, 0.1)
@@ -46,7 +46,7 @@ def models(request: pytest.FixtureRequest) -> dict[str, _core.Model]:
 
 
 @pytest.fixture(scope="module")
-def plain(models: dict[str, _core.Model]) -> Outputs:
+def plain(models: dict[str, Model]) -> Outputs:
     return run_session(models["target"], None, PROMPTS, rule="coupled", **SAMPLING)
 
 
@@ -60,7 +60,7 @@ def assert_equal(got: Outputs, expected: Outputs) -> None:
 @pytest.mark.parametrize("gamma", [1, 2, 4, 8])
 @pytest.mark.parametrize("draft", ["friend", "stranger", "target"])
 def test_coupled_output_is_plain_output(
-    models: dict[str, _core.Model], plain: Outputs, draft: str, gamma: int
+    models: dict[str, Model], plain: Outputs, draft: str, gamma: int
 ) -> None:
     options: dict[str, Any] = {"rule": "coupled", "gamma": gamma, **SAMPLING}
     got = run_session(models["target"], models[draft], PROMPTS, n_threads=1 + gamma % 2, **options)
@@ -73,20 +73,18 @@ def test_coupled_output_is_plain_output(
         assert 0 < sum(accepted) < sum(drafted), "else the test shows less than it seems to"
 
 
-def test_coupled_tokens_win_the_race_of_the_reference(models: dict[str, _core.Model], plain: Outputs) -> None:
+def test_coupled_tokens_win_the_race_of_the_reference(models: dict[str, Model], plain: Outputs) -> None:
     """The noise is keyed by seed, sequence, position and token, and by nothing else."""
     for i, prompt in enumerate(PROMPTS):
         for offset, (token, logits) in enumerate(zip(plain[0][i], plain[1][i], strict=True)):
             noise = reference.noise(1, i, len(prompt) + offset, len(logits))
-            probs = _core.distribution(logits, temperature=0.9, top_p=0.95, min_p=0.001)
+            probs = distribution(logits, temperature=0.9, top_p=0.95, min_p=0.001)
             assert reference.race(probs, noise) == token
 
 
 @pytest.mark.parametrize("gamma", [1, 5])
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_is_greedy_at_temperature_zero(
-    models: dict[str, _core.Model], rule: str, gamma: int
-) -> None:
+def test_every_rule_is_greedy_at_temperature_zero(models: dict[str, Model], rule: str, gamma: int) -> None:
     expected = run_session(models["target"], None, PROMPTS)
     assert_equal(run_session(models["target"], models["friend"], PROMPTS, gamma=gamma, rule=rule), expected)
 

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+import command_line
 import specdec
 from http_talk import ask
-from specdec.commands import serve_verb
-from specdec.commands.program import program
 from specdec.serve import Server, Service
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +83,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(program, ["serve", "--threads", "1", *arguments])
+    return command_line.run("serve", "--threads", "1", *arguments)
+
+
+def fails(*arguments: str) -> str:
+    """What is printed by a server that does not start."""
+    done = run(*arguments)
+    assert done.exit_code == 2
+    return str(done.stderr)
 
 
 def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
@@ -123,25 +128,22 @@ def test_a_key_from_the_environment(started: Started, monkeypatch: pytest.Monkey
     assert started.options["api_key"] == "secret"
     assert started.service.draft_name is None
     monkeypatch.setenv("SPECDEC_API_KEY", " ")
-    done = run()
-    assert done.exit_code == 2 and "the API key in SPECDEC_API_KEY is empty" in done.stderr
+    assert "the API key in SPECDEC_API_KEY is empty" in fails()
 
 
 def test_a_chat_template_that_cannot_be_read(started: Started, tmp_path: Path) -> None:
     """The server does not start: no request of a conversation could be answered."""
     file = tmp_path / "chat.jinja"
     file.write_text("{{ messages }}\n{% if %}")
-    done = run("--chat-template", str(file))
-    assert done.exit_code == 2 and started.service is None
-    assert f"{file}: the chat template is not valid Jinja: line 2: " in done.stderr
+    message = f"{file}: the chat template is not valid Jinja: line 2: "
+    assert message in fails("--chat-template", str(file)) and started.service is None
 
 
 def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None:
     broken = tmp_path / "draft"
     broken.mkdir()
     (broken / "config.json").write_text("{}")
-    done = run("--draft", str(broken))
-    assert done.exit_code == 2 and started.service is None
+    assert fails("--draft", str(broken)) and started.service is None
     done = run("--draft", str(broken), "--plain-without-draft")
     assert done.exit_code == 0 and "warning: no draft, so texts are decoded plainly" in done.stderr
     assert started.service.draft_name is None
@@ -166,8 +168,7 @@ def test_several_drafts(started: Started, tmp_path: Path) -> None:
         (("a=copy", "a=embedded"), "--draft a=embedded: the name stands twice"),
         (("none=copy",), "--draft none=copy: requests ask for no draft so"),
     ):
-        done = run(*(word for draft in drafts for word in ("--draft", draft)))
-        assert done.exit_code == 2 and message in done.stderr
+        assert message in fails(*(word for draft in drafts for word in ("--draft", draft)))
     done = run("--draft", "a=copy", "--draft", f"b={tmp_path}", "--plain-without-draft")
     assert done.exit_code == 0 and "warning: no draft b, which is left out" in done.stderr
     assert started.service.draft_names == ["a"]
@@ -176,9 +177,8 @@ def test_several_drafts(started: Started, tmp_path: Path) -> None:
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "specdec.serve.server")
-    done = run()
-    assert done.exit_code == 2 and "needs the package uvicorn" in done.stderr
-    assert serve_verb.serve_verb.help is not None
+    assert "needs the package uvicorn" in fails()
+    assert "Usage: specdec serve" in run("--help").stdout
 
 
 @pytest.mark.oracle

@@ -14,9 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
+from compiled import Decoder
 from sessions import Session
-from specdec import InputError, Sampling, _core, reference
+from specdec import InputError, Sampling, reference
 from toy_pair import EOS, load_pair
+from weights import noise as noise_of
 from worlds.folders import llama_config, tensors_for, write_hf
 
 PROMPT = [1, 9, 30, 9, 44]
@@ -35,7 +37,7 @@ def generate(pair: tuple[Any, ...], draft: bool, **how: Any) -> specdec.Result:
 
 def decode(model: specdec.Model, choose: Any) -> list[int]:
     """N_NEW tokens, one forward of one node each: ``choose(logits, tokens)`` says the next."""
-    decoder, tokens = _core.Decoder(model.core, capacity=len(PROMPT) + N_NEW), list(PROMPT)
+    decoder, tokens = Decoder(model.core, capacity=len(PROMPT) + N_NEW), list(PROMPT)
     decoder.prefill(PROMPT[:-1])
     for _ in range(N_NEW):
         logits = decoder.forward([tokens[-1]], [-1])[0]
@@ -45,14 +47,11 @@ def decode(model: specdec.Model, choose: Any) -> list[int]:
 
 
 ADJUSTMENTS: list[dict[str, Any]] = [
-    {"repetition_penalty": 1.3},
-    {"repetition_penalty": 0.8},
-    {"logit_bias": {7: 2.5, 30: -1.0}},
-    {"repetition_penalty": 1.2, "logit_bias": {EOS: -math.inf, 9: 1.0, 60: 0.5}},
-    {"presence_penalty": 1.5},
+    {"repetition_penalty": 1.3}, {"repetition_penalty": 0.8}, {"logit_bias": {7: 2.5, 30: -1.0}},
+    {"repetition_penalty": 1.2, "logit_bias": {EOS: -math.inf, 9: 1.0, 60: 0.5}}, {"presence_penalty": 1.5},
     {"frequency_penalty": 0.7},
     {"frequency_penalty": -0.2, "presence_penalty": 0.4, "repetition_penalty": 1.1, "logit_bias": {9: 1.0}},
-]
+]  # fmt: skip
 
 
 def adjusted(logits: NDArray[np.float32], tokens: list[int], how: dict[str, Any]) -> NDArray[np.float32]:
@@ -82,7 +81,7 @@ def test_coupled_sampling_with_everything(pair: Any, adjustment: dict[str, Any])
     def choose(logits: NDArray[np.float32], tokens: list[int]) -> int:
         row = adjusted(logits, tokens, adjustment)
         probs = specdec.distribution(row, temperature=0.9, top_k=20, top_p=0.9, min_p=0.02)
-        noise = _core.noise(11, 0, len(tokens), len(probs))
+        noise = noise_of(11, 0, len(tokens), len(probs))
         times = np.divide(-np.log1p(-noise), probs, out=np.full(len(probs), np.inf), where=probs > 0)
         return int(np.argmin(times))
 
@@ -212,11 +211,8 @@ def test_a_transform_is_called_once_for_every_verified_position(pair: Any, verif
 def test_a_batch_is_transformed_sequence_by_sequence(pair: Any) -> None:
     prompts = [PROMPT, [3, 4], [20] * 30]
     how: dict[str, Any] = {
-        "temperature": 1.0,
-        "verify": "coupled",
-        "transform": no_repeats,
-        "max_new_tokens": 20,
-    }
+        "temperature": 1.0, "verify": "coupled", "transform": no_repeats, "max_new_tokens": 20,
+    }  # fmt: skip
     batch = specdec.generate(*pair, prompts, seed=[5, 6, 7], **how)
     for prompt, seed, result in zip(prompts, (5, 6, 7), batch, strict=True):
         assert specdec.generate(pair[0], None, prompt, seed=[seed], **how).tokens == result.tokens
@@ -315,8 +311,7 @@ def test_betas_of_a_lenient_run(pair: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"min_p": 1.5}, "min_p is 1.5; expected a number in"),
-        ({"min_p": "a"}, "min_p is 'a'"),
+        ({"min_p": 1.5}, "min_p is 1.5; expected a number in"), ({"min_p": "a"}, "min_p is 'a'"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0; expected a finite number above 0"),
         ({"repetition_penalty": math.inf}, "repetition_penalty is inf"),
         ({"repetition_penalty": 1e-38}, "repetition_penalty is 1e-38; expected a finite number above 0"),
@@ -334,15 +329,14 @@ def test_betas_of_a_lenient_run(pair: Any) -> None:
         ({"logit_bias": {3: math.nan}}, r"logit_bias\[3\] is nan"),
         ({"logit_bias": dict.fromkeys(range(61), -math.inf)}, "forbids every token"),
         ({"draft_sampling": Sampling(logit_bias={99: 0.0})}, "logit_bias has token 99"),
-        ({"draft_sampling": 0.5}, "draft_sampling is a float"),
-        ({"transform": 3}, "transform is an int"),
+        ({"draft_sampling": 0.5}, "draft_sampling is a float"), ({"transform": 3}, "transform is an int"),
         ({"verify": "fair"}, "verify is 'fair'; expected one of 'rejection', 'block'"),
         ({"verify": "greedy"}, "verify is 'greedy'"),
         ({"lenience": 0.0}, "lenience is 0.0; expected a number above 0, at most 1"),
         ({"lenience": True}, "lenience is True"),
         ({"lenience": 0.5, "verify": "block"}, "expected 1 with verify='block'"),
     ],
-)
+)  # fmt: skip
 def test_bad_settings_are_named(pair: Any, changes: dict[str, Any], message: str) -> None:
     """Before the run, or in it where it depends on what the models compute."""
     with pytest.raises(InputError, match=message):

@@ -37,11 +37,9 @@ class Handler:
 
 
 HANDLERS: dict[str, Any] = {
-    "function": late,
-    "object": Handler(),
-    "method": Handler().method,
+    "function": late, "object": Handler(), "method": Handler().method,
     "partial": functools.partial(lambda given, number, frame: late(number, frame), 3),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(params=HANDLERS)
@@ -93,9 +91,7 @@ def reading_weights(patched: pytest.MonkeyPatch, place: Path) -> None:
 
 
 def packing(patched: pytest.MonkeyPatch, place: Path) -> None:
-    from specdec import _core
-
-    patched.setattr(_core, "Model", interrupted)
+    patched.setattr("specdec._core.Model", interrupted)
     specdec.load(EMBEDDED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,10 @@ from refusals import refuses
 from specdec.decoding.stopping import NewText, StopRules, StopScanner
 from specdec.errors import InputError
 from specdec.tokenizer import StreamDecoder
-from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens, load_pair
+from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENIZER = ToyTokenizer()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Where a test does not say otherwise: the models are too small for two to pay."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECDEC_NUM_THREADS", "1")
-        yield
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
 
 
 # -------------------------------------------------------------------------------------- the scanner

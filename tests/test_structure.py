@@ -55,7 +55,7 @@ LINES = {
 
 LONG_FUNCTIONS = {
     # Python
-    "beam_search.beam_search", "layouts._open_eagle3",
+    "layouts._open_eagle3",
     # C
     "blocks_template.read_lanes", "config_dict.fields_from", "decoder_object.init", "model_object.init",
     "tensors.shape_of", "weights.place_of",
@@ -66,7 +66,7 @@ MAX_FUNCTION_LINES = 60
 WIDE_FUNCTIONS = {
     "api.__init__", "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search",
     "engine.submit", "generate.generate", "generate.stream", "generating.generate",
-    "harness_model.__init__", "loading.load", "scheduler.__init__", "scoring.score",
+    "harness_model.__init__", "loading.load", "scoring.score",
     "sweeping.sweep",
 }  # fmt: skip
 """Functions of more than `MAX_PARAMETERS`."""

@@ -18,8 +18,8 @@ import pytest
 
 from allocations import needs_hooks
 from processes import fork_script
-from specdec import _core
-from specdec.threads import cpu_quota, default_threads
+from specdec import InputError, _core
+from specdec.threads import MAX_THREADS, cpu_quota, default_threads
 from worlds.canonical import VARIANTS, build, random_tensors
 
 LONG_S = 5.0  # a run that waits for a thread that sleeps so long is no accident
@@ -227,3 +227,14 @@ def test_default_threads_keep_to_affinity_and_quota(monkeypatch, quota, expected
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)), raising=False)
     monkeypatch.setattr("specdec.threads.cpu_quota", lambda: quota)
     assert default_threads() == expected
+
+
+def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected in (("9" * 5000, MAX_THREADS), ("0" * 5000 + "2", 2), ("7", 7), ("0099", MAX_THREADS)):
+        monkeypatch.setenv("SPECDEC_NUM_THREADS", text)
+        assert default_threads() == expected
+    for text in ("0" * 5000, "-" + "9" * 5000, "x" * 5000, "9" * 5000 + ".5"):
+        monkeypatch.setenv("SPECDEC_NUM_THREADS", text)
+        with pytest.raises(InputError, match="SPECDEC_NUM_THREADS is ") as caught:
+            default_threads()
+        assert len(str(caught.value)) < 400

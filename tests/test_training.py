@@ -359,7 +359,7 @@ def test_a_number_format_is_for_a_target_that_is_not_loaded(target: specdec.Mode
 
 def test_a_short_time_has_short_texts() -> None:
     """256 tokens where 20 steps fit, else fewer; never more than the context."""
-    from specdec.training.plan import WritingSpeed, affordable_length
+    from specdec.training.training_texts import WritingSpeed, affordable_length
 
     speed = WritingSpeed(1e-3, 1e-2)
     lengths = [affordable_length(speed, 16, seconds, 1024) for seconds in (1000.0, 90.0, 45.0, 20.0, 1.0)]

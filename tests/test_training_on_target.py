@@ -96,7 +96,7 @@ def test_a_folder_drafts_as_its_network_does(name: str, target: specdec.Model, t
     draft, n_judged = specdec.drafts.load(tmp_path, target), 0
     for seed in range(4):
         result = specdec.generate(
-            target, draft, [3, 21], max_new_tokens=30, gamma=2, temperature=1.0, seed=seed, n_threads=1,
+            target, draft, [3, 21], max_new_tokens=30, gamma=3, temperature=1.0, seed=seed, n_threads=1,
             ignore_eos=True,
         )  # fmt: skip
         text = [3, 21]

@@ -56,14 +56,9 @@ def opened(
     settings = {"temperature": temperature}
     defaults: dict[str, Any] = {"gamma": 5, "max_new_tokens": 30, "n_threads": 1, "rule": "rejection"}
     session = Session(
-        target,
-        draft,
-        prompts,
-        sampling=settings,
-        draft_sampling=settings,
-        seeds=[(4, i) for i in range(len(prompts))],
-        **defaults | options,
-    )
+        target, draft, prompts, sampling=settings, draft_sampling=settings,
+        seeds=[(4, i) for i in range(len(prompts))], **defaults | options,
+    )  # fmt: skip
     session.prefill()
     return session
 

@@ -91,14 +91,12 @@ def is_amount(value: Any) -> bool:
 
 
 class Fields:
-    """Typed access to an object.
+    """Typed access to the object `values`, read from a `file` (empty for an object that a caller gives).
 
     A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
-    records which fields were read, so that the others can be reported: see `unread`.
-
-    `values`: The object; anything else is refused. `file`: Where it was read, for messages; empty for an
-    object that a caller gives. `prefix`: Name of the object inside the file, with a trailing dot; empty for
-    the whole file. `kind`: What errors are: CheckpointError, TokenizerError or InputError.
+    records which fields were read, so that the others can be reported: see `unread`. `prefix` is its name
+    inside the file, with a trailing dot; `kind` is what errors are: CheckpointError, TokenizerError or
+    InputError.
     """
 
     _noun = "field"
@@ -360,9 +358,8 @@ class Fields:
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
         """Return one id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
 
-        An id outside the vocabulary is left out, and `outside` gets a description of the field:
-        ``transformers`` writes the ids of its default vocabulary for models of smaller ones, which never give
-        such a token.
+        Ids outside the vocabulary, as ``transformers`` writes them for small models, are left out, and
+        `outside` gets a description of the field.
         """
         value, present = self._value(name, (), "")
         ids = list(value) if isinstance(value, list) else [value] if present else []

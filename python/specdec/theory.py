@@ -162,13 +162,7 @@ def expected_tree_tokens(
     alpha : array_like, [] or [..., n_ranks]
         Acceptance rates in [0, 1], by rank among siblings; one number is the rate of every rank.
     parents : sequence of int, [n_drafts]
-        Parent node of each draft, as in `specdec.verify`: draft i is node i + 1, node 0 is the last known
-        token, and parents come before their children.
-
-    Raises
-    ------
-    InputError
-        If a rate is out of its range, a parent is none, or a node has more children than there are rates.
+        Parent node of each draft, as in `specdec.verify`.
     """
     rates = _in_range("alpha", alpha, 0.0, 1.0)
     nodes = check_array("parents", parents, "integers, [n_drafts]")
@@ -266,18 +260,13 @@ def optimal_gamma(
     Parameters
     ----------
     alpha, cost : array_like
-        Where one is NaN, the result is 0.
+        Where one is NaN, the result is 0: plain decoding is best.
     verify_ratios : array_like, [..., n_rows], optional
         Measured: entry M - 1 is t(M) / t(1), the target's time for M positions over that for one. Then
         gamma is at most n_rows - 1. By default verification takes as long as one position (Theorem 3.8).
     max_gamma : int, default 256
         The largest gamma looked at, at most 1,000,000. It is the answer where more is always better
         (c = 0, or α = 1 > c).
-
-    Returns
-    -------
-    int or ndarray of int64
-        From 0 (plain decoding is best) to max_gamma.
     """
     alphas, costs = (array[..., None] for array in _alpha_and_cost(alpha, cost))
     max_gamma = check_integer("max_gamma", max_gamma, 0, _MAX_GAMMA)

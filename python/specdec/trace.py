@@ -230,9 +230,8 @@ class Trace(RoundTimes):
 
     A figure that has nothing to be measured on (acceptance where nothing was drafted, a rate over no time) is
     NaN; nothing here raises. One call of the target is one round, so plain decoding has as many calls as
-    tokens. Tokens and accepted drafts (`n_tokens`, `n_accepted` and what follows from them) are those in the
-    result. The chances of acceptance (`acceptance_rate`), `acceptance_histogram` and `acceptance_by_position`
-    are of every draft that was judged, also after a stop in the last round.
+    tokens. Tokens and accepted drafts are those in the result; `acceptance_rate`, `acceptance_histogram` and
+    `acceptance_by_position` are of every draft that was judged, also after a stop in the last round.
 
     Parameters
     ----------
@@ -242,8 +241,8 @@ class Trace(RoundTimes):
         Seconds spent running the prompt through target and draft, for its log-probabilities too; in a batch,
         of all prompts that were read at the same time.
     n_sequences : int, default 1
-        Sequences decoded at once. All times of the trace are those of the whole batch's rounds: with more
-        than one sequence, `tokens_per_s` is what this sequence got, not what the machine produced.
+        Sequences decoded at once. All times are those of the whole batch's rounds: with more than one,
+        `tokens_per_s` is what this sequence got, not what the machine produced.
     target_s : float, optional
         t(1), seconds of a run of the target that computes one row, where the caller has measured it.
     """
@@ -547,15 +546,12 @@ class Trace(RoundTimes):
         return trace if target_s is None or target_s == trace.target_s else trace._with_target_s(target_s)
 
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
-        """The trace as a `pandas.DataFrame`.
+        """The trace as a `pandas.DataFrame`, with a row for each round or for each token.
 
-        Parameters
-        ----------
-        per : {"round", "token"}
-            What a row is: a round, with the columns of `Round.to_dict`; or a token of the result, with
-            ``round``, ``position`` (in the new text, from 0), ``token``, ``origin`` (`Round.origin`) and
-            ``beta``, of the draft that was judged at its position, NaN where none was. The first column is
-            ``run``: which of the runs of a `joined` trace, from 0; a run begins with a round of index 0.
+        Of a round it has the columns of `Round.to_dict`; of a token of the result ``round``, ``position`` (in
+        the new text, from 0), ``token``, ``origin`` (`Round.origin`) and ``beta``, of the draft that was
+        judged at its position, NaN where none was. The first column is ``run``: which of the runs of a
+        `joined` trace, from 0.
 
         Examples
         --------

@@ -75,7 +75,7 @@ def _changes(case: dict[str, Any]) -> bool:
 
 
 def _n_top(target: specdec.Model) -> int:
-    """Most probable tokens that are asked for beside each token."""
+    """Most probable tokens that are asked for with each token."""
     return min(3, target.config.n_vocab)
 
 

@@ -94,7 +94,7 @@ def _distribution(target: specdec.Model, case: Case) -> dict[Tokens, float]:
                 longer |= {(*new, token): 0.0 for token in range(n_vocab)}
                 continue
             prompt = [*target.decoder_start, *case["prompt"]]
-            text, logits = [*prompt, *new], _logits_behind(target, prompt, new, case.get("source"))
+            text, logits = [*prompt, *new], _logits_after(target, prompt, new, case.get("source"))
             if hangs_on_rounding(settings, logits, text, len(prompt)):
                 raise HangsOnRoundingError(f"after {text}")
             row = distribution_after(settings, logits, text, len(prompt))
@@ -103,10 +103,10 @@ def _distribution(target: specdec.Model, case: Case) -> dict[Tokens, float]:
     return exact
 
 
-def _logits_behind(
+def _logits_after(
     target: specdec.Model, prompt: list[int], new: Tokens, source: list[int] | None
 ) -> NDArray[np.float32]:
-    """Logits [n_vocab] behind a prompt and new tokens.
+    """Logits [n_vocab] after a prompt and new tokens.
 
     All of the prompt but its last token is read as prompts are, which may have bits of their own; that token
     and what follows are decoded.

@@ -440,7 +440,7 @@ _USES: dict[str, Callable[[Path], Any]] = {
 
 
 def _use_adapter(kind: str, folder: Path) -> None:
-    """Merge it into a sound base, and where its kind is for that lay it beside one."""
+    """Merge it into a sound base, and where its kind is for that use it next to one."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
         for name, data in files_of("metaspace").items():
             (Path(base) / name).write_bytes(data)

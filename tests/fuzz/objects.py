@@ -40,7 +40,7 @@ class Proposer:
         """Nothing is kept."""
 
     def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        """Nothing is learnt."""
+        """Nothing is learned."""
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
         """See `specdec.drafts.Drafter`."""

@@ -88,7 +88,7 @@ def _value(fields: Description, name: str, patterns: str, module: str) -> Any:
 
 
 def check_peft(case: Description) -> str:
-    """Adapters of folders, merged and beside, are the sum that PEFT computes; texts are exact.
+    """Adapters of folders, merged and apart, are the sum that PEFT computes; texts are exact.
 
     The sum is made here, in NumPy, and written as a folder of its own: its logits are compared. Then the
     texts of all adapters and of the base in one batch, drafted by the base, with those of each alone.
@@ -114,7 +114,7 @@ def check_peft(case: Description) -> str:
                 continue
             model = base.with_adapter(path, n_threads=1)
             if case["dtype"] == "f32":
-                _check_near(case, wanted, model, "beside the weights")
+                _check_near(case, wanted, model, "next to the weights")
             models.append(model)
         given = [models[i % len(models)] for i in range(len(case["prompts"]))]
         adapters = [None if model is base else model for model in given]

@@ -26,7 +26,7 @@ LONGEST_S = float(os.environ.get("FUZZ_SECONDS", "120"))
 """Seconds after which a case hangs: the process says where it is, and ends."""
 
 LEFT = Path(os.environ.get("FUZZ_LEFT") or tempfile.gettempdir())
-"""Folder of the scripts that dead processes leave, ``fuzz-PROCESS.py``, with ``.log`` beside."""
+"""Folder of the scripts that dead processes leave, ``fuzz-PROCESS.py``, with a ``.log``."""
 
 
 class Failure(AssertionError):  # noqa: N818  # it is the finding, not an error of this program

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import specdec
 from specdec.commands import given_models, side_by_side
-from specdec.commands.program import program
+from specdec.commands.program import EXIT_ERROR, main, program
 from specdec.drafts import named
 
 VERBS = program.list_commands(click.Context(program))
@@ -81,3 +81,8 @@ def time_quickly(patch: pytest.MonkeyPatch) -> None:
     """Two pairs of runs, on one thread: models of tests are too small for two to pay."""
     patch.setenv("SPECDEC_NUM_THREADS", "1")
     patch.setattr(side_by_side, "_MOST_PAIRS", 2)
+
+
+def ends_with_an_error(arguments: list[str]) -> bool:
+    """Whether the program, run in this process with its own handling of errors, says that it has failed."""
+    return main(arguments) == EXIT_ERROR

@@ -18,9 +18,12 @@ from specdec import _core
 Array = NDArray[Any]
 Model = _core.Model
 Decoder = _core.Decoder
+Ngram = _core.Ngram
+LookAheadEmbeddings = _core.LookAheadEmbeddings
 product = _core.product
 score = _core.score
 score_texts = _core.score_texts
+tensor_shapes = _core.tensor_shapes
 
 
 def prompt_logits(

@@ -1,4 +1,4 @@
-"""Samples against laws: chi-square tests of the first tokens of a text, and the trained pair they run on.
+"""Samples against distributions: chi-square tests of first tokens, and the trained pair they run on.
 
 With a fresh seed a right program fails one of these tests with probability FALSE_ALARM. Seeds are fixed, so
 nothing fails at random; to change what is drawn from them is a fresh seed.
@@ -26,12 +26,12 @@ from worlds.folders import Tensors, llama2c_tensors, write_llama2c
 FALSE_ALARM = 1e-3
 
 
-def p_value(counts: dict[Tokens, int], law: dict[Tokens, float]) -> float:
+def p_value(counts: dict[Tokens, int], found: dict[Tokens, float]) -> float:
     """Pearson's p value; cells expected less than 5 times are pooled. What cannot happen has p = 0."""
     total = sum(counts.values())
-    if not counts.keys() <= law.keys():
+    if not counts.keys() <= found.keys():
         return 0.0
-    cells = [(counts.get(tokens, 0), total * probability) for tokens, probability in law.items()]
+    cells = [(counts.get(tokens, 0), total * probability) for tokens, probability in found.items()]
     rare = [cell for cell in cells if cell[1] < 5]
     cells = sorted((cell for cell in cells if cell[1] >= 5), key=lambda cell: cell[1])
     if rare:

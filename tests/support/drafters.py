@@ -100,7 +100,7 @@ def remembering(world: World, **settings: Any) -> drafts.SuffixMemory:
 
 
 def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
-    """A matrix in which something stands behind every token."""
+    """A matrix in which every token has successors."""
     draft = drafts.TokenRecycling(2, tree=tree)
     ids = np.arange(world.n_vocab)
     after = dict(zip(world.ids, world.ids[1:], strict=False))

@@ -144,10 +144,10 @@ def outcome_distribution(
     rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs
 ) -> dict[tuple[tuple[int, ...], int], float]:
     """Exact probability of every (path, token) for one tree of drafts."""
-    law: dict[tuple[tuple[int, ...], int], float] = defaultdict(float)
+    found: dict[tuple[tuple[int, ...], int], float] = defaultdict(float)
     for box in cells(rule, tokens, parents, target_probs, draft_probs):
-        law[box.path, box.token] += box.probability
-    return dict(law)
+        found[box.path, box.token] += box.probability
+    return dict(found)
 
 
 # --------------------------------------------------------------------- integration over the drafts
@@ -266,22 +266,22 @@ def rows_after(tree: Drafts, target: Conditional) -> Probs:
 
 
 def first_tokens(outputs: dict[Tokens, float], target: Conditional, length: int) -> dict[Tokens, float]:
-    """Law of the first `length` tokens when a shorter output is continued by sampling the target."""
-    law: dict[Tokens, float] = defaultdict(float)
+    """Distribution of the first `length` tokens when a shorter output is continued by sampling the target."""
+    found: dict[Tokens, float] = defaultdict(float)
     for output, weight in outputs.items():
         for tokens, probability in chain_distribution(target, length, output[:length]).items():
-            law[tokens] += weight * probability
-    return dict(law)
+            found[tokens] += weight * probability
+    return dict(found)
 
 
 def chain_distribution(target: Conditional, length: int, prefix: Tokens = ()) -> dict[Tokens, float]:
-    """Law of the first `length` tokens of plain sampling that begins with `prefix`."""
-    law = {prefix: 1.0}
+    """Distribution of the first `length` tokens of plain sampling that begins with `prefix`."""
+    found = {prefix: 1.0}
     for _ in range(length - len(prefix)):
-        law = {
+        found = {
             (*tokens, token): weight * float(probability)
-            for tokens, weight in law.items()
+            for tokens, weight in found.items()
             for token, probability in enumerate(target(tokens))
             if probability > 0
         }
-    return law
+    return found

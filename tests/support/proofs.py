@@ -1,4 +1,4 @@
-"""What the rules promise, proven by exact integration: the law of the output and the rates of acceptance.
+"""What the rules promise, proven by exact integration: the distribution of the output, rates of acceptance.
 
 The chances of acceptance follow the theorems in their own words; nothing is taken from the rules under test.
 """
@@ -145,11 +145,11 @@ def prove(
 ) -> RoundDistribution:  # fmt: skip
     """Contract 1 for one rule, one shape of tree and one pair of models, or DisprovedError.
 
-    1. The first 1, 2, ..., depth + 1 tokens have the law of plain sampling, to 1e-12; under the greedy rule,
-       that of plain greedy decoding.
+    1. The first 1, 2, ..., depth + 1 tokens have the distribution of plain sampling, to 1e-12; under the
+       greedy rule, that of plain greedy decoding.
     2. No token of target probability 0 has any probability at all, not even 2**-53.
     3. Each node is accepted as often as the theorems promise: a rule that wastes drafts, or the bonus token
-       after them, has the right law too.
+       after them, has the right distribution too.
 
     `order` holds the keys by which siblings are tried; `proposal`, `reported` as in `round_distribution`.
     """
@@ -159,11 +159,11 @@ def prove(
     options = {} if order is None else {"order": np.array(order, dtype=float)}
     judge = partial(verify, **options | ({} if rule == "rejection" else {"rule": rule}))
     how = {"proposal": proposal, "reported": reported, "decided": decided}
-    law = round_distribution(judge, parents, target, draft, **how)
+    found = round_distribution(judge, parents, target, draft, **how)
     sampled = most_probable(target) if rule == "greedy" else target
     for length in range(1, max(depths(parents)) + 2):
         plain = chain_distribution(sampled, length)
-        speculative = first_tokens(law.outputs, sampled, length)
+        speculative = first_tokens(found.outputs, sampled, length)
         for tokens in sorted(plain.keys() | speculative.keys()):
             want, got = plain.get(tokens, 0.0), speculative.get(tokens, 0.0)
             if got > 0 and want == 0:
@@ -171,8 +171,8 @@ def prove(
             if not abs(got - want) <= TOLERANCE:
                 raise DisprovedError(f"P{tokens} is {got:.15f}, the target's is {want:.15f}")
     proposal = proposal or independent(parents, draft)
-    prove_acceptance(law, expected_acceptance(EXPECTED[rule], parents, target, proposal, decided))
-    return law
+    prove_acceptance(found, expected_acceptance(EXPECTED[rule], parents, target, proposal, decided))
+    return found
 
 
 def prove_bound(
@@ -185,24 +185,25 @@ def prove_bound(
     impossible stays impossible; nodes are accepted as often as with T / l instead of T.
     """
     proposal = proposal or independent(parents, draft)
-    law = round_distribution(partial(verify, lenience=lenience), parents, target, draft, proposal=proposal)
+    judge = partial(verify, lenience=lenience)
+    found = round_distribution(judge, parents, target, draft, proposal=proposal)
     for length in range(1, max(depths(parents)) + 2):
         plain = chain_distribution(target, length)
-        for tokens, got in first_tokens(law.outputs, target, length).items():
+        for tokens, got in first_tokens(found.outputs, target, length).items():
             bound = plain.get(tokens, 0.0) / lenience**length
             if not got <= (bound + TOLERANCE if bound > 0 else 0):
                 raise DisprovedError(f"P{tokens} is {got:.15f}, its bound {bound:.15f}")
-    if not abs(sum(law.outputs.values()) - 1) <= TOLERANCE:
-        raise DisprovedError(f"the probabilities sum to {sum(law.outputs.values()):.15f}")
+    if not abs(sum(found.outputs.values()) - 1) <= TOLERANCE:
+        raise DisprovedError(f"the probabilities sum to {sum(found.outputs.values()):.15f}")
     walk = walking(rejection_chances(lenience))
-    prove_acceptance(law, expected_acceptance(walk, parents, target, proposal, decisions(parents)))
-    return law
+    prove_acceptance(found, expected_acceptance(walk, parents, target, proposal, decisions(parents)))
+    return found
 
 
-def prove_acceptance(law: RoundDistribution, expected: Probs) -> None:
+def prove_acceptance(found: RoundDistribution, expected: Probs) -> None:
     """Each node is on the path as often as is expected, or DisprovedError."""
-    if not np.abs(law.accepted - expected).max() <= TOLERANCE:
-        raise DisprovedError(f"nodes are accepted with {law.accepted}, expected {expected}")
+    if not np.abs(found.accepted - expected).max() <= TOLERANCE:
+        raise DisprovedError(f"nodes are accepted with {found.accepted}, expected {expected}")
 
 
 def expected_acceptance(

@@ -8,6 +8,10 @@ from typing import Any
 
 from specdec import _core
 
+Settings = _core.Settings
+
+__all__ = ["Session", "Settings", "read_prompts", "record_of"]
+
 _SESSION = (
     "gamma", "n_slots", "n_text", "n_threads", "max_top", "keep_logits", "node_budget", "adaptive_gamma",
 )  # fmt: skip

@@ -66,3 +66,9 @@ class VerifyWeights:
 
 verify_weights = VerifyWeights()
 verify_dense = VerifyWeights(points=False)
+
+verify_core = _core.verify
+"""A rule on probabilities, as `specdec.reference.verify`."""
+
+distribution, noise, uniform = _core.distribution, _core.noise, _core.uniform
+"""Of one row of logits; of the rule "coupled" at a position; of a key: as in `specdec.reference`."""

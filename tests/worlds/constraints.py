@@ -22,7 +22,7 @@ from worlds.draws import Draws
 class Form:
     """A form in which what may come next depends on all new tokens before, as their hash says.
 
-    Some places allow one token, so that it is forced; the others `n_allowed`. The text is complete behind
+    Some places allow one token, so that it is forced; the others `n_allowed`. The text is complete after
     `length` tokens.
     """
 

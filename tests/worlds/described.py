@@ -278,7 +278,7 @@ RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
 
 def draw_adapter(draws: Draws, target: Description) -> Description:
-    """A description of a random adapter beside a target, which has no encoder."""
+    """A description of a random adapter of a target, which has no encoder."""
     found = {
         "roles": draws.one(list(ROLES), draws.some(ROLES, 1), draws.some(ROLES, 1)),
         "layers": draws.one(None, None, draws.some(range(target.get("n_layer", 2)), 1)),
@@ -290,7 +290,7 @@ def draw_adapter(draws: Draws, target: Description) -> Description:
 
 
 def adapted_model(model: Model, adapter: Description | None) -> Model:
-    """A model with the adapter of a description beside its weights; None: the model."""
+    """A model with the adapter of a description next to its weights; None: the model."""
     return model if adapter is None else _adapted(model, json.dumps(adapter, sort_keys=True))
 
 

@@ -202,7 +202,7 @@ def rotated(x: Array, position: int, theta: float) -> Array:
 
 
 class PaperDraft:
-    """The draft of the paper, row by row: it reads a token beside a feature, and keeps keys and values.
+    """The draft of the paper, row by row: it reads a token with a feature, and keeps keys and values.
 
     Parameters
     ----------
@@ -279,10 +279,10 @@ class PaperDraft:
         if self.f.layout == "eagle1":
             return self.head @ x, x
         if self.f.layout == "mimo":
-            behind = self.norm("final_layernorm", x)
-            return self.head @ behind, behind
-        behind = self.norm("norm", x)
-        return self.head @ behind, behind if flags.get("norm_output") else x
+            normed_output = self.norm("final_layernorm", x)
+            return self.head @ normed_output, normed_output
+        normed_output = self.norm("norm", x)
+        return self.head @ normed_output, normed_output if flags.get("norm_output") else x
 
     def fused(self, taps: Array) -> Array:
         """EAGLE-3's feature of three hidden states."""
@@ -306,7 +306,7 @@ class PaperDraft:
         return row if self.f.tokens is None else self.f.tokens[row]
 
     def after(self, text: list[int], features: Array, guesses: list[int]) -> Array:
-        """Logits after a text and guesses behind it; the rows of the text stay."""
+        """Logits after a text and draft tokens after it; the rows of the text stay."""
         for row in range(len(self.kv[0]), len(text) - 1):
             logits, own = self.read(text[row + 1], features[row], own=False)
         for token in guesses:

@@ -75,7 +75,7 @@ def heads_logits(
     weights: LearnedWeights, target: specdec.Model, text: Sequence[int], guesses: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """The logits [n_vocab] of the token behind some guesses behind a text, by the head of that place.
+    """The logits [n_vocab] of the token after a text and some draft tokens, by the head of that place.
 
     The arithmetic of the papers in float64, on the target's own hidden state and tables.
     """
@@ -219,18 +219,12 @@ def all_records(session: Session) -> list[dict[str, Any]]:
 
 
 def check_distributions(
-    target: specdec.Model,
-    draft: Any,
-    prompts: Sequence[Sequence[int]],
-    expected: Callable[[list[int], list[int]], Any],
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    **options: Any,
-) -> tuple[int, int]:
-    """Hold what each node of every round was drawn from against ``expected(text, draft tokens before it)``.
+    target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]],
+    expected: Callable[[list[int], list[int]], Any], *, rtol: float = 0.0, atol: float = 0.0, **options: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Hold what each node was drawn from against ``expected(text, draft tokens before it)``.
 
-    Rounds accept some nodes and drop others. Returns how many nodes there were, and how many accepted ones.
+    Returns how many nodes there were, and how many accepted ones.
     """
     n_nodes = n_accepted = 0
     texts = [list(prompt) for prompt in prompts]

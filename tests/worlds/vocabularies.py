@@ -28,7 +28,7 @@ VOCABULARIES: dict[str, list[bytes]] = {
                 b"\xc3\xa9\xc3\xa9"],
     "bytes": BYTES,
 }  # fmt: skip
-"""The pieces of each, behind three special tokens: padding, beginning and end of text."""
+"""The pieces of each, after three special tokens: padding, beginning and end of text."""
 DISJOINT = [b"aa", b"ab", b"ac", b"ba", b"bb", b"bc", b"ca", b"cb", b"cc"], [b"a", b"b", b"c"]
 
 

@@ -236,10 +236,8 @@ def bench(
     questions : path-like, or iterable of Question and str
         A file that `specdec.read_questions` takes (which may read a part of it), or questions themselves; a
         text is one of the category "prompts".
-    repeats : int, default 3
-        How often all questions are answered, at least 1. Times differ, and so do texts that are sampled.
-    plain : bool, default True
-        Answer without the draft too. Without, there are no speed-ups.
+    repeats, plain : int, bool, default 3 and True
+        How often all questions are answered; and whether without the draft too, for speed-ups.
     chat : bool or mapping, optional
         Whether turns go through the chat template; None: where the target has one. A mapping has variables of
         the template, as ``chat_template_kwargs`` of `specdec.generate`.

@@ -51,11 +51,7 @@ class OracleRow:
 
     @property
     def invalid(self) -> str:
-        """Why `speedup` is an error of measuring; empty if it is not.
-
-        A run of the target takes at least as long as t(1), so no speed-up is above the tokens per run. One
-        that is comes from wrong times, as on a busy machine.
-        """
+        """Why `speedup` is an error of measuring (it is above the tokens per run); empty if it is not."""
         return invalid_speedup(self.speedup, self.tokens_per_call)
 
 
@@ -82,10 +78,7 @@ class Oracle(OneTable):
 
     def __getitem__(self, name: str) -> OracleRow:
         """The row of a name; KeyError if there is none."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(name)
+        return {row.name: row for row in self.rows}[name]
 
     @property
     def best(self) -> OracleRow:

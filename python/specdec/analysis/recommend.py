@@ -238,11 +238,9 @@ def recommend_draft(
         median counts.
     draft_dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of drafts that are given as texts; None: that of their files.
-    seconds : float, optional
-        How long the measuring may take, shared by the drafts; a text that has begun is finished. A draft
-        whose share is over has fewer turns, and drafts that are not reached are left out. None: no limit.
-    say : callable, optional
-        Called with a line for each row as soon as it is measured.
+    seconds, say : float, callable, optional
+        As of `specdec.measure`; the drafts share the time. A draft whose share is over has fewer turns, and
+        drafts that are not reached are left out.
     options : DecodingOptions, optional
         Of the runs; the default of `seed` is 0.
 

@@ -65,11 +65,7 @@ class SkipTrial:
 
     @property
     def invalid(self) -> str:
-        """Why `speedup` is an error of measuring; empty if it is not.
-
-        No speed-up is above the new tokens per run of the target, as verification takes at least as long as a
-        plain step.
-        """
+        """Why `speedup` is an error of measuring (it is above the tokens per run); empty if it is not."""
         return invalid_speedup(self.speedup, self.tokens_per_call)
 
     @property
@@ -101,10 +97,7 @@ class SkipSearch(OneTable):
 
     @property
     def best(self) -> SkipTrial:
-        """The fastest of the finals; of the trials, if the search was interrupted.
-
-        Of those whose speed-up is not invalid if there are any.
-        """
+        """The fastest of the finals, else of the trials; one with a valid speed-up if there is any."""
         return max(self.finals or self.trials, key=rank)
 
     @property
@@ -224,10 +217,9 @@ def search_skips(
     ----------
     target, prompts
         As of `specdec.measure`.
-    n_trials : int, default 60
-        Choices that are tried, among them those of an earlier search in `path`.
-    gammas : sequence of int, default (1, 2, 4, 6)
-        Drafted tokens a round, each 1 to 1024; of several the search takes the best.
+    n_trials, gammas : int, sequence of int
+        Choices that are tried, among them those of an earlier search in `path`; and drafted tokens a round,
+        each 1 to 1024, of which the search takes the best.
     path : str or path, optional
         A file that holds what was found so far after every trial. If it is there, the search of equal
         settings in it goes on.

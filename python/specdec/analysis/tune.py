@@ -97,20 +97,16 @@ class Tuning(OneTable):
 
     @property
     def speedups(self) -> dict[int, float]:
-        """Speed-up over plain decoding by gamma.
+        """Speed-up over plain decoding by gamma; of a draft that was run the median of the measured ones.
 
         Predicted as E(tokens) / (gamma c + t(gamma + 1) / t(1)), where a ratio of times below 1 counts as 1;
-        so none is above `idealised`. Of a draft that was measured by running the median of the measured ones.
+        so none is above `idealised`.
         """
         return {gamma: ends[0] for gamma, ends in self._speedups().items()}
 
     @property
     def speedup_intervals(self) -> dict[int, tuple[float, float]]:
-        """(low, high) of each of `speedups`.
-
-        Of predicted ones at both ends of alpha's confidence interval, of measured ones the smallest and the
-        largest.
-        """
+        """(low, high) of each: at both ends of alpha's confidence interval, or of the measured ones."""
         return {gamma: ends[1:] for gamma, ends in self._speedups().items()}
 
     def _speedups(self) -> dict[int, tuple[float, float, float]]:
@@ -246,11 +242,9 @@ def tune(
     draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
         The class means exits at every layer of the target, or at six of a deep one: so a target that was
         trained to leave early is served at its best.
-    max_gamma : int, default 8
-        The largest gamma looked at. Where drafts are run, the gamma that a draft asks for by itself, as the
-        nodes of its tree, is looked at too.
-    n_tokens : int, default 400
-        Tokens the target generates, in all; where drafts are run, in each turn of each of their gammas.
+    max_gamma, n_tokens : int, default 8 and 400
+        The largest gamma looked at, and tokens that the target generates in all. Where drafts are run, the
+        gamma that a draft asks for by itself is looked at too, and each has so many tokens in each turn.
     options : DecodingOptions, optional
         Of the runs; where acceptance and costs predict the speed-up, `temperature`, `top_k`, `top_p` and
         `min_p`, `seed` (default 0) and `n_threads` alone.

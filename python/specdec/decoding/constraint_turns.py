@@ -1,4 +1,4 @@
-"""The texts that take part in a round of an engine: those with expensive forms take turns."""
+"""The texts that take part in a round of an engine: those with expensive constraints take turns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from specdec.decoding.guided.guidance import Guidance
 from specdec.drafts.draft import MAX_GAMMA
 
 _CHEAP_S: Final = 0.005
-"""Seconds that the masks of a text may take in a round without its form being expensive."""
+"""Seconds that the masks of a text may take in a round without its constraint being expensive."""
 _SITS_OUT: Final = -1
 """In place of the number of draft tokens, for a text that takes no part in a round."""
 
 
 class ConstraintTurns:
-    """Keeps texts whose forms are expensive from delaying the others.
+    """Keeps texts whose constraints are expensive from delaying the others.
 
     Only one such text takes part in a round, without draft tokens, so that a round waits for about one of its
     masks. Such masks take at most half of the engine's time, as long as there are other texts.
@@ -33,14 +33,14 @@ class ConstraintTurns:
 
     def plan(self, running: list[Sample]) -> list[int] | None:
         """Return the most draft tokens of each slot in the next round of these texts; None: no limit."""
-        forms = {
-            sample.generation: form.mask_s
+        constraints = {
+            sample.generation: constraint.mask_s
             for sample in running
-            if isinstance(form := sample.generation.request.constraint, Guidance)
+            if isinstance(constraint := sample.generation.request.constraint, Guidance)
         }
         self._n_texts = Counter(sample.generation for sample in running)
-        self._expensive &= forms.keys()
-        self._spent = {one: seconds for one, seconds in forms.items() if one not in self._expensive}
+        self._expensive &= constraints.keys()
+        self._spent = {one: seconds for one, seconds in constraints.items() if one not in self._expensive}
         if not self._expensive:
             return None
         gammas = [MAX_GAMMA] * self._n_slots
@@ -54,16 +54,16 @@ class ConstraintTurns:
             gammas[chosen.slot] = 0
             self._n_turns += 1
             chosen.last_turn = self._n_turns
-            self._spent[chosen.generation] = forms[chosen.generation]
+            self._spent[chosen.generation] = constraints[chosen.generation]
         return gammas
 
     def end_round(self) -> None:
         """Record how long the masks of the round that was planned last took."""
         expensive_s = 0.0
         for generation, before in self._spent.items():
-            form = generation.request.constraint
-            assert isinstance(form, Guidance)
-            seconds = form.mask_s - before
+            constraint = generation.request.constraint
+            assert isinstance(constraint, Guidance)
+            seconds = constraint.mask_s - before
             shares = 1 if generation in self._expensive else self._n_texts[generation]
             if seconds > _CHEAP_S * shares:
                 self._expensive.add(generation)

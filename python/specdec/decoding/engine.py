@@ -86,30 +86,16 @@ class Engine:
     prompt_cache : PromptCache, optional
         Where texts are kept that were read, for prompts that begin like them; None: nowhere.
 
-    Attributes
-    ----------
-    target : Model
-    draft : Draft or None
-        The one that drafts for requests that name none.
-    drafts : dict of str to Draft
-        Those that requests may name.
-    n_slots, n_text, max_waiting, max_top_logprobs, n_threads : int
-    node_budget : int or None
+    Attributes ---------- target, n_slots, n_text, max_waiting, max_top_logprobs, n_threads, node_budget As
+    given, or their defaults; the target loaded. draft : Draft or None The one that drafts for requests that
+    name none. drafts : dict of str to Draft Those that requests may name.
 
-    Raises
-    ------
-    InputError
-        An argument is out of its range, or gamma is a function of the caller's.
-    VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.generate`.
+    Raises ------ InputError, VocabularyMismatchError, CheckpointError, TokenizerError As `specdec.generate`;
+    also where gamma is a function of the caller's.
 
-    Examples
-    --------
-    >>> with specdec.Engine(target, draft) as engine:
-    ...     first, second = engine.submit("Once upon a time"), engine.submit("It was a dark")
-    ...     for piece in first:
-    ...         print(piece.text, end="")
-    ...     print(second.result().text)
+    Examples -------- >>> with specdec.Engine(target, draft) as engine: ... first, second =
+    engine.submit("Once upon a time"), engine.submit("It was a dark") ... for piece in first: ...
+    print(piece.text, end="") ... print(second.result().text)
     """
 
     def __init__(

@@ -302,26 +302,17 @@ def stream(
 ) -> Stream:  # fmt: skip
     """Continue one prompt, giving its text as rounds finish.
 
-    Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
-    be the beginning of a stop string, or of a character, is held back until that is decided. The pieces add
-    up to `Result.text`.
+    Parameters and errors are those of `generate`; they are checked at the call, not at the first piece. Text
+    that may be the beginning of a stop string, or of a character, is held back until that is decided. The
+    pieces add up to `Result.text`. The target must have a tokenizer.
 
     Returns
     -------
     Stream
         An iterator of str, which has the `Result` in its attribute `result` when it has ended.
 
-    Raises
-    ------
-    InputError
-        As `generate`, and if there are several prompts or no tokenizer.
-    VocabularyMismatchError, CheckpointError, TokenizerError, NotFiniteError, KeyboardInterrupt
-        As `generate`. After a NotFiniteError `Stream.result` is what there was before.
-
-    Examples
-    --------
-    >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
-    ...     print(piece, end="", flush=True)
+    Examples -------- >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"): ...
+    print(piece, end="", flush=True)
     """
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
@@ -369,13 +360,7 @@ class Stream(Iterator[str]):
 
     @property
     def result(self) -> Result:
-        """The whole result; after a `NotFiniteError` what there was before it.
-
-        Raises
-        ------
-        RuntimeError
-            If the text has not come to its end, or was left before it.
-        """
+        """The whole result, or what there was before a `NotFiniteError`; RuntimeError before the end."""
         if self._result is None:
             raise RuntimeError("there is no result: the stream has not come to its end")
         return self._result

@@ -94,14 +94,9 @@ def _check_transform(name: str, given: Any) -> Transform:
 class DecodingOptions(Sampling):
     """The settings of `specdec.generate` in one object: those of `Sampling` and all others.
 
-    The docstring of `specdec.generate` explains each. What can be checked without a model is checked when
-    the object is made. Objects are compared by their values, and can be pickled where their values can.
-    `replace` makes a copy with other values; ``specdec.generate(..., **options.arguments())`` decodes so.
-
-    Raises
-    ------
-    InputError
-        If a value is out of range; the message names the argument.
+    The docstring of `specdec.generate` explains each. What can be checked without a model is checked when the
+    object is made, by an InputError that names the argument. Objects are compared by their values, and can be
+    pickled where their values can.
 
     Examples
     --------
@@ -188,13 +183,7 @@ class DecodingOptions(Sampling):
         return partial(DecodingOptions, **self.arguments()), ()
 
     def replace(self, **changes: Unpack[SampleOptions]) -> DecodingOptions:
-        """Return a copy with other values.
-
-        Raises
-        ------
-        InputError
-            If a value is out of range, or a name is no setting.
-        """
+        """Return a copy with other values; InputError for one out of range, or a name that is no setting."""
         return DecodingOptions.of_arguments({**self.arguments(), **changes})
 
     def arguments(self) -> dict[str, Any]:
@@ -227,13 +216,7 @@ class DecodingOptions(Sampling):
 
     @classmethod
     def of_arguments(cls, arguments: Mapping[str, Any]) -> DecodingOptions:
-        """Make the options of keyword arguments whose names nobody has checked.
-
-        Raises
-        ------
-        InputError
-            Also for a name that is no setting.
-        """
+        """Make the options of keyword arguments whose names nobody has checked."""
         known = table_of(cls)
         for name in arguments:
             if name not in known:

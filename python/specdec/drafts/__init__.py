@@ -1,7 +1,8 @@
 """Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own.
 
 Arguments of a class are attributes of the same names, and one that is out of its range or of another type is
-an `InputError` that names it. Files that are damaged, missing or of something else are a `CheckpointError`.
+an `InputError` that names it. Files that are damaged, missing or of something else are a `CheckpointError`,
+and tokens that are not the target's a `VocabularyMismatchError`.
 Many classes have these parameters:
 
 gamma : int, optional

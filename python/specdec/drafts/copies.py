@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec import _core
-from specdec.checks import check_integer
+from specdec.checks import check_integer, check_items
 from specdec.containers import plain
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
@@ -47,13 +47,9 @@ class ContextCopy(Draft):
     """
 
     def __init__(
-        self,
-        documents: Sequence[Text] | None = None,
-        *,
-        min_match: int = 2,
-        n_candidates: int = 1,
+        self, documents: Sequence[Text] | None = None, *, min_match: int = 2, n_candidates: int = 1,
         gamma: int = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.min_match = check_integer("min_match", min_match, 1, MAX_GAMMA)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
@@ -62,7 +58,8 @@ class ContextCopy(Draft):
             found = list(found)
         if not isinstance(found, list | tuple):
             raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
-        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(found)]
+        texts = check_items("documents", found, "a list of texts, or None")
+        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
         self._automaton: _core.Automaton | None = None
         self._made_for: tuple[object, int] | None = None
 
@@ -112,14 +109,9 @@ class InputCopy(Draft):
     """
 
     def __init__(
-        self,
-        source: Text | None = None,
-        *,
-        start: int = 0,
-        min_match: int = 3,
-        n_candidates: int = 1,
+        self, source: Text | None = None, *, start: int = 0, min_match: int = 3, n_candidates: int = 1,
         gamma: int = 8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.start = check_integer("start", start, 0, MAX_START)
         self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from specdec import _core
 from specdec.errors import InputError, VocabularyMismatchError, kind_of
 from specdec.models.model import Model
+from specdec.models.origin import FilesReference
 
 MAX_GAMMA = _core.MAX_GAMMA
 """Draft tokens of a round at most."""
@@ -117,6 +118,14 @@ class Random(Draft):
 def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:
     """Make the draft of a pickle from the arguments of its class."""
     return kind(*given, **options)
+
+
+def loaded_again(
+    kind: Any, reference: FilesReference, given: tuple[Any, ...], options: Mapping[str, Any]
+) -> Draft:
+    """Make the draft of a pickle that names its files."""
+    found: Draft = kind.load(reference.found(), *given, **options)
+    return found
 
 
 def check_model(name: str, target: object) -> Model:

@@ -25,12 +25,11 @@ class Ensemble(Draft):
     (SpecInfer's merged trees, arXiv 2305.09781).
 
     A token is drafted only if the tokens that it is expected to add to those of the drafts before are worth
-    the time that it takes to draft and the row of the target that it fills: as many as the run makes
-    meanwhile. It is the policy of ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What
-    a draft adds is learned from the rounds, by how many tokens the drafts before it expect to have accepted.
-    So a model is not asked where a copied passage continues, and fills in where nothing is found; and where
-    no draft pays, none is asked. One that does not pay is tried again, less and less often; one that pays is
-    left out for a round or two now and then, to see what rounds take without it.
+    the time that it takes to draft and the row of the target that it fills. It is the policy of
+    ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What a draft adds is learned from
+    the rounds, by how many tokens the drafts before it expect to have accepted. So a model is not asked where
+    a copied passage continues, and where no draft pays, none is asked. One that does not pay is tried again,
+    less and less often; one that pays is left out for a round or two now and then.
 
     Parameters
     ----------
@@ -53,8 +52,7 @@ class Ensemble(Draft):
     Notes
     -----
     Exact with every rule that takes trees: whether a draft is asked, and for how many tokens, depends on
-    earlier rounds, on the clock and on tokens that stay in the tree. Each draft has random numbers of its
-    own.
+    earlier rounds, on the clock and on tokens that stay in the tree.
     """
 
     def __init__(self, *drafts: DraftLike, adaptive: bool = True) -> None:
@@ -101,8 +99,7 @@ class Ensemble(Draft):
 class DraftSelection(Ensemble):
     """Drafts side by side; `_core.Settings.drafters` of each text names those that draft for it.
 
-    `gammas` are the draft tokens of each in a round at most. With `predictions` the first of the drafts side
-    by side copies from predictions.
+    `gammas` are the draft tokens of each in a round at most. With `predictions` the first copies from them.
     """
 
     def __init__(

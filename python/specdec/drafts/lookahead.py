@@ -11,14 +11,12 @@ from specdec.models.model import Model
 class Lookahead(Draft):
     """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): no draft, the target's own parallel guesses.
 
-    Ahead of the text runs a window of guesses, ``ngram - 1`` rows of ``window`` columns, which the target
-    reads in the same forward pass as everything else. What it says behind the last row of each column is the
-    next row (Jacobi iteration), and makes an n-gram of the column. The n-grams of the last 256 rounds are
-    kept, for each sequence its own. Those that begin with the text's last token are candidates for what comes
-    next, at most ``candidates``, the most recent first.
-
-    Every guess is chosen and not drawn, so greedy output is plain output to the bit, and sampled output
-    has the target's distribution, as with every draft: row 0 of the window may be accepted too.
+    Ahead of the text is a window of ``ngram - 1`` rows of ``window`` columns, which the target reads in the
+    same forward pass as everything else. What it predicts after the last row of each column is the next row
+    (Jacobi iteration), and makes an n-gram of the column. The n-grams of the last 256 rounds are kept, for
+    each sequence its own. Those that begin with the text's last token are candidates for what comes next, at
+    most ``candidates``, the most recent first. Every draft token is chosen and not drawn; row 0 of the window
+    may be accepted too.
 
     Parameters
     ----------

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_path
-from specdec.drafts.draft import Draft, made_again
+from specdec.drafts.draft import Draft, loaded_again, made_again
 from specdec.errors import CheckpointError, InputError
 from specdec.fields import as_json
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.origin import ReadFiles
 
 
 class IntegerFile:
@@ -95,7 +95,7 @@ class MemoryDraft(Draft):
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is not None:
-            return _loaded_again, (type(self), self._file.reference(), self._settings)
+            return loaded_again, (type(self), self._file.reference(), (), self._settings)
         if self._has_begun or self._knows_something():
             raise InputError(
                 f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
@@ -147,8 +147,3 @@ class MemoryDraft(Draft):
     @abstractmethod
     def _fill(self, file: IntegerFile) -> None:
         """Take what `_stored` gave into a new object; a ValueError is one of the file."""
-
-
-def _loaded_again(kind: Any, reference: FilesReference, settings: Mapping[str, Any]) -> MemoryDraft:
-    found: MemoryDraft = kind.load(reference.found(), **settings)
-    return found

@@ -85,8 +85,6 @@ def _format_of(path: Path) -> str:
 
 
 Vocabulary: TypeAlias = Literal["auto", "same", "text", "intersection"]
-"""How a draft may understand a target of another vocabulary."""
-
 DraftLike: TypeAlias = Model | Draft | Drafter | str | os.PathLike[str]
 """What `as_draft` takes."""
 
@@ -121,22 +119,12 @@ class ModelDraft(Draft):
         chain. "same": such a target is refused. "auto": both methods in turn, and then, round by round, the
         one of which more tokens were accepted; with a tree "intersection". Vocabularies that are the same
         are not translated.
-
-    Raises
-    ------
-    VocabularyMismatchError
-        If the inner draft cannot draft for the model.
     """
 
     def __init__(
-        self,
-        model: ModelLike,
-        *,
-        tree: Tree | None = None,
-        draft: DraftLike | None = None,
-        gamma: int | None = None,
-        vocabulary: Vocabulary = "auto",
-    ) -> None:
+        self, model: ModelLike, *, tree: Tree | None = None, draft: DraftLike | None = None,
+        gamma: int | None = None, vocabulary: Vocabulary = "auto",
+    ) -> None:  # fmt: skip
         tree = check_tree(tree)
         self.vocabulary: Vocabulary = check_choice("vocabulary", vocabulary, get_args(Vocabulary))
         if tree is not None and draft is not None:
@@ -181,8 +169,7 @@ class ModelDraft(Draft):
     def translates(self, target: Model) -> bool:
         """Whether the target has another vocabulary than the model, in which it reads the target's texts.
 
-        A `VocabularyMismatchError` if that is so, and `vocabulary` is "same", or the bytes of the tokens of
-        one are not known.
+        A `VocabularyMismatchError` if so, and `vocabulary` is "same" or the bytes of some tokens are unknown.
         """
         if self.vocabulary == "same":
             check_same_vocabulary(target, self.model)

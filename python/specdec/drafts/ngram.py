@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
-from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab
+from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab, loaded_again
 from specdec.drafts.ngram_counts import NgramCounts, read_ngrams, write_ngrams
 from specdec.drafts.texts import Ids, check_ids, check_n, check_n_ids, check_texts
 from specdec.errors import CheckpointError, InputError
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.origin import ReadFiles
 from specdec.models.tokenizer import Tokenizer
 from specdec.models.tokenizer.resolve import adapted
 from specdec.progress import counted
@@ -84,14 +84,9 @@ class Ngram(Draft):
     _only_n: ClassVar[int | None] = None  # the one n of a class whose tables all have the same
 
     def __init__(
-        self,
-        ids: Ids | Sequence[Ids],
-        n_vocab: int,
-        n: int = 3,
-        *,
-        smoothing: Smoothing = "interpolated",
+        self, ids: Ids | Sequence[Ids], n_vocab: int, n: int = 3, *, smoothing: Smoothing = "interpolated",
         min_count: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         texts = check_texts(ids, n_vocab)
         self.smoothing = check_smoothing(smoothing)
         min_count = min(check_integer("min_count", min_count, 1), 2**31 - 1)  # no count is larger
@@ -200,10 +195,10 @@ class Ngram(Draft):
         table._mapped = mapped
         return table
 
-    def __reduce__(self) -> tuple[Callable[..., Ngram], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         """A pickle holds the counts; that of a table in a mapped file names the file."""
         if self._mapped is not None:
-            return _mapped_again, (type(self), self._mapped.reference())
+            return loaded_again, (type(self), self._mapped.reference(), (), {"mmap": True})
         return type(self).of, (self.counts, self.smoothing)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -330,10 +325,6 @@ def row_after(
             row[tokens] += counts
             row /= n
     return row / row.sum() if table.smoothing == "backoff" else row
-
-
-def _mapped_again(kind: type[Ngram], reference: FilesReference) -> Ngram:
-    return kind.load(reference.found(), mmap=True)
 
 
 def check_smoothing(smoothing: Any) -> Smoothing:

@@ -41,13 +41,9 @@ _MAX_DEPTH: Final = 8
 
 
 def load(
-    path: str | os.PathLike[str],
-    target: Model | None = None,
-    *,
-    dtype: Dtype | None = None,
-    tree: Tree | None = None,
-    gamma: int | None = None,
-) -> Draft:
+    path: str | os.PathLike[str], target: Model | None = None, *, dtype: Dtype | None = None,
+    tree: Tree | None = None, gamma: int | None = None,
+) -> Draft:  # fmt: skip
     """Open a draft for a target: the folder of a learned draft or of a model, or the file of a memory.
 
     A draft that was trained for another target is refused, and both are named.
@@ -55,25 +51,19 @@ def load(
     Parameters
     ----------
     path : path-like
-        - The folder of a learned draft (a ``config.json`` with ``specdec_draft``): that draft, such as
-          `Heads`.
+        - The folder of a learned draft: that draft, such as `Heads`.
         - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
           the layer that the file names. The target is the model of the same folder, loaded from there.
-        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft, with the settings of
-          its class; `dtype`, `tree` and `gamma` must be None.
+        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft; `dtype`, `tree` and
+          `gamma` must be None.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
         The model that the draft is for. None, for ``"embedded-heads"`` only: the target of
         `specdec.embedded_pair`.
     dtype, tree, gamma
         See `specdec.drafts`.
-
-    Raises
-    ------
-    VocabularyMismatchError
-        The tokens of a model are not the target's.
 
     Examples
     --------

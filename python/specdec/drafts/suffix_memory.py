@@ -35,13 +35,12 @@ class SuffixMemory(MemoryDraft):
     In each round the longest suffix of the text that occurs in the memory is looked for, up to `max_depth`
     tokens, and that in the text before. What followed its occurrences is a tree, in which a token's value is
     the product of the shares down to it: how many of the occurrences that came so far went on with it. The
-    best guesses by that value are made, at most `factor` for each token of the suffix, and those of the tree,
-    of the two, whose values have the larger sum. Of more than 256 occurrences 256 count, evenly spread.
+    best tokens by that value are drafted, at most `factor` for each token of the suffix, of the one of the
+    two trees whose values have the larger sum. Of more than 256 occurrences 256 count, evenly spread.
 
     The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
     `max_depth` tokens of the prompt before an output. To remember a text takes time in proportion to the
-    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment; the run
-    that ends the text waits, others do not. Each text that is being written takes 4 bytes a token too.
+    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment.
 
     Parameters
     ----------
@@ -50,16 +49,15 @@ class SuffixMemory(MemoryDraft):
     max_depth : int, default 64
         Tokens of a suffix that are looked at, 1 to 1024.
     factor : float, default 1.0
-        Guesses for each token of the suffix, above 0; at least one guess is made where there is a suffix.
+        Draft tokens for each token of the suffix, above 0; at least one where there is a suffix.
     min_probability : float, default 0.1
-        A guess is made only if its value is at least this; above 0, at most 1.
+        A token is drafted only if its value is at least this; above 0, at most 1.
     min_match : int, default 2
         The shortest suffix, in tokens, that is looked for, at least 1.
     branches : bool, default True
-        True: guesses are a tree. False: a chain, which every rule takes: block verification and k-sequential
-        selection above temperature 0 take no tree.
+        True: a tree. False: a chain, which every rule takes: block verification and k-sequential selection
+        above temperature 0 take no tree.
     gamma : int, default 16
-        Guesses of a round when the caller does not say.
 
     Attributes
     ----------
@@ -68,11 +66,10 @@ class SuffixMemory(MemoryDraft):
 
     Notes
     -----
-    Exact with every rule: guesses are point masses, of outputs whose random numbers are independent of the
-    text's. To that end the random numbers of a text are made of the seed and of how many texts this memory
-    has begun with. So with the rejection rule a sample follows from the seed and the memory; its distribution
-    does not depend on the memory, and greedy and coupled output is a function of the model and the seed as
-    always.
+    Exact with every rule: draft tokens are point masses, of outputs whose random numbers are independent of
+    the text's, as those of a text are made of the seed and of how many texts this memory has begun with. So
+    with the rejection rule a sample follows from the seed and the memory; its distribution does not depend on
+    the memory, and greedy and coupled output is a function of the model and the seed as always.
 
     What is remembered are texts that have ended, and of a call that ended early, by an exception or because
     its stream was closed, the tokens that were committed. They are kept in the clear, in memory and in files.
@@ -85,16 +82,9 @@ class SuffixMemory(MemoryDraft):
     sizes: ClassVar = {"max_tokens": MAX_TOKENS, "max_depth": MAX_DEPTH}
 
     def __init__(
-        self,
-        *,
-        max_tokens: int = 1_000_000,
-        max_depth: int = 64,
-        factor: float = 1.0,
-        min_probability: float = 0.1,
-        min_match: int = 2,
-        branches: bool = True,
-        gamma: int = 16,
-    ) -> None:
+        self, *, max_tokens: int = 1_000_000, max_depth: int = 64, factor: float = 1.0,
+        min_probability: float = 0.1, min_match: int = 2, branches: bool = True, gamma: int = 16,
+    ) -> None:  # fmt: skip
         self.max_tokens = check_integer("max_tokens", max_tokens, 1, MAX_TOKENS)
         self.max_depth = check_integer("max_depth", max_depth, 1, MAX_DEPTH)
         expected = "a number above 0"

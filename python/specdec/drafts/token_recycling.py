@@ -27,23 +27,21 @@ class TokenRecycling(MemoryDraft):
 
     Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix has k
     tokens for each token of the vocabulary: those of the largest logits when the target last read the token.
-    A tree is filled from it, breadth first: child number r of a node is the token of rank r behind the node's
-    token. After each round the rows of all tokens of the tree are replaced by what the target now said after
-    them, of rejected guesses too. So the first rounds guess nothing, and each text leaves the matrix to the
-    next ones: give the same object to every call. Prompts are read without logits and teach it nothing.
+    A tree is filled from it, breadth first: child number r of a node is the token of rank r after the node's
+    token. After each round the rows of all tokens of the tree are replaced by what the target predicts after
+    them now, of rejected tokens too. So the first rounds draft nothing, and each text leaves the matrix to
+    the next ones: give the same object to every call. Prompts are read without logits and teach it nothing.
 
     The matrix takes 4 k bytes for each token of the vocabulary and is shared by all sequences and threads
-    that draft with this object. To update it costs a look at all logits of each row that the target was run
-    on.
+    that draft with this object. An update reads all logits of each row that the target was run on.
 
     Parameters
     ----------
     k : int, default 8
         Tokens that are kept for each token, 1 to 64.
     tree : StaticTree, optional
-        The shape of the guesses, without heed to its `how`; a node has at most k children. By default
-        ``StaticTree.expected`` of 8 nodes; wider trees, as in the paper, bring more
-        tokens where rows of the target are nearly free.
+        The shape, whatever its `how`; a node has at most k children. By default ``StaticTree.expected`` of 8
+        nodes; wider trees, as in the paper, bring more tokens where rows of the target are nearly free.
 
     Attributes
     ----------
@@ -54,9 +52,8 @@ class TokenRecycling(MemoryDraft):
 
     Notes
     -----
-    Exact with every rule that takes trees; a tree that is a chain is taken by every rule. What is said of
-    seeds at `SuffixMemory` holds here too: with the rejection rule a sample follows from the seed and from
-    all that the object was used for before; and what is said there of pickles.
+    Exact with every rule that takes trees; a tree that is a chain is taken by every rule. Seeds and pickles
+    are as of `SuffixMemory`.
     """
 
     metadata: ClassVar = {"format": "specdec token recycling", "version": "1"}

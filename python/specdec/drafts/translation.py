@@ -28,13 +28,9 @@ def same_vocabulary(target: Model, draft: Model) -> bool:
     except VocabularyMismatchError as error:
         for model in (target, draft):
             if not isinstance(model.tokenizer, ByteTokenizer):
-                raise VocabularyMismatchError(
-                    f"{error}; {model.path} has no tokenizer whose tokens are known as bytes, by which the "
-                    f"draft's tokens could be translated"
-                ) from None
-        if draft.config.encoder is not None and (
-            target.source_tokenizer is None or draft.source_tokenizer is None
-        ):
+                unknown = f"{model.path} has no tokenizer whose tokens are known as bytes, to translate them"
+                raise VocabularyMismatchError(f"{error}; {unknown}") from None
+        if draft.config.encoder is not None and None in (target.source_tokenizer, draft.source_tokenizer):
             raise
         return False
     return True

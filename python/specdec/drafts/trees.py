@@ -76,12 +76,9 @@ class StaticTree:
     how: ChildChoice
 
     def __init__(
-        self,
-        widths: Sequence[int] | None = None,
-        how: ChildChoice = "sample",
-        *,
+        self, widths: Sequence[int] | None = None, how: ChildChoice = "sample", *,
         parents: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         how = check_choice("how", how, CHOICES)
         if (widths is None) == (parents is None):
             raise InputError("expected either widths or parents of the shape")
@@ -91,11 +88,8 @@ class StaticTree:
 
     @classmethod
     def expected(
-        cls,
-        n_nodes: int,
-        acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03),
-        how: ChildChoice = "sample",
-    ) -> StaticTree:
+        cls, n_nodes: int, acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03), how: ChildChoice = "sample"
+    ) -> StaticTree:  # fmt: skip
         """The shape with the most expected accepted tokens of all with so many nodes (Sequoia, section 3.1).
 
         Parameters

@@ -183,8 +183,5 @@ def _pack(
         raise CheckpointError(
             f"{model.path}: is a packed file, which load maps; expected the model that it was made of"
         )
-    write_packed(
-        place, model, model.path, with_tokenizer=tokenizer is None, n_threads=check_threads(None),
-        adapter=None if adapter is None else adapter.resolve(),
-    )  # fmt: skip
+    write_packed(place, model, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
     return place

@@ -141,7 +141,7 @@ class ReadFiles:
         self._folder, self._entry = (place, "") if place.is_dir() else (place.parent, place.name)
         commit = self._folder.name if _COMMIT.fullmatch(self._folder.name) else None  # in the hub's cache
         self.hub = hub if hub is None else replace(hub, revision=commit or hub.revision)
-        self._records = tuple(
+        self.records = tuple(
             _stamped(self._folder, os.path.relpath(os.path.abspath(file), self._folder))
             for file in dict.fromkeys(read)
         )
@@ -167,7 +167,7 @@ class ReadFiles:
         """The files for a pickle; the first call reads them all."""
         now = time.time_ns()
         records = []
-        for record in self._records:
+        for record in self.records:
             file = self._folder / record.name
             if (found := _stamped(self._folder, record.name)) != record:
                 raise CheckpointError(

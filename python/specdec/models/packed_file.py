@@ -36,12 +36,11 @@ from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.generation_config import read_generation_defaults
-from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
+from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf
 from specdec.models.checkpoints.gguf_model import chat_template_of
 from specdec.models.checkpoints.gguf_writing import write_gguf
 from specdec.models.checkpoints.hub import describing_files, is_describing
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
-from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
 from specdec.models.model import LaterTexts, Model, ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
@@ -88,55 +87,43 @@ def _sampling_of(header: Mapping[str, Any]) -> dict[str, Any]:
     return sampling
 
 
-Records = list[list[Any]]
-"""Name, size and time of files."""
-
-
 def is_packed(path: Path) -> bool:
     """Whether a file begins as packed files do."""
     opened = OpenedFile(path)
     return opened.size >= len(MAGIC) and opened.read(0, len(MAGIC)).tobytes() == MAGIC
 
 
-def records_of(path: Path) -> Records:
-    """The files that a model on disk is read from: names, sizes, times in nanoseconds.
+def _recorded(files: ReadFiles | None) -> dict[str, Any] | None:
+    """Where something was read, and of its files names, sizes and times in nanoseconds; None of nothing."""
+    if files is None:
+        return None
+    records = [[record.name, record.size, record.changed_ns] for record in files.records]
+    return {"path": str(files.place), "records": records}
 
-    `path`: A folder or a file.
+
+def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
+    """Whether the recorded files are there and differ, or, `of_model`, others that it would be read from.
+
+    Those that cannot be looked at, as by another user, count as files that are not there.
     """
-    found = _found_beside(path)
-    if not path.is_dir():
-        found |= {tensor.file for tensor in read_gguf(path)[1].values()} if is_gguf(path) else {path}
-    return _stamped(path, found)
-
-
-def _found_beside(path: Path) -> set[Path]:
-    """The files of a model that lie under names of their own: all of a folder's."""
-    found = {file for file in describing_files(path) if file.is_file()}
-    return found | set(path.glob("*.safetensors")) if path.is_dir() else found
-
-
-def _adapter_records(folder: Path) -> Records:
-    return _stamped(folder, {folder / name for name in ADAPTER_FILES})
-
-
-def _stamped(path: Path, files: set[Path]) -> Records:
-    """Files of the model at a path: names, sizes, times; size -1 of one that is not there."""
-    folder = path if path.is_dir() else path.parent
-    records: Records = []
-    for file in sorted(files):
-        status = file.stat() if file.is_file() else None
-        size, time = (status.st_size, status.st_mtime_ns) if status else (-1, 0)
-        records.append([str(file.relative_to(folder)), size, time])
-    return records
-
-
-def _differs(place: Path, records: Records, found: Callable[[Path], Records]) -> bool:
-    """Whether the files at a path exist and differ from the recorded ones."""
+    place = Path(source["path"])
     try:
-        return place.exists() and found(place) != records
+        if not place.exists():
+            return False
+        folder = place if place.is_dir() else place.parent
+        listed = {folder / name: [size, time] for name, size, time in source["records"]}
+        beside = set(describing_files(place)) if of_model else set()
+        if of_model and place.is_dir():
+            beside |= set(place.glob("*.safetensors"))
+        if any(file.is_file() for file in beside - listed.keys()):
+            return True
+        for file, state in listed.items():
+            status = file.stat() if file.is_file() else None
+            if state != ([status.st_size, status.st_mtime_ns] if status else [None, 0]):
+                return True
     except OSError as error:
         pass_signals_on(error)
-        return False
+    return False
 
 
 def cache_name(path: Path, arguments: Mapping[str, Any]) -> str:
@@ -154,22 +141,14 @@ def _built() -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------- writing
 
 
-def write_packed(
-    path: Path,
-    model: Model,
-    source: Path,
-    *,
-    with_tokenizer: bool = True,
-    n_threads: int = 1,
-    adapter: Path | None = None,
-) -> None:
-    """Write a loaded model.
+def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_threads: int = 1) -> None:
+    """Write a model that was read from disk; a file that is at `path` is replaced.
 
-    `path`: A file that is there is replaced. `source`: The folder or file that it was read from, with the
-    tokenizer beside its weights. `adapter`: The folder of the adapter that was merged into the weights.
+    `with_tokenizer`: The file gets the tokenizer beside the weights.
     """
+    assert model.origin is not None
+    files = _files(model.path) if with_tokenizer else {}
     core = model.core
-    files = _files(source) if with_tokenizer else {}
     sizes = core.block_sizes()
     of_core = ("layout", "config", "dtype", "cache_dtype", "prefill")
     header: dict[str, Any] = {
@@ -178,8 +157,8 @@ def write_packed(
         **{name: getattr(model, name) for name in ("architecture", "types", "bos_id")},
         **{name: list(getattr(model, name)) for name in ("decoder_start", "eos_ids")},
         "formats": dict(model.formats),
-        "source": {"path": str(source.resolve()), "records": records_of(source)},
-        "adapter": None if adapter is None else {"path": str(adapter), "records": _adapter_records(adapter)},
+        "source": _recorded(model.origin.files),
+        "adapter": _recorded(model.origin.adapter_files),
         "blocks": [],
         "files": [],
         "default_sampling": _sampling_as_json(model.default_sampling),
@@ -216,7 +195,7 @@ def _check_records(source: Fields) -> None:
         raise source.error("path", "a path")
     for record in source.items("records"):
         types = [type(item) for item in record] if isinstance(record, list) else []
-        if types != [str, int, int] or not _is_below(record[0]):
+        if types not in ([str, int, int], [str, type(None), int]) or not _is_below(record[0]):
             raise source.error("records", "lists of name, size and time", record)
 
 
@@ -343,21 +322,11 @@ class PackedFile:
             raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
 
     def _check_source(self) -> None:
-        """Compare the files, if they are there, by names, sizes and times: none is read.
-
-        Those that cannot be looked at, as by another user, count as files that are not there.
-        """
+        """Compare the files, if they are there, by names, sizes and times: none is read."""
         adapter, source = self.header["adapter"], self.header["source"]
-        if adapter is not None and _differs(Path(adapter["path"]), adapter["records"], _adapter_records):
+        if adapter is not None and _differ(adapter, of_model=False):
             raise self.error(f"was made with the adapter {adapter['path']}, whose files have changed since")
-
-        def found(place: Path) -> Records:
-            folder = place if place.is_dir() else place.parent
-            return _stamped(
-                place, {folder / record[0] for record in source["records"]} | _found_beside(place)
-            )
-
-        if _differs(Path(source["path"]), source["records"], found):
+        if _differ(source, of_model=True):
             raise self.error(f"was made of {source['path']}, whose files have changed since{_SAME}{_AGAIN}")
 
     def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
@@ -500,9 +469,8 @@ def cached_model(
         folder = Path(home) / "specdec" / "packed"
     else:
         folder = check_path("cache", cache)
-    adapter = Path(arguments["adapter"]).resolve() if arguments.get("adapter") is not None else None
-    if adapter is not None:
-        arguments = arguments | {"adapter": str(adapter)}
+    if arguments.get("adapter") is not None:
+        arguments = arguments | {"adapter": str(Path(arguments["adapter"]).resolve())}
     place = folder / cache_name(path, arguments)
     if place.is_file():
         try:
@@ -511,6 +479,5 @@ def cached_model(
             pass  # damaged, or of files that have changed: it is written again
     model = load(path, **arguments, n_threads=n_threads)
     folder.mkdir(parents=True, exist_ok=True)
-    own = arguments["tokenizer"] is None
-    write_packed(place, model, path, with_tokenizer=own, n_threads=n_threads, adapter=adapter)
+    write_packed(place, model, with_tokenizer=arguments["tokenizer"] is None, n_threads=n_threads)
     return model

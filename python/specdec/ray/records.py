@@ -239,7 +239,7 @@ class Records(Sequence[dict[str, Any]]):
             except ValueError as error:
                 raise InputError(
                     f"{path}: expected a JSON object a line ({error}); without the file the same call "
-                    "makes it anew"
+                    "makes it again"
                 ) from error
             self._read = job, records
         return records

@@ -321,7 +321,7 @@ def _read(folder: OutputFolder, job: str) -> list[SweepRow]:
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: expected rows of a sweep ({type(error).__name__}: {error}); without the file the same "
-            "call makes it anew"
+            "call makes it again"
         ) from error
 
 

@@ -172,37 +172,24 @@ class TrainedDraft(OneTable):
 
     Attributes
     ----------
-    folder : str
-        Of the draft.
-    kind, target : str
-    n_parameters : int
-        That were trained.
-    n_steps, n_tokens : int
-        Steps; tokens that were trained on, each pass counted.
-    minutes : float
-        Of training, texts included.
-    losses : str
-        File of the loss curve, tab-separated.
     before, after : DraftFigures
         Before the first step and after the last.
     gains : dict of float to (float, float, float)
         Rise of alpha on the same positions, with its 95 % confidence interval.
-    words : tuple of str
-        Notes on this method.
     """
 
-    folder: str
+    folder: str  # of the draft
     kind: str
     target: str
-    n_parameters: int
+    n_parameters: int  # that were trained
     n_steps: int
-    n_tokens: int
-    minutes: float
-    losses: str
+    n_tokens: int  # that were trained on, each pass counted
+    minutes: float  # of training, texts included
+    losses: str  # file of the loss curve, tab-separated
     before: DraftFigures
     after: DraftFigures
     gains: Mapping[float, tuple[float, float, float]]
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # notes on this method
 
     def table(self) -> Table:
         """Return alpha and tokens a call, before and after."""

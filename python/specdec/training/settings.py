@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from specdec.atomic_file import write_json
 from specdec.divergences import DIVERGENCES, DivergenceName
 from specdec.errors import InputError
 from specdec.fields import read_json_object
@@ -38,10 +37,9 @@ class TrainingOptions:
     Attributes
     ----------
     loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
-        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence, total variation distance,
-        which is the chance of a rejection; or the first and then the last.
+        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence (of `beta`), total variation
+        distance, which is the chance of a rejection; or the first and then the last.
     beta : float
-        Of the Jensen-Shannon divergence.
     temperature : float
         Of the distributions that are compared.
     data : {"target", "draft", "mixture", "text"}
@@ -49,12 +47,10 @@ class TrainingOptions:
         on-policy data); or nothing: pieces of the file of prompts.
     seed : int
     minutes : float or None
-        Limit of all of it, from loading the target to measuring the draft; None: 10. The trainer measures how
-        fast the target writes and how long a step takes, and reports how many texts and steps that allows: at
-        least two held-out texts, the texts of a step, and one step, however long they take.
+        Limit of all of it, from loading the target to measuring the draft; None: 10. There are at least two
+        held-out texts, the texts of a step, and one step, however long they take.
     steps : int or None
-        Steps in place of minutes: then a seed fixes the weights to the bit, on one machine and number of
-        threads.
+        In place of minutes: then a seed fixes the weights to the bit, on one machine and number of threads.
     length : int or None
         Tokens of a text; None: 256, or the context if that is shorter; less if the minutes are too few.
     batch : int
@@ -127,10 +123,6 @@ class TrainingSettings(TrainingOptions):
     kind: str = ""  # the method's name
     target: str = ""
     prompts: str = ""
-
-    def save(self, path: Path) -> None:
-        """Write them as JSON."""
-        write_json(path, {"kind": self.kind, **asdict(self)})
 
     def check_same(self, path: Path, prompts: str) -> None:
         """Refuse to continue a training that began with other settings, which are in the file `path`.

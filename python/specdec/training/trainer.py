@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,9 +18,10 @@ from specdec.drafts import load as load_draft
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.folder import LearnedWeights
 from specdec.drafts.learned.methods import METHODS
-from specdec.drafts.learned.objective import Objective, most_frequent
+from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
+from specdec.settings_table import check_settings
 from specdec.training.batch import Batch
 from specdec.training.settings import TrainingSettings
 from specdec.training.training_texts import Texts, TextWriter
@@ -106,7 +108,7 @@ class DraftTrainer(ABC):
     def frequent(self, n: int) -> Tensor:
         """Return the ids [n] of the tokens that occur most often in the training's texts, ascending."""
         counts = np.zeros(self.target.config.n_vocab) if self.token_counts is None else self.token_counts()
-        return most_frequent(counts, n)
+        return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:n]).astype(np.int64))
 
 
 class LearnedTrainer(DraftTrainer):
@@ -143,7 +145,9 @@ def shape_of(shape_type: type, given: Mapping[str, object], kind: str) -> Any:
         if name not in known:
             expected = f"a setting of kind {kind!r}: {', '.join(known) or 'none'}"
             raise InputError.of("--set", name, expected, verb="has")
-    return shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
+    found = shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
+    check_settings(found)
+    return found
 
 
 def _value(name: str, text: str, default: Any) -> Any:

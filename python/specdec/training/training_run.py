@@ -38,10 +38,19 @@ from specdec.training.loop import (
     seed_step,
     train_step,
 )
-from specdec.training.plan import LENGTHS, TrainingPlan, WritingSpeed, affordable_length
 from specdec.training.settings import TrainingOptions, TrainingSettings
 from specdec.training.trainer import DraftTrainer, trainer_type
-from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, TextGroups, TextWriter, continued
+from specdec.training.training_texts import (
+    LENGTHS,
+    STEPS_OF_GROUP,
+    Prompts,
+    TextGroups,
+    TextWriter,
+    TrainingPlan,
+    WritingSpeed,
+    affordable_length,
+    continued,
+)
 
 _MINUTES = 10.0
 _LOOKS = 20  # at some of the held-out texts, in a training
@@ -52,16 +61,10 @@ _FEW_STEPS = 100  # with fewer a draft has hardly learned
 
 
 def train_draft(
-    target: ModelLike | None,
-    kind: str,
-    out: str | os.PathLike[str],
-    options: TrainingOptions | None = None,
-    *,
-    prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None,
-    dtype: Dtype | None = None,
-    progress: bool = False,
-    say: Callable[[str], object] = lambda text: None,
-) -> TrainedDraft:
+    target: ModelLike | None, kind: str, out: str | os.PathLike[str], options: TrainingOptions | None = None,
+    *, prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None, dtype: Dtype | None = None,
+    progress: bool = False, say: Callable[[str], object] = lambda text: None,
+) -> TrainedDraft:  # fmt: skip
     """Train a draft for a target; called again with the same arguments, continue an interrupted training.
 
     Parameters
@@ -93,10 +96,6 @@ def train_draft(
     ------
     InputError
         An argument that cannot be used, or other ones than those that the training in `out` began with.
-    CheckpointError
-        A damaged file.
-    MissingPackageError
-        torch, or what a method needs besides, is not installed: ``pip install torch transformers``.
 
     Examples
     --------
@@ -246,7 +245,9 @@ class _Training:
         held_out = HeldOut.written(self._target, self._prompts, self._settings, n_held_out)
         if not going_on:
             write_json(self._work / "plan.json", asdict(self._plan))
-            self._settings.save(self._work / "settings.json")  # not before what could be refused
+            write_json(
+                self._work / "settings.json", asdict(self._settings)
+            )  # not before what could be refused
             state.n_steps = self._planned(network)
             state.save()
         self._train(network, optimizers, state, held_out)
@@ -261,7 +262,7 @@ class _Training:
 
     def _token_counts(self) -> NDArray[np.int64]:
         """How often each token occurs in the first texts and in the file of prompts."""
-        texts = self._groups(None, 1).first()
+        texts = self._groups(None, 1).group(0)
         written = [row[:end] for row, end in zip(texts.ids, texts.ends, strict=True)]
         read = np.array(self._prompts.text, np.int64)
         return np.bincount(np.concatenate([*written, read]), minlength=self._target.config.n_vocab)

@@ -29,7 +29,7 @@ RESIDUAL_DRAWS = 1_000_000
 class Distribution(Protocol):
     """A distribution that is not an array of probabilities: a frozen one of scipy.stats, or alike.
 
-    Besides `rvs` it has ``pdf(y)``, its normalised density at y; or, on countably many values, ``pmf(y)``.
+    Besides `rvs` it has ``pdf(y)``, its normalized density at y; or, on countably many values, ``pmf(y)``.
     """
 
     def rvs(self, *, random_state: np.random.Generator) -> Any:
@@ -248,11 +248,7 @@ class _Table:
         return drawn
 
     def settle(self, q: _Table, guesses: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
-        """Verify the guesses as siblings in a tree one level deep.
-
-        Nothing follows them: what would come after an accepted one is drawn from a row of no meaning and
-        dropped.
-        """
+        """Verify the guesses as siblings in a tree one level deep; what would follow has no meaning."""
         rows = np.tile(self.probs, (len(guesses) + 1, 1))
         drafts = np.tile(q.probs, (len(guesses), 1))
         verified = verify(guesses, rows, drafts, parents=[0] * len(guesses), seed=rng)
@@ -293,8 +289,8 @@ class _Density:
     def settle(self, q: _Density, guesses: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
         """Speculative sampling where sums over all outcomes cannot be taken.
 
-        norm(max(0, p - q)) is drawn by rejection from p: z ~ p is kept with probability max(0, 1 - q / p).
-        And z may be any exact draw from p, so also a speculative one, made with the next guess.
+        norm(max(0, p - q)) is drawn by rejection from p: z ~ p is kept with probability max(0, 1 - q / p),
+        and may be a speculative draw, made with the next guess.
         """
         untried = iter(enumerate(guesses))
 

@@ -56,7 +56,7 @@ def verify(
     """Accept or reject drafts so that what comes out is distributed exactly as the target.
 
     The drafts and node 0, the last known token, make a tree: node i is ``tokens[i - 1]``. From the root down,
-    a rule accepts one of the drafts for the next token, or says that token itself and ends. With T and D the
+    a rule accepts one of the drafts for the next token, or gives that token itself and ends. With T and D the
     target's and the draft's distributions there:
 
     - "rejection": a draft x is accepted with probability min(1, T(x) / D(x)), and after a rejection the next
@@ -69,8 +69,8 @@ def verify(
     - "block": a chain is judged as a whole; the expected number of accepted drafts is never below that of
       "rejection" (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
     - "k-sequential": SpecTr's selection from k independent draws of one D (Sun et al. 2023, arXiv
-      2310.15141).
-    - "classical": rejection sampling without its loop, T(x) / (M D(x)) with M = max T / D (appendix A.2):
+    2310.15141). - "classical": rejection sampling without its loop, T(x) / (M D(x)) with M = max T / D
+    (appendix A.2):
       exact, and worse than "rejection"; there to compare with.
 
     Nodes with the same tokens from the root are one position: the drafts after it are the children of all of
@@ -83,10 +83,10 @@ def verify(
     target_probs : array_like, [n_drafts + 1, n_vocab]
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
-        Row i is the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or nucleus.
-        The result is exact only if it is that very one. Drafts for one position are drawn independently of
-        each other; or, with "rejection" and in the order of drawing, each from its own distribution given
-        those before it, as without replacement. A draft that was chosen, not drawn, is a point mass.
+        Row i is the very distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or
+        nucleus. Drafts for one position are drawn independently of each other; or, with "rejection" and in
+        the order of drawing, each given those before it, as without replacement. A draft that was chosen, not
+        drawn, is a point mass.
     parents : sequence of int, [n_drafts], optional
         Parent node of each draft, 0 for the last known token; parents come before their children. By default
         every draft follows the one before it.
@@ -107,26 +107,14 @@ def verify(
         Where the random numbers come from that are not given: ``numpy.random.default_rng(seed)``.
         Over several rounds pass one generator, not the same number again.
 
-    Returns
-    -------
-    Verification
+    Raises ------ InputError If an argument is none of what it may be, shapes disagree, a row is no
+    distribution (negative, not finite, or its sum more than 1e-9 from 1), a draft has probability 0 where it
+    was drawn from, or `seed` is given and nothing is left to draw.
 
-    Raises
-    ------
-    InputError
-        If shapes disagree, a token or parent is out of range, a row is no distribution (negative, not finite,
-        or its sum more than 1e-9 from 1), a draft has probability 0 in the distribution it was drawn from, a
-        uniform is outside [0, 1), a rule is unknown, is lenient and cannot be, or gets what it does not take,
-        or `seed` is given and nothing is left to draw.
-
-    Examples
-    --------
-    >>> import specdec
-    >>> target, draft = [[0.5, 0.5], [0.25, 0.75]], [[1.0, 0.0]]
-    >>> specdec.verify([0], target, draft, uniforms=[0.3, 0.9])
-    Verification(path=[1], token=1, betas=[0.5], tokens=[0, 1])
-    >>> specdec.verify([0], target, draft, uniforms=[0.6, 0.9])
-    Verification(path=[], token=1, betas=[0.5], tokens=[1])
+    Examples -------- >>> import specdec >>> target, draft = [[0.5, 0.5], [0.25, 0.75]], [[1.0, 0.0]] >>>
+    specdec.verify([0], target, draft, uniforms=[0.3, 0.9]) Verification(path=[1], token=1, betas=[0.5],
+    tokens=[0, 1]) >>> specdec.verify([0], target, draft, uniforms=[0.6, 0.9]) Verification(path=[], token=1,
+    betas=[0.5], tokens=[1])
     """
     target = _probabilities(target_probs, "target_probs")
     n_drafts, n_vocab = len(target) - 1, target.shape[1]

@@ -1,1 +1,1 @@
-"""Forms of texts that ``llguidance`` reads, as constraints on the tokens of a model."""
+"""Schemas, regular expressions and grammars, read by ``llguidance``, as constraints on tokens."""

@@ -16,7 +16,7 @@ from specdec.time_limit import TimeLimit
 ConstraintKind: TypeAlias = Literal["schema", "regex", "grammar"]
 
 _MOST_BYTES: Final = 1 << 17
-"""Of a form's text; larger ones are refused."""
+"""Of a constraint's text; larger ones are refused."""
 
 
 def json_text(schema: Any) -> str:

@@ -11,14 +11,16 @@ if there are fewer tokens than the target's: token i of the draft is token ``i +
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,6 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_path
-from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, kind_of, shown
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
@@ -36,8 +37,10 @@ from specdec.models.checkpoints.safetensors_file import (
     write_safetensors,
 )
 from specdec.models.model import Model
+from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
 from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.tokenizer import ByteTokenizer
 from specdec.threads import check_threads
 
 CONFIG_NAME: Final = "config.json"
@@ -47,6 +50,109 @@ MAX_TAPS: Final = _core.MAX_TAPS
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """The tensors of a draft, all of them, by name."""
 Core = TypeVar("Core")
+
+
+def configuration_digest(config: ModelConfig) -> str:
+    """Digest what a model computes: its canonical configuration, less the length of its context.
+
+    A field with its default counts as absent, and numbers count with 6 digits, so that it outlives new fields
+    and other mathematical libraries.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ModelConfig):
+            return canonical(value)
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        return f"{value:.6g}" if isinstance(value, float) else value
+
+    def canonical(one: ModelConfig) -> dict[str, Any]:
+        return {
+            name: plain(one[name])
+            for name, field in one.__dataclass_fields__.items()
+            if name != "n_ctx" and (field.default is MISSING or one[name] != field.default)
+        }
+
+    text = json.dumps(canonical(config), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _vocabulary_digest(model: Model) -> str | None:
+    """Digest a model's tokens; None where they cannot be seen."""
+    if not isinstance(model.tokenizer, ByteTokenizer):
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    tokens = list(model.tokenizer.vocabulary())
+    while tokens and tokens[-1] is None:  # padding
+        tokens.pop()
+    for token in tokens:
+        digest.update(b"-" if token is None else b"%d:%b" % (len(token), token))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TargetIdentity:
+    """The target that a draft was trained for: what it computes and what its tokens are, not its weights."""
+
+    name: str  # on the hub, or the end of its path: the whole would tell others where that was
+    d_model: int
+    n_layer: int
+    n_vocab: int
+    fingerprint: str  # a digest of its configuration
+    vocabulary: str | None = None  # a digest of its tokens; None where they cannot be seen
+
+    @classmethod
+    def of(cls, target: Model) -> TargetIdentity:
+        """Return that of a model."""
+        found = _IDENTITIES.get(target)
+        if found is None:
+            config, hub = target.config, None if target.origin is None else target.origin.files.hub
+            found = _IDENTITIES[target] = cls(
+                "/".join(target.path.parts[-2:]) if hub is None else hub.name,
+                config.d_model, config.n_layer, config.n_vocab,
+                configuration_digest(config), _vocabulary_digest(target),
+            )  # fmt: skip
+        return found
+
+    @classmethod
+    def read(cls, holder: Fields) -> TargetIdentity:
+        """Read it from the object ``target`` in an object of a file."""
+        fields = holder.inner("target")
+        sizes = {name: fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")}
+        texts = {name: fields.text(name) for name in ("name", "fingerprint")}
+        return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object ``target`` of a file."""
+        return dict(vars(self))
+
+    def check(self, target: Model, draft: str) -> None:
+        """Refuse another target, and name both; `draft` is the draft's name in the message."""
+        given = TargetIdentity.of(target)
+        for name in ("d_model", "n_layer", "n_vocab"):
+            ours, theirs = getattr(self, name), getattr(given, name)
+            if ours != theirs:
+                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
+        if self.fingerprint != given.fingerprint:
+            expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
+            trained = self._trained(draft, target)
+            raise InputError(f"{trained} of another configuration and the same sizes; expected {expected}")
+        self.check_tokens(target, draft)
+
+    def check_tokens(self, target: Model, draft: str) -> None:
+        """Refuse a target with other tokens."""
+        given = TargetIdentity.of(target)
+        if given.n_vocab != self.n_vocab:
+            trained = self._trained(draft, target)
+            raise InputError(f"{trained} of n_vocab {given.n_vocab}; expected {self.n_vocab}")
+        if None not in (self.vocabulary, given.vocabulary) and self.vocabulary != given.vocabulary:
+            raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
+
+    def _trained(self, draft: str, target: Model) -> str:
+        return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
+
+
+_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()  # their vocabularies may be long
 
 
 @dataclass(frozen=True)

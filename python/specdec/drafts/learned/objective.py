@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specdec.divergences import DivergenceName
@@ -135,12 +133,6 @@ class Objective:
                 continue
             total = total + weight * _FUNCTIONS[name](target.log_probs, draft, self.beta)
         return total
-
-
-def most_frequent(counts: ArrayLike, n: int) -> Tensor:
-    """Return the ids [n] of the tokens that occur most often, ascending; among equals those of lower ids."""
-    order = np.argsort(-np.asarray(counts), kind="stable")[:n]
-    return torch.from_numpy(np.sort(order).astype(np.int64))
 
 
 def scattered(logits: Tensor, draft_ids: Tensor | None, n_vocab: int) -> Tensor:

@@ -12,7 +12,7 @@ from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft, check_model
 from specdec.drafts.learned.eagle.layouts import open_published
 from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head
-from specdec.drafts.learned.target_identity import TargetIdentity
+from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
 from specdec.models.model import Model
@@ -54,11 +54,6 @@ class Eagle(Draft):
     core : specdec._core.Eagle
         The packed weights.
 
-    Raises
-    ------
-    VocabularyMismatchError
-        Its tokens are not the target's.
-
     Examples
     --------
     >>> target = specdec.load("Qwen/Qwen3-1.7B", "int8")
@@ -70,16 +65,10 @@ class Eagle(Draft):
     in_target_cache = True
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        target: Model,
-        *,
-        tree: Tree | None = None,
-        gamma: int | None = None,
-        dtype: Dtype | None = None,
-        taps: Sequence[int] | None = None,
+        self, path: str | os.PathLike[str], target: Model, *, tree: Tree | None = None,
+        gamma: int | None = None, dtype: Dtype | None = None, taps: Sequence[int] | None = None,
         n_threads: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_model("target", target)
         published = open_published(local_folder(path), target, taps)
         self._take(published, target, dtype, tree, gamma, n_threads, HubPlace.of(path))

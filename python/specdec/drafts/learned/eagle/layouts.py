@@ -25,8 +25,7 @@ from specdec.drafts.learned.eagle.published import (
     joined_config,
     matched,
 )
-from specdec.drafts.learned.folder import MAX_TAPS, target_tokens
-from specdec.drafts.learned.target_identity import TargetIdentity
+from specdec.drafts.learned.folder import MAX_TAPS, TargetIdentity, target_tokens
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights

@@ -13,9 +13,9 @@ from torch import Tensor
 from specdec.atomic_file import write_json
 from specdec.drafts.learned.eagle.layouts import open_published, usual_taps
 from specdec.drafts.learned.eagle.network import Eagle1, Eagle3, EagleShape, LayerShape
+from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.learned.networks import TargetEnds, as_torch, write_tensors
 from specdec.drafts.learned.objective import Objective, reachable, scattered
-from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.model import Model

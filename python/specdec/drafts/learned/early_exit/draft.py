@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
-from specdec.drafts.learned.target_identity import configuration_digest
+from specdec.drafts.learned.folder import configuration_digest
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.trees import Tree
 from specdec.errors import InputError

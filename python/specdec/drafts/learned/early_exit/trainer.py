@@ -26,7 +26,7 @@ from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model
-from specdec.settings_table import check_settings, choice, flag, integer, number
+from specdec.settings_table import choice, flag, integer, number
 from specdec.training.batch import Batch, softmax
 from specdec.training.trainer import DraftTrainer
 from specdec.training.training_texts import Texts
@@ -155,7 +155,6 @@ class ExitShape:
     curriculum: str = choice("rotational", get_args(Curriculum))  # which exits have a loss in a step
     scale: float = number(0.2, *_SHARE)  # e_scale, how much the exits before the last weigh
     period: int = integer(2, 1)  # of "rotational"
-    __post_init__ = check_settings
 
 
 class ExitTrainer(DraftTrainer):

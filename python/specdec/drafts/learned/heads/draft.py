@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec import _core
 from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.learned_draft import LearnedDraft
+from specdec.drafts.learned.methods import LearnedDraft
 from specdec.models.number_formats import Dtype
 
 

@@ -35,17 +35,10 @@ class HeadsLearner(GradientLearner):
     name = "heads"
 
     def __init__(
-        self,
-        draft: Heads,
-        target: Model,
-        *,
-        loss: DivergenceName = "tvd",
-        learning_rate: float | None = None,
-        passes: float = 4.0,
-        batch: int = 256,
-        n_top: int = 32,
+        self, draft: Heads, target: Model, *, loss: DivergenceName = "tvd",
+        learning_rate: float | None = None, passes: float = 4.0, batch: int = 256, n_top: int = 32,
         seed: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(draft, Heads):
             raise InputError.of("draft", draft, "a specdec.drafts.Heads")
         check_model("target", target)

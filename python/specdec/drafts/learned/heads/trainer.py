@@ -22,7 +22,7 @@ from specdec.drafts.learned.objective import Objective, TargetDistribution, reac
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
-from specdec.settings_table import check_settings, flag, integer, number, other
+from specdec.settings_table import flag, integer, number, other
 from specdec.training.batch import Batch
 from specdec.training.trainer import LearnedTrainer
 
@@ -48,7 +48,6 @@ class HeadsSettings:
     joint_weight: float = number(0.2, "a number above 0", lambda x: x > 0.0)
     joint_rate: float = number(0.25, "a number above 0", lambda x: x > 0.0)
     joint_begin: float = number(0.3, "a number from 0 to below 1", lambda x: 0.0 <= x < 1.0)
-    __post_init__ = check_settings
 
     def heads_shape(self, target: Model) -> HeadsShape:
         """Return the shape for a target."""

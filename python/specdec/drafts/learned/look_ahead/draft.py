@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec import _core
 from specdec.drafts.draft import MAX_GAMMA
-from specdec.drafts.learned.learned_draft import LearnedDraft
+from specdec.drafts.learned.methods import LearnedDraft
 from specdec.models.number_formats import Dtype, widened
 
 
@@ -21,9 +21,8 @@ class LookAheadEmbeddings(LearnedDraft):
     (gamma + 1)(L + 1) rows of the target, so this pays where rows are nearly free; ``gamma="auto"`` counts
     them. The head is computed for those after the last accepted token alone.
 
-    The first round, and one after a round that drafted nothing, has no draft tokens. It works in the forward
-    passes of the session's target, so it cannot draft for a draft; in `Ensemble` it can be one of several,
-    once.
+    The first round, and one after a round that drafted nothing, has no draft tokens. It cannot draft for a
+    draft; in `Ensemble` it can be one of several, once.
 
     Parameters
     ----------

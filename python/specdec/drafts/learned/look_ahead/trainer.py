@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from specdec.drafts.learned.networks import hf_folder, numbers_of, open_decoder, take_weights
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError
-from specdec.settings_table import check_settings, integer
+from specdec.settings_table import integer
 from specdec.training.batch import Batch
 from specdec.training.trainer import LearnedTrainer
 
@@ -95,7 +95,6 @@ class LookAheadSettings:
 
     n_tokens: int = integer(3, 1, 32)  # L, draft tokens of a round
     n_points: int = integer(32, 1)  # of each text, after which they are put, drawn again for each step
-    __post_init__ = check_settings
 
 
 class LookAheadTrainer(LearnedTrainer):

@@ -139,17 +139,9 @@ class GradientLearner(Learner):
     usual_rate: float = 2e-4  # the default learning rate for networks of up to ten million parameters
 
     def __init__(
-        self,
-        network: Any,
-        n_vocab: int,
-        *,
-        loss: DivergenceName,
-        learning_rate: float | None,
-        passes: float,
-        batch: int,
-        n_top: int,
-        seed: int,
-    ) -> None:
+        self, network: Any, n_vocab: int, *, loss: DivergenceName, learning_rate: float | None,
+        passes: float, batch: int, n_top: int, seed: int,
+    ) -> None:  # fmt: skip
         self.loss = check_choice("loss", loss, DIVERGENCES)
         positive = "a finite number above 0"
         if learning_rate is not None:

@@ -66,17 +66,10 @@ class NetworkLearner(GradientLearner):
     name = "network"
 
     def __init__(
-        self,
-        draft: ModelDraft | Recurrent,
-        *,
-        loss: DivergenceName = "tvd",
-        learning_rate: float | None = None,
-        passes: float = 4.0,
-        batch: int = 1024,
-        n_before: int = 64,
-        n_top: int = 32,
-        seed: int = 0,
-    ) -> None:
+        self, draft: ModelDraft | Recurrent, *, loss: DivergenceName = "tvd",
+        learning_rate: float | None = None, passes: float = 4.0, batch: int = 1024, n_before: int = 64,
+        n_top: int = 32, seed: int = 0,
+    ) -> None:  # fmt: skip
         self.n_before = check_integer("n_before", n_before, 2, 1 << 15)
         self._draft = draft
         n_vocab, self._longest = 0, _LONGEST
@@ -152,7 +145,8 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
 
     if isinstance(draft, ModelDraft):
         return networks.open_decoder(draft.model.path)
-    from specdec.drafts.learned.recurrent.network import RecurrentNetwork, RecurrentShape
+    from specdec.drafts.learned.recurrent.draft import RecurrentShape
+    from specdec.drafts.learned.recurrent.network import RecurrentNetwork
 
     weights = draft.weights
     shape = RecurrentShape.read(weights.fields)

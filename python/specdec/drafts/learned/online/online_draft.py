@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import Description, Draft, loaded_again
 from specdec.drafts.learned.online.corrections import Corrections
 from specdec.drafts.learned.online.learner import Learner, TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
@@ -25,7 +25,7 @@ from specdec.drafts.ngram import Ngram, OnlineNgram
 from specdec.errors import CheckpointError, InputError, LearningError, VocabularyMismatchError, shown
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.origin import ReadFiles
 
 
 class LearningThread:
@@ -84,11 +84,10 @@ class Online(Draft):
     follows texts that change their kind.
 
     The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
-    bit. With the other rules and a temperature above 0 a seed does not fix the output, since draft tokens
-    depend on when something has been learned; its distribution it does. Random numbers are made of the seed
-    and of how many texts the object has begun, so that what was learned from a text is not judged by the
-    numbers that made it. With ``interval=None`` and calls of `learn` between them runs can be repeated in
-    the same order, by a new object.
+    bit. With the other rules and a temperature above 0 a seed fixes the distribution and not the output,
+    since draft tokens depend on when something has been learned. Random numbers are as of `SuffixMemory`.
+    With ``interval=None`` and calls of `learn` between them runs can be repeated in the same order, by a new
+    object.
 
     One object serves any number of calls and threads, which learn together. What it reads is not kept in a
     `PromptCache`, as its weights change. In a forked process it drafts with what it has learned by then and
@@ -117,10 +116,9 @@ class Online(Draft):
     Notes
     -----
     An exception in the learner ends the learning; every later call that drafts with the object raises a
-    `LearningError` with it as its cause. `draft` is then still the last that was learned.
-
-    A pickle names the file that the object was loaded from or saved to last. Another process begins with what
-    that holds, and learns by itself. Without a file, or with a `learner` that was given, there is none.
+    `LearningError` with it as its cause. `draft` is then still the last that was learned. A pickle names the
+    file that the object was loaded from or saved to last; without one, or with a `learner` that was given,
+    there is none.
 
     Examples
     --------
@@ -131,13 +129,9 @@ class Online(Draft):
     """
 
     def __init__(
-        self,
-        draft: DraftLike,
-        *,
-        learner: Learner | None = None,
-        interval: float | None = 10.0,
+        self, draft: DraftLike, *, learner: Learner | None = None, interval: float | None = 10.0,
         n_positions: int = 4096,
-    ) -> None:
+    ) -> None:  # fmt: skip
         begun = open_draft("draft", draft)
         if learner is not None and not isinstance(learner, Learner):
             raise InputError.of("learner", learner, "a specdec.drafts.Learner or None")
@@ -161,7 +155,7 @@ class Online(Draft):
         self._begin_apart()
         _ALIVE.add(self)
 
-    def __reduce__(self) -> tuple[Callable[..., Online], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is None or self._begun is None:
             why = "lives in this process" if self._file is None else "was given its learner"
             raise InputError(
@@ -169,7 +163,7 @@ class Online(Draft):
                 "saved to a file or loaded from one, which pickles name, or its `draft`, which learns no more"
             )
         settings = {"interval": self.interval, "n_positions": self.n_positions}
-        return _loaded_again, (self._file.reference(), self._begun, settings)
+        return loaded_again, (Online, self._file.reference(), (self._begun,), settings)
 
     def _begin_apart(self) -> None:
         """Make locks and the buffer of sessions, which a forked child needs again."""
@@ -337,10 +331,6 @@ class Online(Draft):
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.Online {self._draft!r}, {self.n_updates} updates>"
-
-
-def _loaded_again(reference: FilesReference, begun: Draft, settings: Mapping[str, Any]) -> Online:
-    return Online.load(reference.found(), begun, **settings)
 
 
 def _learner_of(draft: Draft) -> Learner:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.drafts.draft import Description
-from specdec.drafts.learned.learned_draft import LearnedDraft
+from specdec.drafts.learned.methods import LearnedDraft
 from specdec.drafts.texts import Ids, check_ids
 from specdec.drafts.trees import describe_shape
 from specdec.fields import Fields
