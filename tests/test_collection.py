@@ -77,12 +77,6 @@ class Telling(Chat):
     def commit(self, sequence: int, tokens: Any) -> None: ...
 
 
-class Slots:
-    """As a Chat, without a dict; the methods are attributes."""
-
-    __slots__ = ("__weakref__", "mask", "stream")
-
-
 def by_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
     chat = Chat()
     chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
@@ -93,13 +87,6 @@ def by_partial_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
     chat = Chat()
     transform = functools.partial(lambda chat, probs, tokens: probs, chat)
     chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=transform)
-    return chat
-
-
-def by_slots(target: specdec.Model, draft: specdec.Model) -> Slots:
-    chat = Slots()
-    chat.mask = lambda probs, tokens: chat and probs
-    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
     return chat
 
 
@@ -121,7 +108,6 @@ def drafting(wrap: Callable[[Any, specdec.Model], Any], kind: type[Chat] = Chat)
 OWNERS = {
     "transform": by_transform,
     "partial": by_partial_transform,
-    "slots": by_slots,
     "policy": by_policy,
     "object draft": drafting(lambda chat, draft: chat),
     "begin and commit": drafting(lambda chat, draft: chat, Telling),

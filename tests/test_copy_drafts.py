@@ -1,16 +1,13 @@
 """Drafts that copy: the automaton against brute force, and every guess against the method in plain Python.
 
-The target is forced to write a given text (a `transform` that puts all mass on its next token), so any course
-of accepted and rejected guesses can be made.
+The target is forced to write a given text, so any course of accepted and rejected guesses can be made.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
-from allocations import allowing, fail_each_allocation, needs_hooks
-from descriptions import by_method
-from sessions import Session
 from specdec import InputError, _core
 from specdec.drafts import ContextCopy, InputCopy
-from worlds.canonical import LLAMA, build, random_tensors, run_session
+from worlds.canonical import LLAMA, forced, random_tensors
+from worlds.encoder_decoders import model_of
 from worlds.folders import llama_config, tensors_for, write_hf
 
 CONFIG = LLAMA | {"n_ctx": 512, "n_layer": 1}
-N_VOCAB = CONFIG["n_vocab"]
-TARGET = build(CONFIG, random_tensors(CONFIG))
+TARGET = model_of(CONFIG, random_tensors(CONFIG))
 
 
 # ------------------------------------------------------------------------------------- the automaton
@@ -104,23 +98,12 @@ def test_what_is_no_automaton() -> None:
             _core.Automaton(ids)
     empty = automaton([])
     assert (empty.n_tokens, empty.n_states, empty.repeated(), empty.find([1])) == (0, 1, (0, -1), (0, -1))
-    for draft, message in [
-        (by_method("context_copy", automaton([N_VOCAB]), 1, 1), f"token {N_VOCAB}, expected 0 to"),
-        (by_method("context_copy", None, 0, 1), "min_match is 0"),
-        (by_method("context_copy", None, 1, 17), "n_candidates is 17"),
-        (by_method("input_copy", [1, -1], 0, 1, 1), "token -1, expected 0 to"),
-        (by_method("input_copy", None, -1, 1, 1), "start is -1"),
-        (by_method("input_copy", None, 0, 33, 1), "min_match is 33"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            run_session(TARGET, draft, [[1, 2]])
-    with pytest.raises(TypeError, match="expected specdec._core.Automaton"):
-        run_session(TARGET, by_method("context_copy", 3, 1, 1), [[1, 2]])
 
 
 # ------------------------------------------------------------------------- the methods in plain Python
 
 
+Copying = ContextCopy | InputCopy
 Copy = tuple[Callable[[int], "int | None"], int, "Odds"]
 """The i-th token of a copy, how many tokens before it match, how often such matches were right."""
 
@@ -281,33 +264,17 @@ class PlainInputCopy:
         return (deletion + others)[: self.n_candidates]
 
 
-def forced(draft: object, prompt: list[int], output: list[int], gamma: int) -> list[dict[str, Any]]:
-    """The rounds in which the target writes just this."""
-    text = prompt + output
-
-    def transform(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
-        probs[:] = 0.0
-        probs[text[len(tokens)] if tokens == text[: len(tokens)] and len(tokens) < len(text) else 0] = 1.0
-        return probs
-
-    found, _, records = run_session(
-        TARGET, draft, [prompt], gamma=gamma, max_new_tokens=len(output), transform=transform
-    )
-    assert found[0][: len(output)] == output
-    return records
-
-
 def check(
-    draft: object, plain: PlainContextCopy | PlainInputCopy, prompt: list[int], output: list[int], gamma: int
+    draft: Copying, plain: PlainContextCopy | PlainInputCopy, prompt: list[int], output: list[int], gamma: int
 ) -> int:
     """Compare the guesses of every round; return how many there were."""
     n_left, n_guesses = len(output), 0
-    for record in forced(draft, prompt, output, gamma):
+    for done in forced(TARGET, draft, prompt, output, gamma):
         budget = gamma if n_left > 1 else 0
         expected = grown(plain.copies(), budget, n_left - 1)
-        assert (record["drafted"], record["parents"]) == expected
-        plain.read(record["tokens"])
-        n_left -= len(record["tokens"])
+        assert ([*done.drafted], [*done.parents]) == expected
+        plain.read([*done.tokens])
+        n_left -= len(done.tokens)
         n_guesses += len(expected[0])
     assert n_left == 0
     return n_guesses
@@ -329,9 +296,9 @@ def test_context_copy_is_the_method_in_plain_python(
     gamma: int,
 ) -> None:
     documents = [token for text in texts for token in [*text, -1]]
-    made = automaton(documents) if texts else None
     plain = PlainContextCopy(prompt, documents, min_match, n_candidates)
-    check(by_method("context_copy", made, min_match, n_candidates), plain, prompt, output, gamma)
+    draft = ContextCopy(texts, min_match=min_match, n_candidates=n_candidates)
+    check(draft, plain, prompt, output, gamma)
 
 
 @settings(deadline=None, max_examples=300)
@@ -344,46 +311,44 @@ def test_input_copy_is_the_method_in_plain_python(
     start: int, min_match: int, n_candidates: int, gamma: int,
 ) -> None:  # fmt: skip
     plain = PlainInputCopy(prompt, source, start, min_match, n_candidates)
-    check(by_method("input_copy", source, start, min_match, n_candidates), plain, prompt, output, gamma)
+    draft = InputCopy(source, start=start, min_match=min_match, n_candidates=n_candidates)
+    check(draft, plain, prompt, output, gamma)
 
 
 def test_the_methods_guess_in_the_tests_above() -> None:
     text = [0, 1, 2, 3, 0, 1, 2, 1, 2, 3, 0]
-    assert check(by_method("context_copy", None, 1, 1), PlainContextCopy(text, [], 1, 1), text, text, 5) >= 20
-    assert (
-        check(by_method("input_copy", None, 0, 1, 3), PlainInputCopy(text, None, 0, 1, 3), text, text[2:], 5)
-        > 5
-    )
+    assert check(ContextCopy(min_match=1), PlainContextCopy(text, [], 1, 1), text, text, 5) >= 20
+    draft = InputCopy(min_match=1, n_candidates=3)
+    assert check(draft, PlainInputCopy(text, None, 0, 1, 3), text, text[2:], 5) > 5
 
 
 # ---------------------------------------------------------------------------------------- by hand
 
 
 def rounds(
-    draft: object, prompt: list[int], output: list[int], gamma: int = 8
+    draft: Copying, prompt: list[int], output: list[int], gamma: int = 8
 ) -> list[tuple[list[int], int]]:
     """Of every round the guesses, and how many were accepted."""
-    return [(r["drafted"], len(r["accepted"])) for r in forced(draft, prompt, output, gamma)]
+    return [([*done.drafted], len(done.accepted)) for done in forced(TARGET, draft, prompt, output, gamma)]
 
 
 def test_a_copy_goes_on_into_its_own_guesses() -> None:
     """A period of three, of which the text has five tokens."""
-    found = rounds(by_method("context_copy", None, 2, 1), [7, 8, 9, 7, 8], [9, 7, 8, 9, 7, 8, 9, 7, 8, 9])
+    found = rounds(ContextCopy(min_match=2), [7, 8, 9, 7, 8], [9, 7, 8, 9, 7, 8, 9, 7, 8, 9])
     assert found[0] == ([9, 7, 8, 9, 7, 8, 9, 7], 8)
 
 
 def test_documents_are_copied_where_they_match_longer() -> None:
-    documents = automaton([1, 2, 3, 50, 51, 52, -1, 2, 3, 60])
+    documents = [[1, 2, 3, 50, 51, 52], [2, 3, 60]]
+    one, three = (ContextCopy(documents, min_match=2, n_candidates=n) for n in (1, 3))
     prompt = [2, 3, 40, 1, 2, 3]  # the text has (2, 3) before, the documents (1, 2, 3)
-    assert rounds(by_method("context_copy", documents, 2, 1), prompt, [50, 51, 52, 9])[0] == ([50, 51, 52], 3)
-    assert rounds(by_method("context_copy", documents, 2, 1), [2, 3, 40, 2, 3], [40, 0])[0][0] == [
-        40
-    ]  # a tie
-    both = forced(by_method("context_copy", documents, 2, 3), prompt, [40, 1, 2, 3, 40], 8)[0]
-    firsts = [t for t, p in zip(both["drafted"], both["parents"], strict=True) if p == 0]
+    assert rounds(one, prompt, [50, 51, 52, 9])[0] == ([50, 51, 52], 3)
+    assert rounds(one, [2, 3, 40, 2, 3], [40, 0])[0][0] == [40]  # a tie
+    both = forced(TARGET, three, prompt, [40, 1, 2, 3, 40], 8)[0]
+    firsts = [t for t, p in zip(both.drafted, both.parents, strict=True) if p == 0]
     assert sorted(firsts) == [40, 50, 60]  # (1, 2, 3) then 50, (2, 3) then 40, in another document 60
     # a document that ends is no guess, and the next one does not follow it
-    assert rounds(by_method("context_copy", automaton([1, 2, -1, 3, 4]), 1, 1), [1, 2], [5, 6])[0] == ([], 0)
+    assert rounds(ContextCopy([[1, 2], [3, 4]], min_match=1), [1, 2], [5, 6])[0] == ([], 0)
 
 
 SOURCE = list(range(10, 40))
@@ -416,62 +381,11 @@ def test_input_copy_finds_its_way_after_an_edit(
     output: list[int], n_candidates: int, expected: list[tuple[list[int], int]]
 ) -> None:
     """A round gives one token more than it accepts, so every tenth is not guessed."""
-    assert rounds(by_method("input_copy", SOURCE, 0, 2, n_candidates), [1, 2], output, gamma=9) == expected
-
-
-def test_of_equal_matches_input_copy_takes_the_one_ahead() -> None:
-    """Behind (5, 6) comes 7 or 40; the former is nearer to where the output stands."""
-    source = [5, 6, 7, 8, *range(20, 30), 5, 6, 40, 42]
-    output = [5, 6, 7, 8, 5, 6, 40, 41]
-    (_, n_first), *_, (guesses, _) = rounds(by_method("input_copy", source, 0, 2, 1), [1], output, gamma=3)
-    assert n_first == 3
-    assert guesses == [40]
-
-
-def test_input_copy_gives_up_and_finds_its_way_again() -> None:
-    """Ten tokens that the input does not have: after eight without a counterpart nothing is guessed, until
-    two of the input come."""
-    output = [*SOURCE[:9], *range(60, 70), *SOURCE[9:18]]
-    found = rounds(by_method("input_copy", SOURCE, 0, 2, 1), [1, 2], output, gamma=9)
-    assert [(guesses[:1], n) for guesses, n in found] == [
-        ([10], 9), *[([k], 0) for k in range(20, 28)], ([], 0), ([], 0), ([], 0), ([21], 6),
-    ]  # fmt: skip
-
-
-def test_input_copy_finds_its_place_in_a_prompt() -> None:
-    """An instruction, the input, an instruction: the output begins where it is told, or after one token."""
-    prompt = [90, 91, *SOURCE[:12], 92]
-    assert rounds(by_method("input_copy", None, 2, 2, 1), prompt, SOURCE[:12], gamma=16)[0] == (
-        SOURCE[:11],
-        11,
-    )
-    assert [n for _, n in rounds(by_method("input_copy", None, 0, 2, 1), prompt, SOURCE[:12], gamma=16)] == [
-        0,
-        10,
-    ]
+    draft = InputCopy(SOURCE, min_match=2, n_candidates=n_candidates)
+    assert rounds(draft, [1, 2], output, gamma=9) == expected
 
 
 # ------------------------------------------------------------------------------------ as Python has it
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ContextCopy(min_match=0), "min_match is 0; expected an integer from 1 to 1024"),
-        (lambda: ContextCopy(n_candidates=True), "n_candidates is True; expected an integer from 1 to 16"),
-        (lambda: ContextCopy(gamma=-1), "gamma is -1"),
-        (lambda: ContextCopy("one text"), "documents is a str; expected a list of texts"),
-        (lambda: ContextCopy([[1], [0.5]]), r"documents\[1\] has shape \(1,\) and dtype float64"),
-        (lambda: ContextCopy([7]), r"documents\[0\] is an int; expected a text or token ids"),
-        (lambda: InputCopy(start=-1), "start is -1"),
-        (lambda: InputCopy(min_match=33), "min_match is 33; expected an integer from 1 to 32"),
-        (lambda: InputCopy(n_candidates=4), "n_candidates is 4; expected an integer from 1 to 3"),
-        (lambda: InputCopy({1, 2}), "source is a set; expected a text or token ids"),
-    ],
-)
-def test_wrong_parameters_are_named(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> None:
@@ -505,75 +419,3 @@ def test_what_was_given_is_kept() -> None:
     assert draft.describe(specdec.embedded_pair()[0])[1]["source"].tolist() == [1, 2, 3]
     assert "min_match 3" in repr(draft)
     assert "1 documents" in repr(ContextCopy([given]))
-
-
-def test_two_sessions_share_the_documents() -> None:
-    """In two threads, of one draft: it is read, never written."""
-    target, _ = specdec.embedded_pair()
-    draft = ContextCopy(["It was the best of times, it was the worst of times, it was the age of wisdom."])
-    prompts = ["It was the best of", "it was the worst of times"]
-
-    def write(prompt: str) -> list[int]:
-        return specdec.generate(target, draft, prompt, max_new_tokens=40, ignore_eos=True, n_threads=1).tokens
-
-    expected = [specdec.generate(target, None, p, max_new_tokens=40, ignore_eos=True).tokens for p in prompts]
-    with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(write, prompts)) == expected
-
-
-# --------------------------------------------------------------------------------------------- memory
-
-DESCRIPTIONS = [
-    lambda: by_method("context_copy", automaton([1, 2, 3, -1, 2, 3, 4]), 1, 3),
-    lambda: by_method("input_copy", [3, 2, 1, 2, 3], 0, 1, 3),
-    lambda: by_method("input_copy", None, 0, 2, 1),
-]
-PROMPTS = [[1, 2, 3, 1, 2], [2, 3] * 40]
-
-
-@pytest.mark.usefixtures("quick_gc")
-@needs_hooks
-@pytest.mark.parametrize("describe", DESCRIPTIONS)
-def test_the_nth_allocation_fails(describe: Callable[[], object]) -> None:
-    assert fail_each_allocation(lambda: run_session(TARGET, describe(), PROMPTS, max_new_tokens=5)) > 3
-
-
-@needs_hooks
-@pytest.mark.parametrize("describe", DESCRIPTIONS)
-def test_rounds_allocate_nothing(describe: Callable[[], object]) -> None:
-    """Nor does reading the prompt, once the session is made."""
-    session = Session(
-        TARGET, describe(), PROMPTS, gamma=6, max_new_tokens=60, sampling={"temperature": 0.0},
-        draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1,
-    )  # fmt: skip
-    n_guesses = 0
-    with allowing(0):
-        session.prefill()
-        while batch := session.round():
-            n_guesses += sum(len(record["drafted"]) for record in batch)
-    assert n_guesses > 10
-
-
-@pytest.mark.parametrize("describe", DESCRIPTIONS)
-def test_a_place_that_is_refilled_begins_anew(describe: Callable[[], object]) -> None:
-    """What the place knew of another text, and how often it was right there, is gone."""
-    how: dict[str, Any] = {
-        "gamma": 6, "max_new_tokens": 12, "sampling": {"temperature": 0.0},
-        "draft_sampling": {"temperature": 0.0}, "n_threads": 1,
-    }  # fmt: skip
-
-    def guesses(session: Session, sequence: int) -> list[tuple[list[int], list[int], list[int]]]:
-        session.prefill()
-        rounds = [record for batch in iter(session.round, []) for record in batch]
-        found = [record for record in rounds if record["sequence"] == sequence]
-        return [(record["drafted"], record["parents"], record["tokens"]) for record in found]
-
-    prompt = [3, 1, 2, 1, 2]
-    session = Session(TARGET, describe(), PROMPTS, seeds=[(1, 0), (1, 1)], n_text=100, **how)
-    session.prefill()
-    session.round()
-    session.finish(1)
-    session.replace(1, prompt, (1, 0))
-    fresh = guesses(Session(TARGET, describe(), [prompt], seeds=[(1, 0)], **how), 0)
-    assert guesses(session, 1) == fresh
-    assert any(drafted for drafted, *_ in fresh)

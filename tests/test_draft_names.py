@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +126,36 @@ def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> Non
     heads = random_heads(target).save(tmp_path / "heads")
     mixed = named(f"ensemble:copy+heads:{heads}", target, dtype="int8")  # the format is for the heads
     assert isinstance(mixed, drafts.Ensemble)
+
+
+nan = float("nan")
+expected = partial(drafts.StaticTree.expected, 4)
+WRONG: list[tuple[Callable[..., object], str, list[Any]]] = [
+    (drafts.ContextCopy, "min_match", [0]), (drafts.ContextCopy, "n_candidates", [True, 17]),
+    (drafts.ContextCopy, "gamma", [-1]), (drafts.ContextCopy, "documents", ["a text", [[1], [0.5]], [7]]),
+    (drafts.InputCopy, "start", [-1]), (drafts.InputCopy, "min_match", [33]),
+    (drafts.InputCopy, "n_candidates", [4]), (drafts.InputCopy, "source", [{1, 2}]),
+    (drafts.SuffixMemory, "max_tokens", [0]), (drafts.SuffixMemory, "max_depth", [0, 1025]),
+    (drafts.SuffixMemory, "factor", [0.0, nan]), (drafts.SuffixMemory, "min_probability", [0.0, 1.1]),
+    (drafts.SuffixMemory, "min_match", [0]), (drafts.SuffixMemory, "gamma", [1025]),
+    (drafts.SuffixMemory, "branches", [2]), (drafts.TokenRecycling, "k", [0, 65]),
+    (drafts.TokenRecycling, "tree", [3]), (drafts.Lookahead, "window", [0, 2.5, True]),
+    (drafts.Lookahead, "ngram", [1]), (drafts.Lookahead, "candidates", [-1]),
+    (drafts.ParallelChains, "k", [0, True]), (drafts.DynamicTree, "n_nodes", [0]),
+    (partial(drafts.DynamicTree, 4), "width", [0]), (partial(drafts.DynamicTree, 4), "steps", [2000]),
+    (partial(drafts.DynamicTree, 4), "sharpness", [0]), (drafts.StaticTree.expected, "n_nodes", [0]),
+    (expected, "acceptance", [(0.2, 0.5), (0.6, 0.5), ()]), (drafts.StaticTree, "parents", [(0, 2), (1,)]),
+    (drafts.StaticTree, "widths", [(2, 0), 3, (), (40, 40)]), (drafts.ModelDraft, "model", [7]),
+    (partial(drafts.StaticTree, (2,)), "how", ["beam"]), (drafts.EarlyExit, "layer", [0, True, 1.5]),
+    (drafts.SkipLayers, "attn", [[-1], 2]), (drafts.SkipLayers, "mlp", [["2"]]),
+]  # fmt: skip
+
+
+def test_wrong_parameters_are_named() -> None:
+    for make, name, values in WRONG:
+        for value in values:
+            with pytest.raises(InputError, match=rf"^{name}[\[ ]"):
+                make(**{name: value})
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ That rejection is exact on their trees, drawn from what they say, is shown in `t
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,67 +14,21 @@ import numpy as np
 import pytest
 
 import specdec
-from allocations import fail_each_allocation, needs_hooks
-from descriptions import by_method
+from allocations import needs_hooks
+from drafters import Scripted
 from sessions import Session
 from specdec import _core
-from specdec.drafts import (
-    Bigram,
-    ContextCopy,
-    EarlyExit,
-    Ensemble,
-    Lookahead,
-    ModelDraft,
-    Proposal,
-    SkipLayers,
-)
+from specdec.drafts import Bigram, Ensemble, Lookahead, ModelDraft, Proposal
 from specdec.errors import InputError
-from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session, with_drafts
+from worlds.canonical import LLAMA, build, random_tensors, run_session, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
 PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]
-TENSORS = {name: 3 * tensor for name, tensor in random_tensors(LLAMA, 1).items()}
 
 
 @pytest.fixture(scope="module")
 def target() -> _core.Model:
-    return build(LLAMA, TENSORS)
-
-
-@pytest.fixture(scope="module")
-def friend() -> _core.Model:
-    return build(LLAMA, perturbed(TENSORS, 0.05))
-
-
-class Scripted:
-    """Returns what it is given, or what a function gives; notes what it is told."""
-
-    def __init__(self, answer: Any, gamma: int = 4, seconds: float = 0.0) -> None:
-        self.answer, self.gamma, self.seconds = answer, gamma, seconds
-        self.told: list[tuple[Any, ...]] = []
-
-    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.told.append(("begin", sequence, list(prompt)))
-
-    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
-        self.told.append(("propose", sequence, list(tokens), budget))
-        if self.seconds:
-            time.sleep(self.seconds)
-        return self.answer(tokens, budget) if callable(self.answer) else self.answer
-
-    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.told.append(("commit", sequence, list(tokens)))
-
-    @property
-    def budgets(self) -> list[int]:
-        return [note[3] for note in self.told if note[0] == "propose"]
-
-
-def with_another(description: Any, draft: Any) -> Any:
-    """The description of an ensemble with a draft more, of 4 guesses."""
-    method, arguments = description
-    more = {"gammas": [*arguments["gammas"], 4], "drafts": [*arguments["drafts"], draft]}
-    return method, arguments | more
+    return build(LLAMA, {name: 3 * tensor for name, tensor in random_tensors(LLAMA, 1).items()})
 
 
 def describe(best: Ensemble) -> Any:
@@ -393,100 +345,10 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
         assert mine["drafted"][1:] == its["drafted"]
 
 
-def test_sequences_do_not_know_of_each_other(target: _core.Model, friend: _core.Model) -> None:
-    description = describe(
-        Ensemble(Bigram([*range(40)] * 3, N_VOCAB), Lookahead(2, 3), Scripted([4, 5]), adaptive=False)
-    )
-    description = with_another(description, by_method("model", friend))
-    batch, _, records = run_session(target, description, PROMPTS, gamma=16, temperature=1.0)
-    for i, prompt in enumerate(PROMPTS):
-        alone, _, own = run_session(target, description, [prompt], gamma=16, temperature=1.0, seeds=[(1, i)])
-        assert alone[0] == batch[i]
-        assert [r["drafted"] for r in own] == [r["drafted"] for r in records if r["sequence"] == i]
-
-
-def test_two_threads_at_once(target: _core.Model, friend: _core.Model) -> None:
-    def run() -> list[list[int]]:
-        description = describe(Ensemble(ContextCopy(), Lookahead(), Scripted([4])))
-        description = with_another(description, by_method("model", friend))
-        return run_session(target, description, PROMPTS, gamma=12, max_new_tokens=100)[0]
-
-    wanted = run_session(target, None, PROMPTS, gamma=0, max_new_tokens=100)[0]
-    found: list[Any] = [None, None]
-
-    def work(i: int) -> None:
-        found[i] = run()
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [wanted, wanted]
-
-
-@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "verify": "coupled"}], ids=["greedy", "coupled"])
-def test_a_place_in_the_batch_goes_to_another_prompt(how: dict[str, Any]) -> None:
-    """Nothing of the text before is left in a draft that remembers: tokens and guesses are those alone."""
-    model, _ = specdec.embedded_pair()
-    prompts = ["Once upon a time", "It was", "The little dog", "One day", "He said"]
-    for make in (
-        lambda: Lookahead(3, 3),
-        lambda: Ensemble(ContextCopy(), Lookahead(), Scripted([5, 6]), adaptive=False),
-    ):
-        options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "n_threads": 1, **how}
-        batch = specdec.generate(model, make(), prompts, batch_size=2, seed=3, **options)
-        for prompt, one in zip(prompts, batch, strict=True):
-            alone = specdec.generate(model, make(), prompt, seed=[one.seed], **options)
-            assert one.tokens == alone.tokens
-            assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in alone.trace.rounds]
-    told = Scripted([5])
-    specdec.generate(model, Ensemble(told), prompts, batch_size=2, max_new_tokens=5)
-    begun = [note[2] for note in told.told if note[0] == "begin"]
-    assert sorted(begun) == sorted(model.tokenizer.encode(prompt) for prompt in prompts)
-
-
-@pytest.mark.parametrize("gamma", [None, "auto", 3])
-def test_drafts_of_every_kind_together(gamma: Any) -> None:
-    """One that begins the target's own work, before and behind others; a draft of a draft; gamma="auto"."""
-    model, draft = specdec.embedded_pair()
-    options: dict[str, Any] = {
-        "max_new_tokens": 60,
-        "ignore_eos": True,
-        "temperature": 0.5,
-        "verify": "coupled",
-    }
-    prompts = ["Once upon a time", "It was"]
-    plain = specdec.generate(model, None, prompts, seed=2, **options)
-    for best in (
-        Ensemble(EarlyExit(2), draft),
-        Ensemble(ContextCopy(min_match=1), Lookahead(), EarlyExit(2), adaptive=False),
-        Ensemble(ModelDraft(draft, draft=ContextCopy(min_match=1)), SkipLayers(attn=[1])),
-    ):
-        out = specdec.generate(model, best, prompts, gamma=gamma, seed=2, **options)
-        assert [one.tokens for one in out] == [one.tokens for one in plain]
-
-
 def test_best_of_bests(target: _core.Model) -> None:
     inner = Ensemble(Scripted([5, 6]), Scripted([7]), adaptive=False)
     record = one_round(target, Ensemble(Scripted([8]), inner, adaptive=False))
     assert record["drafted"] == [8, 5, 6, 7] and record["parents"] == [0, 0, 2, 0]
-
-
-class WrongError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("method", ["begin", "propose", "commit"])
-def test_exceptions_pass_through(target: _core.Model, method: str) -> None:
-    bad = Scripted([4])
-
-    def fail(*_: Any) -> None:
-        raise WrongError
-
-    setattr(bad, method, fail)
-    with pytest.raises(WrongError):
-        run_session(target, describe(Ensemble(Scripted([3]), bad)), PROMPTS, gamma=8)
 
 
 # ------------------------------------------------------------------------------------------- arguments
@@ -510,31 +372,3 @@ def test_arguments() -> None:
     with pytest.raises(specdec.VocabularyMismatchError):
         specdec.generate(target, Ensemble(Bigram([0], 7)), "It was")
     assert Ensemble(Lookahead(100, 3, candidates=100), Lookahead(200, 4, candidates=100)).gamma == 1024
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        (by_method("ensemble", True, [4], ()), ValueError),
-        (by_method("ensemble", True, [], ()), ValueError),
-        (by_method("ensemble", True, [0], (by_method("lookahead", 1, 2, 1),)), ValueError),
-        (by_method("ensemble", True, [4], (by_method("lookahead", 0, 2, 1),)), ValueError),
-        (by_method("ensemble", True, [4, 4], (by_method("lookahead", 1, 2, 1), ("nobody", {}))), ValueError),
-        (by_method("ensemble", True, [4], 7), TypeError),
-        (by_method("ensemble", True, 4, (by_method("lookahead", 1, 2, 1),)), TypeError),
-        (("ensemble", {}), TypeError),
-    ],
-)
-def test_bad_descriptions(target: _core.Model, wrong: tuple[Any, ...], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        run_session(target, wrong, PROMPTS)
-
-
-@pytest.mark.usefixtures("quick_gc")
-@needs_hooks
-def test_the_nth_allocation_fails_for_every_n(target: _core.Model, friend: _core.Model) -> None:
-    description = by_method(
-        "ensemble", True, [4, 4], (by_method("lookahead", 2, 3, 2), by_method("model", friend))
-    )
-    n = fail_each_allocation(lambda: run_session(target, description, PROMPTS, gamma=8, max_new_tokens=6))
-    assert n > 5

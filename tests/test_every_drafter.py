@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 import scipy
 
 import specdec
+from allocations import allowing, fail_each_allocation, needs_hooks
 from distributions import embedded_llama2c, first_layers
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
 from exact import Tokens, cells, chain_distribution, first_tokens
@@ -36,6 +38,18 @@ from worlds.mixtures import qwen3_moe_config, qwen3_moe_tensors
 NAMES = list(DRAFTS)
 UNSEEDED = {"ensemble that adapts", *REMEMBERING}
 """Which drafts are asked depends on times that are measured, or what they guess on the texts before."""
+TELLING = {
+    "object", "object with branches", "drafted by an object", "ensemble", "ensemble of layers",
+    "ensemble with look-ahead embeddings",
+}  # fmt: skip
+"""Drafts with an object that keeps what it is told of the sequences of one run."""
+IN_PYTHON = TELLING | {"object that draws", "object that draws branches", "ensemble of objects that draw"}
+LEARNED = {
+    name
+    for name in NAMES
+    if any(word in name for word in ("heads", "eagle", "recurrent", "embeddings", "vocab", "text"))
+}
+"""Drafts whose memory their own tests look after."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}
 HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}
@@ -86,10 +100,18 @@ def kept_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return made(request, tmp_path_factory)
 
 
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+
+
+def small_world(folder: Path) -> World:
+    _, target = specdec.embedded_pair()
+    return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
+
+
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     if request.param.startswith("switches "):
         return with_switches(request.param.removeprefix("switches "))
-    text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+    text = TEXT
     if request.param == "encoder-decoder":
         pair = EncoderDecoder("t5", n_ctx=200)
         return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in text])
@@ -97,9 +119,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target, draft = specdec.embedded_pair()
         return World(target, draft, target.tokenizer.encode(text))
     if request.param == "small":
-        folder = tmp_path_factory.mktemp("small")
-        _, target = specdec.embedded_pair()
-        return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(text))
+        return small_world(tmp_path_factory.mktemp("small"))
     if request.param == "mixture":
         folder = tmp_path_factory.mktemp("mixture")
         config = qwen3_moe_config(max_position_embeddings=200)
@@ -228,9 +248,52 @@ def test_a_sampled_run_follows_from_its_seed(kept_world: World, name: str) -> No
         run(world, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options)
         for n in (1, 2)
     ]
-    assert [one.tokens for one in runs[0]] == [one.tokens for one in runs[1]]
-    last = run(world, DRAFTS[name](world), prompts_of(world)[2], **options | {"seed": [runs[0][2].seed]})
-    assert last.tokens == runs[0][2].tokens
+    assert [course(one) for one in runs[0]] == [course(one) for one in runs[1]]
+    for prompt, one in zip(prompts_of(world), runs[0], strict=True):
+        alone = run(world, DRAFTS[name](world), prompt, **options | {"seed": [one.seed]})
+        assert course(alone) == course(one), "the text before it in its slot, or beside it, is not forgotten"
+
+
+def course(result: specdec.Result) -> tuple[list[int], list[Any]]:
+    return result.tokens, [(one.drafted, one.parents, one.accepted) for one in result.trace.rounds]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return small_world(tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("name", named(name for name in NAMES if name not in TELLING))
+def test_threads_share_a_draft(small: World, name: str) -> None:
+    """Two runs at once of one draft object; a memory learns from both."""
+    draft, options = DRAFTS[name](small), OF_A_RUN | {"n_threads": 1, "batch_size": 2}
+    with ThreadPoolExecutor(2) as threads:
+        runs = list(threads.map(lambda _: run(small, draft, prompts_of(small), **options), range(2)))
+    for got in runs:
+        for one, wanted in zip(got, plain(small, "greedy"), strict=True):
+            assert_equal(one, wanted)
+
+
+@needs_hooks
+@pytest.mark.usefixtures("quick_gc")
+@pytest.mark.parametrize("name", named(name for name in NAMES if name not in LEARNED))
+def test_memory_may_be_lacking(tiny_decoder: World, name: str) -> None:
+    """Each allocation of a run fails once: a MemoryError, and nothing leaks. Rounds allocate nothing."""
+    draft = DRAFTS[name](tiny_decoder)
+
+    def work() -> None:
+        specdec.generate(tiny_decoder.target, draft, PROMPT, max_new_tokens=3, ignore_eos=True, n_threads=1)
+
+    work()  # what is made once only is there from now on
+    assert fail_each_allocation(work) > 3
+    if name in IN_PYTHON:
+        return
+    session = open_session(tiny_decoder, draft, 2, 3, n_new=9, keep_drafts=False)
+    session.round()  # a draft that reads texts late has its memory from here on
+    with allowing(0):
+        while session.round():
+            pass
+    session.close()
 
 
 # -------------------------------------------------------------------------------------- distribution
@@ -248,7 +311,15 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "encoder-decoder":
         pair = EncoderDecoder("t5", n_vocab=3, n_ctx=32, blur=0.05)
         return World(pair.target, pair.draft, PROMPT * 3)
-    folder = tmp_path_factory.mktemp("tiny")
+    return tiny_world(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return tiny_world(tmp_path_factory.mktemp("tiny"))
+
+
+def tiny_world(folder: Path) -> World:
     settings = llama_config(**TINY)
     tensors = {name: array * 1.5 for name, array in tensors_for(settings, seed=3).items()}
     target = write_hf(folder / "target", settings, tensors)
@@ -260,7 +331,15 @@ GREEDY = specdec.Sampling(0.0)
 
 
 def open_session(
-    world: World, draft: Any, n: int, gamma: int, *, n_new: int, prompt: list[int] = PROMPT, **options: Any
+    world: World,
+    draft: Any,
+    n: int,
+    gamma: int,
+    *,
+    n_new: int,
+    prompt: list[int] = PROMPT,
+    keep_drafts: bool = True,
+    **options: Any,
 ) -> Session:
     """`n` sequences of one prompt that differ in their seeds."""
     has_source = world.target.config.encoder is not None
@@ -286,7 +365,9 @@ def open_session(
         rule=request.rule,
         lenience=request.options.lenience,
     )
-    with_drafts(session).prefill()
+    if keep_drafts:
+        with_drafts(session)
+    session.prefill()
     return session
 
 

@@ -183,15 +183,6 @@ def test_settings_that_empty_their_dict(target: _core.Model) -> None:
     assert made.round()
 
 
-def test_a_bias_that_empties_all_settings(target: _core.Model) -> None:
-    settings: dict[str, Any] = {"temperature": 1.0}
-    settings["logit_bias"] = {i: Number(0.5, settings) for i in range(N_VOCAB)}
-    made = session(target, sampling=settings)
-    assert settings == {}
-    made.prefill()
-    assert made.round()
-
-
 def test_a_configuration_that_empties_itself() -> None:
     frequencies = LLAMA["inv_freq"]
     items: list[Any] = []
@@ -313,12 +304,3 @@ def test_rules_on_what_are_no_distributions(rule: str, value: float) -> None:
                     rule=rule, noise=np.full((n, n_vocab), 0.5) if rule == "coupled" else None,
                 )  # fmt: skip
                 assert all(0 < node < n for node in path)
-
-
-def test_numbers_read_a_draft_s_settings_too(target: _core.Model) -> None:
-    settings: dict[str, Any] = {}
-    settings |= {"temperature": Number(0.0, settings), "logit_bias": {1: Number(1.0, settings)}}
-    draft = build(LLAMA, perturbed(TENSORS))
-    made = session(target, draft, draft_sampling=settings)
-    made.prefill()
-    assert settings == {} and made.round()

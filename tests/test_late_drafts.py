@@ -158,15 +158,6 @@ def test_a_late_draft_goes_on_from_a_prompt_cache(models: World) -> None:
     assert tokens[: len(prompt)] == prompt
 
 
-@needs_hooks
-def test_a_text_that_a_resting_draft_has_not_read_is_empty(models: World) -> None:
-    session = session_of(models, models.ids[:50], 60, rested())
-    session.prefill()
-    draft = models.draft.core
-    assert session.cached_size(0, draft)[0] == []
-    assert len(session.cached_text(0, draft).tokens) == 0
-
-
 def bytes_of_keys(model: specdec.Model, n_tokens: int) -> int:
     """Of keys and values of so many tokens, in f32."""
     config = model.config

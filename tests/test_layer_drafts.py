@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +9,13 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
+from core_work import counted_work
 from descriptions import by_method
-from sessions import Session
-from specdec import InputError, _core, reference
+from sessions import Session, all_rounds
+from specdec import InputError, reference
 from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
 from worlds.canonical import (
-    DTYPES,
     FORMATS,
-    GPT,
     LLAMA,
     VARIANTS,
     Tensors,
@@ -62,7 +59,7 @@ def lively(config: dict[str, Any], seed: int = 1) -> Tensors:
     return tensors
 
 
-def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> list[dict[str, Any]]:
+def rounds(target: Any, draft: Any, gamma: int = 4, **options: Any) -> list[dict[str, Any]]:
     """All rounds of the three prompts, sampled, with what was drawn from."""
     sampling = {"temperature": 1.0}
     session = Session(
@@ -70,23 +67,19 @@ def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> l
         seeds=[(4, i) for i in range(len(PROMPTS))], n_threads=options.pop("n_threads", 1),
         **options,
     )  # fmt: skip
-    with_drafts(session).prefill()
-    records = []
-    while batch := session.round():
-        records += batch
-    session.close()
-    return records
+    return all_rounds(with_drafts(session))
 
 
 # --------------------------------------------------------------------------------- what they guess
 
 
-def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> _core.Model:
+def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> Any:
     """The model of the first layers."""
     config = config | {"n_layer": n_layer}
     for name in ("n_heads", "n_kv_heads", "d_heads", "windows", "rotations", "score_scales", "mixtures"):
         config[name] = list(config.get(name, ()))[:n_layer]
-    return build(config, {name: tensors[name] for name in _core.tensor_shapes(config)}, **formats)
+    gone = tuple(f"layers.{i}." for i in range(n_layer, N_LAYER))
+    return build(config, {name: t for name, t in tensors.items() if not name.startswith(gone)}, **formats)
 
 
 @pytest.mark.grid
@@ -140,80 +133,6 @@ DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("how", [{}, COUPLED], ids=["greedy", "coupled"])
-@pytest.mark.parametrize(("dtype", "cache"), FORMATS)
-@pytest.mark.parametrize("config", [LLAMA, GPT], ids=["llama", "gpt"])
-def test_output_is_plain_output(config: dict[str, Any], dtype: str, cache: str, how: dict[str, Any]) -> None:
-    """In a batch of three, with one and two threads, for every gamma from 1 to 6."""
-    target = build(config, lively(config), dtype=dtype, cache_dtype=cache)
-    plain_tokens, plain_logits, _ = run_session(target, None, PROMPTS, gamma=0, **how)
-    n_accepted = 0
-    for name, draft in DESCRIPTIONS.items():
-        for gamma in range(1, 7):
-            tokens, logits, records = run_session(
-                target, draft, PROMPTS, gamma=gamma, n_threads=1 + gamma % 2, **how
-            )
-            n_accepted += sum(len(r["accepted"]) for r in records)
-            for i in range(len(PROMPTS)):
-                n = len(plain_tokens[i])
-                assert tokens[i][:n] == plain_tokens[i], (name, gamma)
-                assert np.array_equal(logits[i][:n], plain_logits[i]), (name, gamma)
-    assert n_accepted > 0
-
-
-LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "stories260K", "chars105")]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["small", *LARGER])
-def test_every_exit_of_trained_models(name: str, dtype: str, request: pytest.FixtureRequest) -> None:
-    if name in ("small", "embedded"):
-        file = Path(specdec.__file__).parent / "embedded" / ("draft" if name == "small" else "target")
-    else:
-        shared: Path = request.getfixturevalue("shared")
-        file = shared / "models" / name / {"stories260K": "stories260K.bin"}.get(name, "model5000.bin")
-    target = specdec.load(file, dtype=dtype)
-    prompts = [target.tokenizer.encode(text) for text in ("Once upon a time", "T", "One day, a little " * 4)]
-    options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True, "logits": True}
-    coupled = {"temperature": 0.8, "verify": "coupled", "seed": 6}
-    turns = cycle([1, 2, 3, 4, 5, 6])
-    n_accepted = 0
-    for how in ({}, coupled):
-        plain = specdec.generate(target, None, prompts, **options, **how)
-        for layer in range(1, target.config["n_layer"]):
-            gamma = next(turns)
-            got = specdec.generate(
-                target, EarlyExit(layer), prompts, gamma=gamma, n_threads=1 + gamma % 2, **options, **how
-            )
-            for one, wanted in zip(got, plain, strict=True):
-                assert one.tokens == wanted.tokens
-                assert np.array_equal(one.logits, wanted.logits)
-                n_accepted += one.trace.n_accepted
-    assert n_accepted > 0
-
-
-def without_last_layer(config: dict[str, Any]) -> Tensors:
-    """The last layer adds nothing, so without it the model is what it was."""
-    tensors = random_tensors(config, 2)
-    for part in ("attn_out", "mlp_down"):
-        tensors[f"layers.{N_LAYER - 1}.{part}.weight"][:] = 0
-    return tensors
-
-
-@pytest.mark.parametrize("gamma", [1, 3, 6])
-@pytest.mark.parametrize("draft", [exit_after(2), skipping((2,), (2,))], ids=["exit", "skip"])
-def test_all_accepted_up_to_a_full_context(draft: Any, gamma: int) -> None:
-    target = build(LLAMA, without_last_layer(LLAMA))
-    room = LLAMA["n_ctx"] - len(PROMPTS[0])
-    wanted, logits, _ = run_session(target, None, PROMPTS[:1], gamma=0, max_new_tokens=room)
-    tokens, found, records = run_session(target, draft, PROMPTS[:1], gamma=gamma, max_new_tokens=room)
-    assert tokens == wanted and len(tokens[0]) == room
-    assert np.array_equal(found[0], logits[0])
-    assert all(len(r["accepted"]) == len(r["drafted"]) for r in records)
-    assert all(len(r["drafted"]) == gamma for r in records[:-1])
-
-
-@pytest.mark.grid
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("draft", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
@@ -253,39 +172,21 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
         draft_sampling={"temperature": 0.0}, seeds=[(1, i) for i in range(3)], n_threads=n_threads,
     )  # fmt: skip
     session.prefill()
-    before = _core._forward_work()
-    n_rows = n_guesses = 0
-    while batch := session.round():
-        n_rows += sum(1 + len(record["drafted"]) for record in batch)
-        n_guesses += sum(len(record["drafted"]) for record in batch)
-    session.close()
-    work = _core._forward_work() - before
-    assert work == n_rows * 2 * N_LAYER + n_guesses * sum(blocks[n_shared:])
+    with counted_work() as work:
+        records = all_rounds(session)
+    n_guesses = sum(len(record["drafted"]) for record in records)
+    n_rows = len(records) + n_guesses
+    assert work.blocks == n_rows * 2 * N_LAYER + n_guesses * sum(blocks[n_shared:])
     if name.startswith("exit"):
-        assert work == n_rows * 2 * N_LAYER
+        assert work.blocks == n_rows * 2 * N_LAYER
 
 
 # -------------------------------------------------------------------------------- what is refused
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: EarlyExit(0), "layer is 0; expected an integer, at least 1"),
-        (lambda: EarlyExit(True), "layer is True"),
-        (lambda: EarlyExit(1.5), r"layer is 1\.5"),  # type: ignore[arg-type]
-        (lambda: SkipLayers(), "attn and mlp are empty"),
-        (lambda: SkipLayers(attn=[-1]), "attn has -1"),
-        (lambda: SkipLayers(mlp=["2"]), "mlp has '2'"),  # type: ignore[list-item]
-        (lambda: SkipLayers(attn=2), r"attn is 2; expected layers"),  # type: ignore[arg-type]
-    ],
-)
-def test_bad_arguments_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
-
-
 def test_what_does_not_fit_the_target_is_refused() -> None:
+    with pytest.raises(InputError, match="attn and mlp are empty"):
+        SkipLayers()
     target, _ = specdec.embedded_pair()
     n = target.config["n_layer"]
     for draft, message in [
@@ -295,12 +196,6 @@ def test_what_does_not_fit_the_target_is_refused() -> None:
     ]:
         with pytest.raises(InputError, match=message):
             specdec.generate(target, draft, "It was")
-    target_core = build(LLAMA, random_tensors(LLAMA))
-    for mask in (b"", bytes(N_LAYER), b"\x04\x00\x00", bytes(N_LAYER + 1)):
-        with pytest.raises(ValueError, match="expected 3 bytes from 0 to 3"):
-            run_session(target_core, by_method("skip_layers", mask), PROMPTS)
-    with pytest.raises(TypeError):
-        run_session(target_core, by_method("skip_layers", [0, 0, 1]), PROMPTS)
 
 
 def test_repr() -> None:
@@ -324,9 +219,8 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
     draft = Ensemble(*(parts if order == "first" else parts[::-1]), adaptive=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True, "logits": True}
     wanted = specdec.generate(target, None, prompts, **options)
-    before = _core._forward_work()
-    results = specdec.generate(target, draft, prompts, n_threads=n_threads, **options)
-    work = _core._forward_work() - before
+    with counted_work() as work:
+        results = specdec.generate(target, draft, prompts, n_threads=n_threads, **options)
     n_rows = sum(len(prompt) - 1 for prompt in prompts)
     n_trees = 0
     for got, one in zip(results, wanted, strict=True):
@@ -339,7 +233,7 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
             n_rows += len(prefixes)
             n_trees += len(prefixes) > round_.depth + 1
     assert n_trees > 10, "the drafts hardly ever disagreed"
-    assert work == n_rows * 2 * n_layer
+    assert work.blocks == n_rows * 2 * n_layer
 
 
 @pytest.mark.parametrize("inner", [EarlyExit(1), SkipLayers([1]), Ensemble(Unigram([0], 4096), EarlyExit(1))])
@@ -348,6 +242,3 @@ def test_they_draft_for_no_draft(inner: Any) -> None:
     _, draft = specdec.embedded_pair()
     with pytest.raises(InputError, match="does not work in its target's cache"):
         ModelDraft(draft, draft=inner)
-    core = build(LLAMA, random_tensors(LLAMA))
-    with pytest.raises(RuntimeError, match="layers of the target can draft for the target only"):
-        run_session(core, by_method("nested", core, exit_after(1), 3), PROMPTS)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import specdec
+from allocations import needs_hooks
+from core_work import counted_work
 from drafters import DRAFTS, Repeats, World, named
 from sessions import Session
-from specdec import DecodingOptions, _core, drafts
-from specdec.decoding.request import Request
+from specdec import drafts
 from toy_pair import load_pair
 
 N_NEW = 9
@@ -116,21 +117,17 @@ def test_an_object_is_told_of_every_prompt_before_it_is_asked(
     assert inner.n_asked > 0
 
 
+@needs_hooks
 def test_each_model_reads_each_prompt_once(world: World) -> None:
     """Forwards of a run: those of the draft's models read a prompt together, and no prompt twice."""
-    if not hasattr(_core, "_forward_count"):
-        pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON")
     draft = in_a_model(world, best(world.draft, drafts.ContextCopy(), in_a_model(world, drafts.Lookahead())))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
-    request = Request(world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1))
-    prompts = [one.ids for one in request.prompts]
     session = Session(
-        world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4,
-        sampling=request.sampling.core(), draft_sampling=request.draft_sampling.core(), seeds=request.seeds,
-        n_threads=1,
+        world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4, n_threads=1,
+        sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0}, seeds=[(1, i) for i in range(4)],
     )  # fmt: skip
-    before = _core._forward_count()
-    session.prefill()
+    with counted_work() as work:
+        session.prefill()
     # 59 tokens of each prompt, by the target and by three models that draft
     slices = [-(-4 * 59 // model.core.prompt_slice) for model in (world.target, world.draft)]
-    assert _core._forward_count() - before == slices[0] + 3 * slices[1]
+    assert work.forwards == slices[0] + 3 * slices[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 import specdec
-from allocations import allowing, fail_each_allocation, needs_hooks
-from descriptions import by_method
+from refusals import refuses
 from sessions import Session
-from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
-from specdec.drafts import Ensemble, ModelDraft, StaticTree, TokenRecycling
-from specdec.drafts.token_recycling import RANK_CHANCES
-from specdec.models.checkpoints.safetensors_file import write_safetensors
-from worlds.canonical import LLAMA, build, random_tensors, run_session, with_drafts
+from specdec import CheckpointError, InputError, VocabularyMismatchError
+from specdec.drafts import StaticTree, TokenRecycling
+from worlds.canonical import LLAMA, random_tensors, with_drafts
+from worlds.encoder_decoders import model_of
 
 CONFIG = LLAMA | {"n_ctx": 128, "n_layer": 1}
-TARGET = build(CONFIG, random_tensors(CONFIG))
+TARGET = model_of(CONFIG, random_tensors(CONFIG))
 N_VOCAB = CONFIG["n_vocab"]
 
 
@@ -52,12 +50,9 @@ class Plain:
             self.rows[token] = np.argsort(-row, kind="stable")[: self.rows.shape[1]]
 
 
-def recycling(matrix: _core.TokenMatrix, k: int, parents: list[int]) -> tuple[str, dict[str, Any]]:
-    return by_method("token_recycling", matrix, parents, [0.5] * k)
-
-
-def empty(k: int) -> np.ndarray:
-    return np.full((N_VOCAB, k), -1, np.int32)
+def written(path: Path, arrays: dict[str, np.ndarray], **metadata: str) -> Path:
+    save_file(arrays, path, TokenRecycling.metadata | {"n_begun": "0"} | metadata)
+    return path
 
 
 def parents_of(draw: st.DrawFn) -> list[int]:
@@ -77,24 +72,25 @@ def parents_of(draw: st.DrawFn) -> list[int]:
     st.composite(parents_of)(), st.integers(3, 5), st.integers(1, 9), st.integers(0, 2**32), st.booleans()
 )  # fmt: skip
 def test_matrix_and_trees_are_those_of_the_method_in_plain_python(
-    parents: list[int], k: int, gamma: int, seed: int, sampled: bool
+    tmp_path_factory: pytest.TempPathFactory, parents: list[int], k: int, gamma: int, seed: int, sampled: bool
 ) -> None:
     """From a matrix of which something is known; a batch of two, which share it."""
     rng = np.random.default_rng(seed)
-    rows = empty(k)
+    rows = np.full((N_VOCAB, k), -1, np.int32)
     known = rng.integers(0, N_VOCAB, 20)
     rows[known] = rng.integers(0, N_VOCAB, (20, k))
-    matrix = _core.TokenMatrix(rows)
+    path = written(tmp_path_factory.mktemp("m") / "matrix", {"rows": rows.reshape(-1)}, k=str(k))
+    draft = TokenRecycling.load(path, tree=StaticTree(parents=parents))
     plain = Plain(rows, parents)
     prompts = rng.integers(0, N_VOCAB, (2, 3)).tolist()
     n_new = 14
     sampling = {"temperature": float(sampled)}
     session = Session(
-        TARGET, recycling(matrix, k, parents), prompts, gamma=gamma, max_new_tokens=n_new, sampling=sampling,
+        TARGET.core, draft.describe(TARGET), prompts, gamma=gamma, max_new_tokens=n_new, sampling=sampling,
         draft_sampling=sampling, seeds=[(seed, 0), (seed, 1)], n_threads=1,
     )  # fmt: skip
     with_drafts(session).prefill()
-    assert np.array_equal(matrix.rows(), rows)
+    assert np.array_equal(draft.rows(), rows)
     texts = [list(prompt) for prompt in prompts]
     while records := session.round():
         left = {r["sequence"]: n_new + 3 - len(texts[r["sequence"]]) for r in records}
@@ -109,7 +105,7 @@ def test_matrix_and_trees_are_those_of_the_method_in_plain_python(
             if asked:
                 plain.observe([text[-1], *record["drafted"]], record["node_logits"])
             text += record["tokens"]
-        assert np.array_equal(matrix.rows(), plain.rows)
+        assert np.array_equal(draft.rows(), plain.rows)
     session.close()
 
 
@@ -118,36 +114,9 @@ def test_equal_logits_come_in_the_order_of_their_tokens() -> None:
     tensors = random_tensors(CONFIG)
     tensors["head"] *= 0.0
     tensors["head"][[7, 40, 90]] = 1.0
-    matrix = _core.TokenMatrix(empty(5))
-    run_session(build(CONFIG, tensors), recycling(matrix, 5, [0]), [[3, 4]], max_new_tokens=3)
-    assert matrix.rows()[4].tolist() in ([7, 40, 90, 0, 1], [0, 1, 2, 3, 4])
-
-
-def test_what_is_no_matrix() -> None:
-    for rows, message in [
-        (np.zeros((3, 0), np.int32), r"shape \[3, 0\], expected \[n_vocab, 1 to 64\]"),
-        (np.zeros((0, 3), np.int32), r"shape \[0, 3\]"),
-        (np.zeros((3, 65), np.int32), r"shape \[3, 65\]"),
-        (np.full((3, 2), 3, np.int32), r"rows\[0, 0\] is 3, expected -1 to 2"),
-        (np.full((3, 2), -2, np.int32), r"rows\[0, 0\] is -2"),
-        (np.zeros((3, 2)), "int32"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            _core.TokenMatrix(rows)
-    matrix = _core.TokenMatrix(empty(2))
-    small = _core.TokenMatrix(np.zeros((5, 2), np.int32))
-    for draft, message in [
-        (recycling(small, 2, [0]), "the draft has 5 tokens and the target"),
-        (recycling(matrix, 2, [0, 0, 0]), "3 children, expected at most 2"),
-        (recycling(matrix, 2, []), "expected at least one"),
-        (recycling(matrix, 2, [1]), "parent of node 1 is 1"),
-        (recycling(matrix, 3, [0]), "chances has 3 entries, expected 2"),
-        (by_method("token_recycling", matrix, [0], [0.5, 1.5]), r"chances\[1\] is 1.5"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            run_session(TARGET, draft, [[1, 2]])
-    with pytest.raises(TypeError, match="expected specdec._core.TokenMatrix"):
-        run_session(TARGET, by_method("token_recycling", 3, [0], [0.5]), [[1, 2]])
+    draft = TokenRecycling(5, tree=StaticTree(parents=[0]))
+    specdec.generate(model_of(CONFIG, tensors), draft, [3, 4], max_new_tokens=3)
+    assert draft.rows()[4].tolist() in ([7, 40, 90, 0, 1], [0, 1, 2, 3, 4])
 
 
 # ------------------------------------------------------------------------------------------ the draft
@@ -160,23 +129,10 @@ def pair() -> tuple[specdec.Model, specdec.Model]:
 
 def test_calls_learn_from_one_another(pair: tuple[specdec.Model, specdec.Model]) -> None:
     """The first round of a new draft guesses nothing, and the text leaves the matrix to the next call."""
-    target, small = pair
-    for make in (
-        lambda recycled: recycled,
-        lambda recycled: Ensemble(recycled, small),
-        lambda recycled: ModelDraft(small, draft=recycled),
-    ):
-        recycled = TokenRecycling()
-        plain = specdec.generate(target, None, "Once upon a time", max_new_tokens=40)
-        for _ in range(2):
-            result = specdec.generate(
-                target, make(recycled), "Once upon a time", max_new_tokens=40, gamma="auto"
-            )
-            assert result.tokens == plain.tokens
-        assert (recycled.rows() >= 0).any()
-    alone = TokenRecycling()
-    runs = [specdec.generate(target, alone, "Once upon a time", max_new_tokens=60) for _ in range(2)]
-    assert runs[0].trace.rounds[0].drafted == ()
+    draft = TokenRecycling()
+    runs = [specdec.generate(pair[0], draft, "Once upon a time", max_new_tokens=60) for _ in range(2)]
+    assert runs[0].trace.rounds[0].drafted == () and (draft.rows() >= 0).any()
+    assert runs[1].tokens == runs[0].tokens
     assert len(runs[1].trace.rounds) < len(runs[0].trace.rounds)
 
 
@@ -189,14 +145,8 @@ def test_a_chain_is_taken_by_every_rule(pair: tuple[specdec.Model, specdec.Model
 
 
 def test_arguments_out_of_range(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    for arguments, message in [
-        ({"k": 0}, "k is 0"),
-        ({"k": 65}, "k is 65"),
-        ({"tree": 3}, "tree is an int; expected StaticTree or None"),
-        ({"k": 2, "tree": StaticTree((3,))}, "3 children; expected at most k, 2"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            TokenRecycling(**arguments)
+    with refuses("tree"):
+        TokenRecycling(2, tree=StaticTree((3,)))
     assert [TokenRecycling(k).gamma for k in (1, 2, 64)] == [8] * 3
     with pytest.raises(InputError, match="no target yet"):
         TokenRecycling().rows()
@@ -205,7 +155,8 @@ def test_arguments_out_of_range(pair: tuple[specdec.Model, specdec.Model]) -> No
     recycled.n_vocab = 7
     with pytest.raises(VocabularyMismatchError, match="7 tokens; expected the target's"):
         specdec.generate(pair[0], recycled, "a", max_new_tokens=2)
-    assert sorted(RANK_CHANCES, reverse=True) == list(RANK_CHANCES) and sum(RANK_CHANCES) < 1
+    chances = TokenRecycling().describe(pair[0])[1]["chances"]
+    assert sorted(chances, reverse=True) == chances and sum(chances) < 1
 
 
 def test_a_file_holds_all_of_it(tmp_path: Path, pair: tuple[specdec.Model, specdec.Model]) -> None:
@@ -225,8 +176,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     rows = np.array([0, 1, -1, 2, 1, 0], np.int32)
 
     def write(metadata: dict[str, str], arrays: dict[str, Any]) -> Path:
-        write_safetensors(path, arrays, TokenRecycling.metadata | {"k": "2", "n_begun": "0"} | metadata)
-        return path
+        return written(path, arrays, **{"k": "2"} | metadata)
 
     assert TokenRecycling.load(write({}, {"rows": rows})).rows().tolist() == [[0, 1], [-1, 2], [1, 0]]
     for metadata, arrays, message in [
@@ -244,46 +194,3 @@ def test_damaged_files(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=message) as caught:
             TokenRecycling.load(write(metadata, arrays))
         assert path.name in str(caught.value)
-
-
-@needs_hooks
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_gc")
-def test_allocations() -> None:
-    """Those that fail leak nothing; a round makes none."""
-    assert fail_each_allocation(lambda: _core.TokenMatrix(empty(3))) > 0
-    draft = recycling(_core.TokenMatrix(np.zeros((N_VOCAB, 2), np.int32)), 2, [0, 0, 1])
-    fail_each_allocation(lambda: run_session(TARGET, draft, [[1, 2]], max_new_tokens=3))
-    session = Session(
-        TARGET, draft, [[1, 2]], gamma=3, max_new_tokens=20, sampling={"temperature": 0.0},
-        draft_sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
-    )  # fmt: skip
-    session.prefill()
-    with allowing(0):
-        assert session.round()[0]["drafted"]
-
-
-def test_threads_share_a_matrix(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    target, _ = pair
-    recycled = TokenRecycling()
-    prompts = ["Once upon a time", "One day"]
-    plain = {p: specdec.generate(target, None, p, max_new_tokens=25).tokens for p in prompts}
-    wrong: list[object] = []
-
-    def work(i: int) -> None:
-        try:
-            for j in range(4):
-                prompt = prompts[(i + j) % 2]
-                result = specdec.generate(target, recycled, prompt, max_new_tokens=25, n_threads=1)
-                if result.tokens != plain[prompt]:
-                    wrong.append(result)
-                recycled.rows()
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []

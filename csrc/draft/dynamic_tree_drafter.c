@@ -56,7 +56,6 @@ static int choose_best(const best_first* g, int width, int depth, double price, 
     return gain > price ? n : 0;
 }
 
-/* One proposal being drafted. */
 typedef struct draft {
     best_first search;
     sd_proposal read; /* the text with the tree of what has been read: more than is proposed in the end */
@@ -121,7 +120,6 @@ static void open_draft(draft* f, const sd_proposal* p, int room) {
     path_prob[0] = 1.0;
 }
 
-/* Which nodes are read next. */
 static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f, int step) {
     f->n_reads = 0;
     if (!sd_proposal_may_draft(p, 0)) return;

@@ -57,8 +57,6 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
     return sd_proposal_add(p, parent, token, confidence);
 }
 
-/* ------------------------------------------------------------------ several guesses for one token */
-
 /* The largest logit of each block is known; finding the next largest looks at one block again. */
 #define BLOCK 256
 
@@ -103,8 +101,8 @@ static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
     return k;
 }
 
-/* By the draft's own probabilities; at temperature 0, where all mass is on one token, by those of the
- * logits times the sharpness. */
+/* By the draft's own probabilities; at temperature 0, where all mass is on one token, by those of the logits
+ * times the sharpness. */
 static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd_distribution* from, int k) {
     const sd_guesser* g = &s->guesser;
     int n_vocab = g->n_vocab;

@@ -22,8 +22,7 @@ const float* sd_guess_distribute(const sd_guesser* guesser, const sd_proposal* p
 
 /* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
  * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying), or where the draft knows
- * no token that may come: `node`
- * then has no child. */
+ * no token that may come: `node` then has no child. */
 int sd_guess_if_it_pays(const sd_guesser* guesser, sd_proposal* proposal, int node, const float* logits);
 
 /* Draw the token of the next node after `parent` from its distribution; by SD_RULE_COUPLED with the noise

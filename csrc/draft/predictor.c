@@ -43,7 +43,6 @@ void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
 }
 
 static sd_predictor* predictor_of(sd_drafter* drafter) { return ((sd_predicting*)drafter)->predictor; }
-
 static sd_status make_room(sd_drafter* drafter) { return sd_predictor_make_room(predictor_of(drafter)); }
 
 static sd_status begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt) {

@@ -17,8 +17,7 @@ typedef struct sd_predictor sd_predictor;
 
 /* Operations that a predictor has no use for are NULL; follow, predict and free are not. */
 struct sd_predictor {
-    /* What it needs of the target's hidden states, in the cache of each proposal. */
-    sd_taps taps;
+    sd_taps taps;           /* What it needs of the target's hidden states, in the cache of each proposal. */
     sd_extra_queries extra; /* rows to append to the target's forward passes */
     int in_target;          /* it drafts in the target's cache of each proposal */
     /* [n_sequences] where a model reads the texts, as `caches` of drafters; owned by the predictor. NULL:
@@ -26,8 +25,8 @@ struct sd_predictor {
     sd_cache* caches;
     int own_ids; /* the texts in them are in the model's own ids, not in the target's */
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
-     * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or
-     * +infinity; -infinity is a token that is never guessed. */
+     * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or +infinity; -infinity
+     * is a token that is never guessed. */
     const float* logits;
     ptrdiff_t ld_logits;
     /* As make_room, begin and read of drafters (drafter.h). */
@@ -49,15 +48,15 @@ struct sd_predictor {
     void (*free)(sd_predictor* self);
     sd_arena arena; /* owns the method's arrays */
 };
+#define SD_PREDICTOR(...) ((sd_predictor){__VA_ARGS__})
 
 /* What a predictor is asked for. Borrowed while it is made. */
 typedef struct sd_prediction {
     const sd_drafting* drafting;
-    int n_text;  /* tokens of the longest text that it is shown */
-    int n_nodes; /* nodes of a proposal that it is asked for, without the root, at most */
-    int n_rows;  /* nodes of a proposal that it is asked for at once, at most */
-    /* Guesses in a row, at most: it is asked for nodes of depths 0 to n_levels - 1. */
-    int n_levels;
+    int n_text;   /* tokens of the longest text that it is shown */
+    int n_nodes;  /* nodes of a proposal that it is asked for, without the root, at most */
+    int n_rows;   /* nodes of a proposal that it is asked for at once, at most */
+    int n_levels; /* Guesses in a row, at most: it is asked for nodes of depths 0 to n_levels - 1. */
 } sd_prediction;
 
 /* How a predictor is made: make(options, …) hands it to the caller, who owns it. Borrowed. */
@@ -66,9 +65,9 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations
- * that the drafter only passes on, observe and observe_extra, are taken from it where the predictor has
- * them not. */
+/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations that
+ * the drafter only passes on, observe and observe_extra, are taken from it where the predictor has them
+ * not. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
 /* A drafter that asks one predictor: what both kinds of trees begin with. */

@@ -43,25 +43,21 @@ sd_shape sd_shape_take(sd_arena* arena, const sd_shape_options* o, int gamma) {
     return s;
 }
 
-/* A node of a proposal that is to have children. */
 typedef struct parent {
     int32_t shape_node; /* which it is of the shape */
     int32_t row;        /* of the run: its logits */
 } parent;
 
-/* One proposal being drafted. */
 typedef struct draft {
     /* [n_nodes + 1] by nodes of the shape: the proposal's node, -1 if it was not drawn. */
     int32_t* nodes;
     /* [n_nodes + 1] by nodes of the proposal: the first with the same tokens from the root. */
     int32_t* duplicates;
-    /* [widest] nodes that are read in this step. */
-    int32_t* reads;
+    int32_t* reads; /* [widest] nodes that are read in this step. */
     /* [widest] nodes that get children in this step. */
     parent* parents;
     int n_reads, n_parents;
-    /* The shape's nodes of this level. */
-    int first, end;
+    int first, end; /* The shape's nodes of this level. */
 } draft;
 
 typedef struct tree_drafter {
@@ -104,8 +100,8 @@ static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
     return node;
 }
 
-/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal
- * ones once. */
+/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal ones
+ * once. */
 static void collect(const tree_drafter* d, const sd_proposal* p, draft* f) {
     int room = p->budget + 1 - p->tree.n_nodes;
     f->n_reads = f->n_parents = 0;
@@ -146,7 +142,6 @@ static sd_status grow(tree_drafter* d, sd_proposal* p, draft* f, const float* lo
     return SD_OK;
 }
 
-/* One level for every sequence that wants another. */
 static sd_status step(tree_drafter* d, sd_proposal* proposals, int n, int* n_drafting) {
     *n_drafting = 0;
     for (int i = 0; i < n; i++) {
@@ -184,9 +179,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         f->end = 1;
         f->nodes[0] = f->duplicates[0] = 0;
     }
-    for (int n_drafting = 1; n_drafting > 0;) {
-        SD_TRY(step(d, proposals, n, &n_drafting));
-    }
+    for (int n_drafting = 1; n_drafting > 0;) SD_TRY(step(d, proposals, n, &n_drafting));
     return SD_OK;
 }
 
@@ -207,10 +200,9 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
     SD_TRY(sd_shape_check(shape));
     tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(shape),
-                                   .points = !drafting->draws || is_top(drafting, shape),
-                                   .propose = propose,
-                                   .free = sd_predicting_free};
+    d->base.drafter =
+        SD_DRAFTER(.tree_kind = tree_kind_of(shape), .points = !drafting->draws || is_top(drafting, shape),
+                   .propose = propose, .free = sd_predicting_free);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};

@@ -98,11 +98,8 @@ INLINE void read_scale_bytes(const uint32_t* words, const int n, const int at, b
         for (int j = 0; j < n; j++) to->scales[h][j] = (uint8_t)byte_at(words, n, at + h, j);
 }
 
-/* 32 numbers `i` of the 8, or the only ones, of blocks of the file; number, n and i are constant where this
- * is inlined. */
-INLINE void read_lanes(const sd_number number, const int n, const uint32_t* words, const int i,
-                       block_lanes* to) {
-    for (int j = 0; j < n; j++) to->d[j] = to->dmin[j] = 0;
+/* The numbers of a block of 32; number, n and i, here and below, are constant where this is inlined. */
+INLINE void read_block_lanes(const sd_number number, const int n, const uint32_t* words, block_lanes* to) {
     switch (number) {
     case SD_Q8_0: {
         uint32_t room[8 * SD_PANEL];
@@ -128,6 +125,18 @@ INLINE void read_lanes(const sd_number number, const int n, const uint32_t* word
         halves_at(words, n, 0, to->d), halves_at(words, n, 2, to->dmin);
         halves_of(words, n, 8, to), add_fifth_bits(words, n, 4, to);
         break;
+    case SD_MXFP4:
+        for (int j = 0; j < n; j++) to->scales[0][j] = (uint8_t)byte_at(words, n, 0, j);
+        halves_of(words, n, 1, to);
+        break;
+    default: break;
+    }
+}
+
+/* 32 numbers `i` of the 8 of a block of 256. */
+INLINE void read_part_lanes(const sd_number number, const int n, const uint32_t* words, const int i,
+                            block_lanes* to) {
+    switch (number) {
     case SD_Q2_K:
         halves_at(words, n, 80, to->d), halves_at(words, n, 82, to->dmin);
         read_scale_bytes(words, n, 2 * i, to);
@@ -161,12 +170,16 @@ INLINE void read_lanes(const sd_number number, const int n, const uint32_t* word
         }
         halves_of(words, n, 8 + 16 * i, to);
         break;
-    case SD_MXFP4:
-        for (int j = 0; j < n; j++) to->scales[0][j] = (uint8_t)byte_at(words, n, 0, j);
-        halves_of(words, n, 1, to);
-        break;
     default: break;
     }
+}
+
+/* 32 numbers `i` of the 8, or the only ones, of blocks of the file. */
+INLINE void read_lanes(const sd_number number, const int n, const uint32_t* words, const int i,
+                       block_lanes* to) {
+    for (int j = 0; j < n; j++) to->d[j] = to->dmin[j] = 0;
+    read_block_lanes(number, n, words, to);
+    read_part_lanes(number, n, words, i, to);
 }
 
 /* ------------------------------------------------------------------------------------- values of one row */

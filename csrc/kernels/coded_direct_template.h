@@ -3,8 +3,6 @@
  * Included by coded_template.h. The formats are those with nibbles and a header that has d, and dmin in those
  * with minima. */
 
-#define FOR_DIRECT_FORMATS(f) f(q4_k, SD_FORMAT_Q4_K) f(q5_k, SD_FORMAT_Q5_K) f(q6_k, SD_FORMAT_Q6_K)
-
 /* How their codes lie, and the bits of a code. */
 INLINE line_kind lines_of(const sd_format format) {
     return format == SD_FORMAT_Q5_K   ? LINES_NIBBLES_BITS
@@ -70,38 +68,29 @@ INLINE void direct_coded_block(const int n_rows, const sd_format format, const i
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(y + m * ldy + UNIT_LANES * u, sum[m][u]);
 }
 
-#define DEFINE_DIRECT_BLOCK(name, rows, format)                                                        \
-    static void name##_##rows(const block_args* a, int first) {                                        \
-        ptrdiff_t row = (ptrdiff_t)a->k / SD_BLOCK * a->n_all + first;                                 \
-        const int8_t* x = (const int8_t*)a->x + row * SD_BLOCK;                                        \
-        void* prepared = (void*)(uintptr_t)a->x;                                                       \
-        const sd_row_block* block = sd_row_blocks(prepared, a->n_all, a->n_in) + row;                  \
-        const sd_row_halves* halves = sd_row_halves_of(prepared, a->n_all, a->n_in) + row;             \
-        ahead fetch = a->fetch;                                                                        \
-        direct_coded_block(rows, format, x, block, halves, a->n_all, (const uint8_t*)a->panel, a->n_k, \
-                           &fetch, a->add, a->y + first * a->ldy, a->ldy);                             \
+#define DEFINE_DIRECT_BLOCK(rows, format)                                                                  \
+    static void direct_##format##_##rows(const block_args* a, int first) {                                 \
+        ptrdiff_t row = (ptrdiff_t)a->k / SD_BLOCK * a->n_all + first;                                     \
+        const int8_t* x = (const int8_t*)a->x + row * SD_BLOCK;                                            \
+        void* prepared = (void*)(uintptr_t)a->x;                                                           \
+        const sd_row_block* block = sd_row_blocks(prepared, a->n_all, a->n_in) + row;                      \
+        const sd_row_halves* halves = sd_row_halves_of(prepared, a->n_all, a->n_in) + row;                 \
+        ahead fetch = a->fetch;                                                                            \
+        direct_coded_block(rows, SD_FORMAT_##format, x, block, halves, a->n_all, (const uint8_t*)a->panel, \
+                           a->n_k, &fetch, a->add, a->y + first * a->ldy, a->ldy);                         \
     }
-#define DEFINE_DIRECT_BLOCKS(rows)                  \
-    DEFINE_DIRECT_BLOCK(q4_k, rows, SD_FORMAT_Q4_K) \
-    DEFINE_DIRECT_BLOCK(q5_k, rows, SD_FORMAT_Q5_K) \
-    DEFINE_DIRECT_BLOCK(q6_k, rows, SD_FORMAT_Q6_K)
-ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_DIRECT_BLOCKS)
-#define Q4_K_ENTRY(rows) q4_k_##rows,
-#define Q5_K_ENTRY(rows) q5_k_##rows,
-#define Q6_K_ENTRY(rows) q6_k_##rows,
-static const block_fn q4_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q4_K_ENTRY)};
-static const block_fn q5_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q5_K_ENTRY)};
-static const block_fn q6_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q6_K_ENTRY)};
 
-/* Parts are whole groups of blocks that share a header. */
-static const block_set q4_k_set = {q4_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_Q4_K};
-static const block_set q5_k_set = {q5_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 768, SD_FORMAT_Q5_K};
-static const block_set q6_k_set = {q6_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_Q6_K};
-
-#define DEFINE_DIRECT_PANEL(name, format)                                                            \
+/* The products of a format, part by part of a panel; parts are whole groups of blocks that share a header. */
+#define DEFINE_DIRECT_PANEL(name, format, chunk)                                                     \
+    ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_DIRECT_BLOCK, format)                                            \
+    static const block_fn name##_blocks[] = FUNCTIONS(MAX_ROWS_DOT, direct_##format);                \
+    static const block_set name##_set = {name##_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, chunk,           \
+                                         SD_FORMAT_##format};                                        \
     static void NAME(panel_##name)(int n_rows, const void* x, const void* panel, int n_in, int near, \
                                    float* y, ptrdiff_t ldy) {                                        \
-        const size_t group = sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);                      \
+        const size_t group = sd_panel_bytes(SD_FORMAT_##format, SD_PART_BLOCKS * SD_BLOCK);          \
         multiply(&name##_set, n_rows, x, panel, n_in, group / SD_PART_BLOCKS, near, 0, y, ldy);      \
     }
-FOR_DIRECT_FORMATS(DEFINE_DIRECT_PANEL)
+DEFINE_DIRECT_PANEL(q4_k, Q4_K, 1024)
+DEFINE_DIRECT_PANEL(q5_k, Q5_K, 768)
+DEFINE_DIRECT_PANEL(q6_k, Q6_K, 512)

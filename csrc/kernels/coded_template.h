@@ -65,28 +65,17 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
 
 /* A function for each number of rows and each law of codes, for which one of its formats stands: with minima,
  * or with scales of either sign around 0; of whole blocks or of their halves. */
-#define DEFINE_CODED_BLOCKS(rows)                                  \
-    static void coded_affine_##rows(const coded_args* a) {         \
-        coded_block(rows, sd_coded_of(SD_FORMAT_Q4_K), a);         \
-    }                                                              \
-    static void coded_centred_halves_##rows(const coded_args* a) { \
-        coded_block(rows, sd_coded_of(SD_FORMAT_Q6_K), a);         \
-    }                                                              \
-    static void coded_affine_halves_##rows(const coded_args* a) {  \
-        coded_block(rows, sd_coded_of(SD_FORMAT_Q2_K), a);         \
-    }                                                              \
-    static void coded_centred_##rows(const coded_args* a) {        \
-        coded_block(rows, sd_coded_of(SD_FORMAT_IQ4_NL), a);       \
+#define DEFINE_CODED_BLOCK(rows, format)                       \
+    static void coded_##format##_##rows(const coded_args* a) { \
+        coded_block(rows, sd_coded_of(SD_FORMAT_##format), a); \
     }
-ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_CODED_BLOCKS)
-#define AFFINE_ENTRY(rows) coded_affine_##rows,
-#define CENTRED_HALVES_ENTRY(rows) coded_centred_halves_##rows,
-#define AFFINE_HALVES_ENTRY(rows) coded_affine_halves_##rows,
-#define CENTRED_ENTRY(rows) coded_centred_##rows,
-static const coded_fn coded_affine[] = {ROWS_UP_TO(MAX_ROWS_DOT, AFFINE_ENTRY)};
-static const coded_fn coded_centred_halves[] = {ROWS_UP_TO(MAX_ROWS_DOT, CENTRED_HALVES_ENTRY)};
-static const coded_fn coded_affine_halves[] = {ROWS_UP_TO(MAX_ROWS_DOT, AFFINE_HALVES_ENTRY)};
-static const coded_fn coded_centred[] = {ROWS_UP_TO(MAX_ROWS_DOT, CENTRED_ENTRY)};
+#define DEFINE_CODED_BLOCKS(name, format)                \
+    ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_CODED_BLOCK, format) \
+    static const coded_fn name[] = FUNCTIONS(MAX_ROWS_DOT, coded_##format);
+DEFINE_CODED_BLOCKS(coded_affine, Q4_K)
+DEFINE_CODED_BLOCKS(coded_centred_halves, Q6_K)
+DEFINE_CODED_BLOCKS(coded_affine_halves, Q2_K)
+DEFINE_CODED_BLOCKS(coded_centred, IQ4_NL)
 
 INLINE const coded_fn* coded_blocks_of(const sd_format format) {
     const sd_coded coded = sd_coded_of(format);

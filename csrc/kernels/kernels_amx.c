@@ -204,13 +204,14 @@ INLINE void tile_block(const int n_rows, const sd_format format, const int unpac
 
 typedef void (*tile_fn)(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, int add,
                         float* y, ptrdiff_t ldy);
-#define FOR_NUMBERS_OF_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12)
+#define EACH_OF_12(f, a) \
+    f(1, a) f(2, a) f(3, a) f(4, a) f(5, a) f(6, a) f(7, a) f(8, a) f(9, a) f(10, a) f(11, a) f(12, a)
 #define DEFINE_TILE_BLOCK(name, rows, format, unpack)                                                     \
     static void name##_##rows(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, \
                               int add, float* y, ptrdiff_t ldy) {                                         \
         tile_block(rows, format, unpack, x, block, n_all, p, add, y, ldy);                                \
     }
-#define DEFINE_TILE_BLOCKS(rows)                               \
+#define DEFINE_TILE_BLOCKS(rows, _)                            \
     DEFINE_TILE_BLOCK(int8, rows, SD_FORMAT_INT8, 0)           \
     DEFINE_TILE_BLOCK(int4, rows, SD_FORMAT_INT4, 0)           \
     DEFINE_TILE_BLOCK(unpacking_int4, rows, SD_FORMAT_INT4, 1) \
@@ -218,21 +219,15 @@ typedef void (*tile_fn)(const int8_t* x, const sd_row_block* block, ptrdiff_t n_
     DEFINE_TILE_BLOCK(unpacking_q4_k, rows, SD_FORMAT_Q4_K, 1) \
     DEFINE_TILE_BLOCK(q5_k, rows, SD_FORMAT_Q5_K, 0)           \
     DEFINE_TILE_BLOCK(unpacking_q5_k, rows, SD_FORMAT_Q5_K, 1)
-FOR_NUMBERS_OF_ROWS(DEFINE_TILE_BLOCKS)
-#define INT8_ENTRY(rows) int8_##rows,
-#define INT4_ENTRY(rows) int4_##rows,
-#define UNPACKING_INT4_ENTRY(rows) unpacking_int4_##rows,
-#define Q4_K_ENTRY(rows) q4_k_##rows,
-#define UNPACKING_Q4_K_ENTRY(rows) unpacking_q4_k_##rows,
-#define Q5_K_ENTRY(rows) q5_k_##rows,
-#define UNPACKING_Q5_K_ENTRY(rows) unpacking_q5_k_##rows,
-static const tile_fn int8_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(INT8_ENTRY)};
-static const tile_fn int4_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(INT4_ENTRY)};
-static const tile_fn unpacking_int4_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_INT4_ENTRY)};
-static const tile_fn q4_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(Q4_K_ENTRY)};
-static const tile_fn unpacking_q4_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_Q4_K_ENTRY)};
-static const tile_fn q5_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(Q5_K_ENTRY)};
-static const tile_fn unpacking_q5_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_Q5_K_ENTRY)};
+EACH_OF_12(DEFINE_TILE_BLOCKS, )
+#define ENTRY_OF(rows, name) name##_##rows,
+static const tile_fn int8_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, int8)};
+static const tile_fn int4_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, int4)};
+static const tile_fn unpacking_int4_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_int4)};
+static const tile_fn q4_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, q4_k)};
+static const tile_fn unpacking_q4_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_q4_k)};
+static const tile_fn q5_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, q5_k)};
+static const tile_fn unpacking_q5_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_q5_k)};
 
 /* All rows times one panel, part by part, each for all blocks of rows, which together ask for the next. */
 INLINE void multiply(const sd_format format, const tile_fn* first_block, const tile_fn* other_blocks,

@@ -180,43 +180,25 @@ INLINE vec v_phi(vec x) {
     return v_add(tail, upper);
 }
 
-static void NAME(silu)(int n, const float* x, float* y) {
-    FOR_EACH_16(n, i, m) {
-        vec v = LOAD(x, i, m);
-        STORE(y, i, m, v_mul(v, v_sigmoid(v)));
+#define DEFINE_MAP(name, of_v)                                \
+    static void NAME(name)(int n, const float* x, float* y) { \
+        FOR_EACH_16(n, i, m) {                                \
+            vec v = LOAD(x, i, m);                            \
+            STORE(y, i, m, of_v);                             \
+        }                                                     \
     }
-}
-
-static void NAME(sigmoid)(int n, const float* x, float* y) {
-    FOR_EACH_16(n, i, m) STORE(y, i, m, v_sigmoid(LOAD(x, i, m)));
-}
-
-static void NAME(gelu)(int n, const float* x, float* y) {
-    FOR_EACH_16(n, i, m) {
-        vec v = LOAD(x, i, m);
-        STORE(y, i, m, v_mul(v, v_phi(v)));
-    }
-}
-
+INLINE vec v_square(vec x) { return v_mul(x, x); }
 /* x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) = x · sigmoid of twice the argument */
-static void NAME(gelu_tanh)(int n, const float* x, float* y) {
-    FOR_EACH_16(n, i, m) {
-        vec v = LOAD(x, i, m);
-        vec cubic = v_fma(v_mul(v_mul(v, v), v), v_set1(0.044715f), v);
-        STORE(y, i, m, v_mul(v, v_sigmoid(v_mul(cubic, v_set1(1.59576912f)))));
-    }
+INLINE vec v_gelu_tanh(vec v) {
+    vec cubic = v_fma(v_mul(v_mul(v, v), v), v_set1(0.044715f), v);
+    return v_mul(v, v_sigmoid(v_mul(cubic, v_set1(1.59576912f))));
 }
-
-static void NAME(relu)(int n, const float* x, float* y) {
-    FOR_EACH_16(n, i, m) STORE(y, i, m, v_max(LOAD(x, i, m), v_set1(0.0f)));
-}
-
-static void NAME(relu2)(int n, const float* x, float* y) {
-    FOR_EACH_16(n, i, m) {
-        vec v = v_max(LOAD(x, i, m), v_set1(0.0f));
-        STORE(y, i, m, v_mul(v, v));
-    }
-}
+DEFINE_MAP(silu, v_mul(v, v_sigmoid(v)))
+DEFINE_MAP(sigmoid, v_sigmoid(v))
+DEFINE_MAP(gelu, v_mul(v, v_phi(v)))
+DEFINE_MAP(gelu_tanh, v_gelu_tanh(v))
+DEFINE_MAP(relu, v_max(v, v_set1(0.0f)))
+DEFINE_MAP(relu2, v_square(v_max(v, v_set1(0.0f))))
 
 INLINE vec v_clamp(vec x, float limit) { return v_min(v_max(x, v_set1(-limit)), v_set1(limit)); }
 
@@ -443,6 +425,7 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 #define FETCH_FROM_ENTRY(name, format) 3,
 #define BLOCK_ROWS_ENTRY(name, format) MAX_ROWS_DOT,
 #define NEVER_ENTRY(name, format) SD_NEVER,
+#define ENTRY(name) .name = NAME(name)
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
     .thresholds = {.fetch_from = {6, BF16_PAIRS ? 6 : 3, 4, 3, SD_CODED_FORMATS(FETCH_FROM_ENTRY)},
@@ -454,51 +437,51 @@ static const sd_kernels NAME(table) = {
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_codes), NAME(prepare_halves)},
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4),
               SD_CODED_FORMATS(PANEL_ENTRY)},
-    .prepare_tiles = NAME(prepare_tiles),
+    ENTRY(prepare_tiles),
     .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4), SD_CODED_FORMATS(TILES_ENTRY)},
     .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
     .put_blocks = {SD_BLOCK_NUMBERS(PUT_ENTRY)},
     .read_block = {SD_BLOCK_NUMBERS(READ_ENTRY)},
-    .quantise_int8 = NAME(quantise_int8),
-    .quantise_int4 = NAME(quantise_int4),
-    .affine_law = NAME(affine_law),
-    .centred_law = NAME(centred_law),
-    .add_tiles = NAME(add_tiles),
-    .pair_rows = NAME(pair_rows),
-    .add_values_f32 = NAME(add_values_f32),
-    .add_values_bf16 = NAME(add_values_bf16),
-    .to_bf16 = NAME(to_bf16),
-    .rms_norm = NAME(rms_norm),
-    .layer_norm = NAME(layer_norm),
-    .rotate = NAME(rotate),
-    .add = NAME(add),
-    .scale = NAME(scale),
-    .silu = NAME(silu),
-    .sigmoid = NAME(sigmoid),
-    .gelu = NAME(gelu),
-    .gelu_tanh = NAME(gelu_tanh),
-    .relu = NAME(relu),
-    .relu2 = NAME(relu2),
-    .silu_clamped = NAME(silu_clamped),
-    .softcap = NAME(softcap),
-    .clamp = NAME(clamp),
-    .multiply = NAME(multiply),
-    .gated_step = NAME(gated_step),
-    .max = NAME(max),
-    .softmax = NAME(softmax),
-    .largest_scores = NAME(largest_scores),
-    .weigh_scores = NAME(weigh_scores),
-    .raise_tiles = NAME(raise_tiles),
-    .fade = NAME(fade),
-    .weigh_tiles = NAME(weigh_tiles),
-    .argmax = NAME(argmax),
-    .weigh = NAME(weigh),
-    .mass = NAME(mass),
-    .overlap = NAME(overlap),
-    .residual = NAME(residual),
-    .split = NAME(split),
-    .cut = NAME(cut),
-    .noise = NAME(noise),
-    .find_below = NAME(find_below),
-    .checksum_lines = NAME(checksum_lines),
+    ENTRY(quantise_int8),
+    ENTRY(quantise_int4),
+    ENTRY(affine_law),
+    ENTRY(centred_law),
+    ENTRY(add_tiles),
+    ENTRY(pair_rows),
+    ENTRY(add_values_f32),
+    ENTRY(add_values_bf16),
+    ENTRY(to_bf16),
+    ENTRY(rms_norm),
+    ENTRY(layer_norm),
+    ENTRY(rotate),
+    ENTRY(add),
+    ENTRY(scale),
+    ENTRY(silu),
+    ENTRY(sigmoid),
+    ENTRY(gelu),
+    ENTRY(gelu_tanh),
+    ENTRY(relu),
+    ENTRY(relu2),
+    ENTRY(silu_clamped),
+    ENTRY(softcap),
+    ENTRY(clamp),
+    ENTRY(multiply),
+    ENTRY(gated_step),
+    ENTRY(max),
+    ENTRY(softmax),
+    ENTRY(largest_scores),
+    ENTRY(weigh_scores),
+    ENTRY(raise_tiles),
+    ENTRY(fade),
+    ENTRY(weigh_tiles),
+    ENTRY(argmax),
+    ENTRY(weigh),
+    ENTRY(mass),
+    ENTRY(overlap),
+    ENTRY(residual),
+    ENTRY(split),
+    ENTRY(cut),
+    ENTRY(noise),
+    ENTRY(find_below),
+    ENTRY(checksum_lines),
 };

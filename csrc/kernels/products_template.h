@@ -271,7 +271,7 @@ INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
     }
 }
 
-#define DEFINE_FLOAT_BLOCKS(rows)                                         \
+#define DEFINE_FLOAT_BLOCKS(rows, _)                                      \
     static void f32_##rows(const block_args* a, int first) {              \
         BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)           \
     }                                                                     \
@@ -283,17 +283,17 @@ INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
     }                                                                     \
     static void keeping_##rows(const block_args* a, int first) { keeping_blocks(rows, a, first); }
 #if FLUSHES_ALL
-#define DEFINE_WIDENED_BLOCK(rows)
-#define WIDENED_ENTRY(rows) f32_##rows,
+#define DEFINE_WIDENED_BLOCK(rows, _)
+#define WIDENED f32
 #else
-#define DEFINE_WIDENED_BLOCK(rows)                                  \
+#define DEFINE_WIDENED_BLOCK(rows, _)                               \
     static void widened_##rows(const block_args* a, int first) {    \
         BOTH_HALVES(widened_block, rows, SD_BLOCK, float, SD_LANES) \
     }
-#define WIDENED_ENTRY(rows) widened_##rows,
+#define WIDENED widened
 #endif
 #if BF16_PAIRS
-#define DEFINE_PAIRS_BLOCK(rows)                                             \
+#define DEFINE_PAIRS_BLOCK(rows, _)                                          \
     static void pairs_##rows(const block_args* a, int first) {               \
         BOTH_HALVES(pairs_block, rows, SD_BLOCK / 2, uint16_t, 2 * SD_LANES) \
     }
@@ -307,27 +307,22 @@ INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
         int_block(rows, is_int4, x, block, a->n_all, (const uint8_t*)a->panel, a->n_k, &fetch, a->add, \
                   a->y + first * a->ldy, a->ldy);                                                      \
     }
-#define DEFINE_INT_BLOCKS(rows) DEFINE_INT_BLOCK(int8, rows, 0) DEFINE_INT_BLOCK(int4, rows, 1)
+#define DEFINE_INT_BLOCKS(rows, _) DEFINE_INT_BLOCK(int8, rows, 0) DEFINE_INT_BLOCK(int4, rows, 1)
 
-#define ROWS_6(f) f(1) f(2) f(3) f(4) f(5) f(6)
-#define ROWS_9(f) ROWS_6(f) f(7) f(8) f(9)
-#define ROWS_12(f) ROWS_9(f) f(10) f(11) f(12)
-#define ROWS_UP_TO_(n, f) ROWS_##n(f)
-#define ROWS_UP_TO(n, f) ROWS_UP_TO_(n, f)
-ROWS_UP_TO(MAX_ROWS, DEFINE_FLOAT_BLOCKS)
-ROWS_UP_TO(MAX_ROWS, DEFINE_WIDENED_BLOCK)
+/* f(rows, a) for 1, 2, … n rows; the functions of these numbers of rows as entries of an array. */
+#define ROWS_6(f, a) f(1, a) f(2, a) f(3, a) f(4, a) f(5, a) f(6, a)
+#define ROWS_9(f, a) ROWS_6(f, a) f(7, a) f(8, a) f(9, a)
+#define ROWS_12(f, a) ROWS_9(f, a) f(10, a) f(11, a) f(12, a)
+#define ROWS_UP_TO_(n, f, a) ROWS_##n(f, a)
+#define ROWS_UP_TO(n, f, a) ROWS_UP_TO_(n, f, a)
+#define ENTRY_OF(rows, name) name##_##rows,
+#define FUNCTIONS(n, name) {ROWS_UP_TO(n, ENTRY_OF, name)}
+ROWS_UP_TO(MAX_ROWS, DEFINE_FLOAT_BLOCKS, )
+ROWS_UP_TO(MAX_ROWS, DEFINE_WIDENED_BLOCK, )
 #if BF16_PAIRS
-ROWS_UP_TO(MAX_ROWS, DEFINE_PAIRS_BLOCK)
+ROWS_UP_TO(MAX_ROWS, DEFINE_PAIRS_BLOCK, )
 #endif
-ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_INT_BLOCKS)
-
-#define F32_ENTRY(rows) f32_##rows,
-#define VALUES_ENTRY(rows) values_##rows,
-#define BF16_ENTRY(rows) bf16_##rows,
-#define KEEPING_ENTRY(rows) keeping_##rows,
-#define PAIRS_ENTRY(rows) pairs_##rows,
-#define INT8_ENTRY(rows) int8_##rows,
-#define INT4_ENTRY(rows) int4_##rows,
+ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_INT_BLOCKS, )
 
 /* How the blocks of one kind of panel are called. */
 typedef struct block_set {
@@ -340,16 +335,16 @@ typedef struct block_set {
 /* Inputs of a part of a panel of bf16 that is widened: 16 KiB of floats. */
 #define WIDENED_CHUNK 128
 
-static const block_fn f32_blocks[] = {ROWS_UP_TO(MAX_ROWS, F32_ENTRY)};
-static const block_fn values_blocks[] = {ROWS_UP_TO(MAX_ROWS, VALUES_ENTRY)};
-static const block_fn bf16_blocks[] = {ROWS_UP_TO(MAX_ROWS, BF16_ENTRY)};
-static const block_fn keeping_blocks_of[] = {ROWS_UP_TO(MAX_ROWS, KEEPING_ENTRY)};
-static const block_fn widened_blocks[] = {ROWS_UP_TO(MAX_ROWS, WIDENED_ENTRY)};
+static const block_fn f32_blocks[] = FUNCTIONS(MAX_ROWS, f32);
+static const block_fn values_blocks[] = FUNCTIONS(MAX_ROWS, values);
+static const block_fn bf16_blocks[] = FUNCTIONS(MAX_ROWS, bf16);
+static const block_fn keeping_blocks_of[] = FUNCTIONS(MAX_ROWS, keeping);
+static const block_fn widened_blocks[] = FUNCTIONS(MAX_ROWS, WIDENED);
 #if BF16_PAIRS
-static const block_fn pairs_blocks[] = {ROWS_UP_TO(MAX_ROWS, PAIRS_ENTRY)};
+static const block_fn pairs_blocks[] = FUNCTIONS(MAX_ROWS, pairs);
 #endif
-static const block_fn int8_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT8_ENTRY)};
-static const block_fn int4_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT4_ENTRY)};
+static const block_fn int8_blocks[] = FUNCTIONS(MAX_ROWS_DOT, int8);
+static const block_fn int4_blocks[] = FUNCTIONS(MAX_ROWS_DOT, int4);
 static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 192, SD_FORMAT_F32};
 static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32};
 static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};

@@ -5,6 +5,7 @@ A new draft gets an entry here, and one more for every setting that changes how 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,31 @@ class Repeats:
             parents += [0, len(ids) + 1][: len(run)]
             ids += run
         return drafts.Proposal(ids, parents)
+
+
+class Scripted:
+    """Returns what it is given, or what a function of text and budget gives; notes what it is told."""
+
+    def __init__(self, answer: Any, gamma: int | None = None, seconds: float = 0.0) -> None:
+        self.answer, self.seconds = answer, seconds
+        self.told: list[tuple[Any, ...]] = []
+        if gamma is not None:
+            self.gamma = gamma
+
+    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
+        self.told.append(("begin", sequence, list(prompt)))
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
+        self.told.append(("propose", sequence, list(tokens), budget))
+        time.sleep(self.seconds)
+        return self.answer(tokens, budget) if callable(self.answer) else self.answer
+
+    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
+        self.told.append(("commit", sequence, list(tokens)))
+
+    @property
+    def budgets(self) -> list[int]:
+        return [note[3] for note in self.told if note[0] == "propose"]
 
 
 class Draws:

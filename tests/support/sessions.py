@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import count, takewhile
 from typing import Any
 
 from specdec import _core
@@ -83,3 +84,12 @@ def record_of(done: _core.SlotRound) -> dict[str, Any]:
         **{name: getattr(done, name) for name in ("error", "complete", "n_rows", "logits")},
         **(done.drafts or {}),
     }  # fmt: skip
+
+
+def all_rounds(session: Session, n: int | None = None) -> list[dict[str, Any]]:
+    """The records of all rounds, or of the first n; the session is closed."""
+    session.prefill()
+    batches = (session.round() for _ in (count() if n is None else range(n)))
+    found = [record for batch in takewhile(bool, batches) for record in batch]
+    session.close()
+    return found

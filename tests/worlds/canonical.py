@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import specdec
 from descriptions import by_method
 from sessions import Session, read_prompts
 from specdec import _core
@@ -254,3 +255,22 @@ def run_session(
             records.append(record)
     session.close()
     return tokens, [np.concatenate(rows) for rows in logits], records
+
+
+def forced(
+    target: specdec.Model, draft: Any, prompt: Sequence[int], output: Sequence[int], gamma: int
+) -> Sequence[specdec.Round]:
+    """The rounds in which the target writes just this: all mass is on its next token."""
+    text = [*prompt, *output]
+
+    def transform(probs: NDArray[Any], tokens: list[int]) -> NDArray[Any]:
+        probs[:] = 0.0
+        probs[text[len(tokens)] if tokens == text[: len(tokens)] and len(tokens) < len(text) else 0] = 1.0
+        return probs
+
+    found = specdec.generate(
+        target, draft, list(prompt), gamma=gamma, max_new_tokens=len(output), transform=transform,
+        ignore_eos=True, n_threads=1,
+    )  # fmt: skip
+    assert found.tokens == list(output)
+    return found.trace.rounds

@@ -1,7 +1,7 @@
 /* A suffix automaton of token ids: which pieces of a text occur in it, and where (Blumer et al. 1985).
  *
- * It is built token by token and never allocates: a token costs O(1) on average whatever the text is like.
- * A state stands for all pieces of the text that end at the same positions; its link leads to the longest
+ * It is built token by token and never allocates: a token costs O(1) on average whatever the text is like. A
+ * state stands for all pieces of the text that end at the same positions; its link leads to the longest
  * suffix of them that ends at other positions too. The root stands for the empty piece. */
 #ifndef SD_AUTOMATON_H
 #define SD_AUTOMATON_H

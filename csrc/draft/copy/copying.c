@@ -7,7 +7,6 @@
 #define MEMORY 64.0
 
 static int capped(int length) { return length < SD_COPY_LENGTHS ? length : SD_COPY_LENGTHS - 1; }
-
 void sd_odds_clear(sd_odds* o) { memset(o, 0, sizeof *o); }
 
 void sd_odds_learn(sd_odds* o, int length, int right) {

@@ -33,9 +33,9 @@ typedef struct sd_copy {
 /* The i-th token that a copy gives; -1 where it ends. */
 int32_t sd_copy_token(const sd_copy* copy, int i);
 
-/* Append guesses to a proposal: each copy, at most SD_MAX_COPIES, is a chain from the root. As long
- * as there is room and another guess pays, the chain grows whose next guess is likeliest to be accepted. Of
- * copies that begin with the same token only the first is made. */
+/* Append guesses to a proposal: each copy, at most SD_MAX_COPIES, is a chain from the root. As long as there
+ * is room and another guess pays, the chain grows whose next guess is likeliest to be accepted. Of copies
+ * that begin with the same token only the first is made. */
 void sd_copies_grow(sd_proposal* proposal, const sd_copy* copies, int n);
 
 #endif

@@ -2,8 +2,6 @@
 
 #include <limits.h>
 
-/* ------------------------------------------------------ guesses below a node, the most frequent first */
-
 /* Of more occurrences of a piece than these so many count, evenly spread over its range. */
 #define OCCURRENCES 256
 
@@ -15,7 +13,6 @@ typedef struct suffix_guess {
     double value; /* product of the shares down to it */
 } suffix_guess;
 
-/* Which guesses are wanted. */
 typedef struct wish {
     int n;            /* at most */
     int depth;        /* in a row at most */
@@ -47,7 +44,6 @@ static search take_search(sd_arena* arena, int room) {
     };
 }
 
-/* A text in which places were found. */
 typedef struct source {
     const int32_t* tokens; /* [n] */
     int n;
@@ -82,7 +78,6 @@ static void open_behind(search* s, source text, int parent, int begin, int end) 
     }
 }
 
-/* Take out the best open branch. */
 static branch take_best(search* s) {
     int best = 0;
     for (int i = 1; i < s->n_open; i++)
@@ -116,8 +111,6 @@ static void run_search(search* s, const sd_suffix_order* o, sd_suffix_range rang
         s->n++;
     }
 }
-
-/* ------------------------------------------------------------------------------------------ the drafter */
 
 /* A sequence: committed text, as far as the drafter was told. */
 typedef struct sequence_state {
@@ -256,13 +249,9 @@ sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_
                        options->min_probability);
     suffix_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS,
-                           .points = 1,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .commit = commit,
-                           .free = release};
+    d->base =
+        SD_DRAFTER(.tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1, .begin = begin,
+                   .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
     d->n_sequences = drafting->n_sequences;

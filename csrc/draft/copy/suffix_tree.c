@@ -33,9 +33,7 @@ static int before(sd_suffix a, sd_suffix b, int depth) {
 static sd_status merge(const int32_t* tokens, int depth, const int32_t* left, int n_left,
                        const int32_t* right, int n_right, int32_t* merged) {
     for (int i = 0, j = 0; i + j < n_left + n_right;) {
-        if ((i + j) % PIECE == PIECE - 1) {
-            SD_TRY(sd_interrupted());
-        }
+        if ((i + j) % PIECE == PIECE - 1) SD_TRY(sd_interrupted());
         int from_right = i == n_left || (j < n_right && before(suffix_at(tokens, right[j]),
                                                                suffix_at(tokens, left[i]), depth));
         int32_t next = from_right ? right[j] : left[i];
@@ -116,8 +114,6 @@ sd_suffix_range sd_suffix_order_find(const sd_suffix_order* o, const int32_t* to
     range.end = low;
     return range;
 }
-
-/* ------------------------------------------------------------------------------------ past outputs */
 
 /* How many places a text has: of the tokens [text, end), those that one of [output, end) follows. */
 static int count_places(int text, int output, int end) {

@@ -37,8 +37,8 @@ sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* places, int 
  * not be added to is to be begun anew. */
 sd_status sd_suffix_order_add(sd_suffix_order* order, const int32_t* tokens, const int32_t* places, int n);
 
-/* The occurrences in the text `tokens` of the longest suffix of something that occurs at one of the places.
- * */
+/* The occurrences in the text `tokens` of the longest suffix of something that occurs at one of the
+ * places. */
 sd_suffix_range sd_suffix_order_find(const sd_suffix_order* order, const int32_t* tokens, sd_suffix suffix);
 
 /* A suffix tree of past outputs, bounded, that sessions of several threads read while outputs are added.

@@ -10,7 +10,6 @@
 /* Rows of a text that are read together with the root's, at most: more are read in slices. */
 #define MOST_CATCH_UP 64
 
-/* How a sequence is read. */
 typedef struct reading {
     const int32_t* prompt;  /* [n_prompt] on its way into the cache; borrowed */
     int n_prompt;           /* 0: there is nothing to be read */
@@ -44,7 +43,6 @@ typedef struct eagle_predictor {
     ptrdiff_t ld;
 } eagle_predictor;
 
-/* Width of the hidden states of the target. */
 static int target_width(const sd_eagle* e) { return e->model->config.features.width / e->n_layers; }
 
 static int feature_room(const sd_config* c) {
@@ -68,8 +66,6 @@ static void lay_out(eagle_predictor* r) {
     r->logits =
         sd_arena_take(arena, r->eagle->tokens ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
 }
-
-/* ---------------------------------------------------------------------------------------------- text */
 
 /* A text has room in the model's context as long as its last row has. */
 static int fits(const eagle_predictor* r, int n_text) {
@@ -169,8 +165,6 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     return SD_OK;
 }
 
-/* -------------------------------------------------------------------------------------------- guesses */
-
 static int32_t* pending_of(const eagle_predictor* r, int sequence) {
     return r->pending + (ptrdiff_t)sequence * (r->n_nodes + 1);
 }
@@ -196,7 +190,6 @@ static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch
     return n;
 }
 
-/* The rows of guesses. */
 static int fill_guesses(eagle_predictor* r, const sd_draft_nodes* of, sd_branch* branch, int32_t* tokens,
                         int32_t* parents, float* features) {
     const sd_proposal* p = of->proposal;
@@ -249,12 +242,9 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
         ptrdiff_t at = (ptrdiff_t)i * r->row_room;
         sd_branch* branch = &r->branches[i];
         float* features = r->features + at * width;
-        *branch = (sd_branch){.cache = &r->caches[batch[i].proposal->sequence],
-                              .tokens = r->tokens + at,
-                              .parents = r->parents + at,
-                              .n_logits = batch[i].n_nodes,
-                              .features = features,
-                              .failure = batch[i].proposal->failure};
+        *branch = SD_BRANCH(.cache = &r->caches[batch[i].proposal->sequence], .tokens = r->tokens + at,
+                            .parents = r->parents + at, .n_logits = batch[i].n_nodes, .features = features,
+                            .failure = batch[i].proposal->failure);
         assert(batch[i].nodes[0] != 0 || batch[i].n_nodes == 1);
         branch->n_new =
             batch[i].nodes[0] == 0
@@ -278,8 +268,6 @@ static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, i
     pending[duplicate] = pending[node];
 }
 
-/* --------------------------------------------------------------------------------------------- making */
-
 static void release(sd_predictor* base) {
     eagle_predictor* r = (eagle_predictor*)base;
     for (int i = 0; r->base.arena.base && i < r->n_sequences; i++) sd_cache_free(&r->caches[i]);
@@ -287,15 +275,12 @@ static void release(sd_predictor* base) {
     sd_predictor_release(base);
 }
 
-/* Caches and workspace of a predictor that has its arrays. */
 static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->eagle->model;
     int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_room;
     int slice = sd_prompt_slice(model);
     int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
-    for (int i = 0; i < n; i++) {
-        SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
-    }
+    for (int i = 0; i < n; i++) SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
     for (ptrdiff_t i = 0; r->eagle->tokens != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
     return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
                                    n_rows > slice ? n_rows : slice, r->n_logits, n_slots);
@@ -322,12 +307,8 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
     eagle_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     int catch_up = of->n_nodes < MOST_CATCH_UP ? of->n_nodes : MOST_CATCH_UP;
-    *r = (eagle_predictor){.base = {.begin = begin,
-                                    .read = read_prompts,
-                                    .follow = follow,
-                                    .predict = predict,
-                                    .share = share,
-                                    .free = release},
+    *r = (eagle_predictor){.base = SD_PREDICTOR(.begin = begin, .read = read_prompts, .follow = follow,
+                                                .predict = predict, .share = share, .free = release),
                            .eagle = options->eagle,
                            .n_sequences = of->drafting->n_sequences,
                            .n_nodes = of->n_nodes,

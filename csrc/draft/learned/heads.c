@@ -149,7 +149,6 @@ static void lay_out(heads_predictor* r, const sd_prediction* of) {
     r->output_bias = target->head_bias ? biases : NULL;
 }
 
-/* The target's rows of the draft's tokens. */
 static void gather_output(heads_predictor* r) {
     const int32_t* tokens = r->options.heads->tokens;
     const sd_model* target = r->options.target;
@@ -180,8 +179,6 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
                        "heads read the target's hidden states, expected no other draft between them");
     return SD_OK;
 }
-
-/* ------------------------------------------------------------------------------------ what is computed */
 
 /* Guesses in a row that may be wanted of a proposal. */
 static int deepest(const heads_predictor* r, const sd_proposal* p) {
@@ -226,9 +223,6 @@ static void collect(heads_predictor* r, const sd_draft_nodes* batch, int n) {
     }
 }
 
-/* --------------------------------------------------------------------------------------------- compute */
-
-/* The target's hidden state for a proposal. */
 static const float* hidden_of(const heads_predictor* r, const sd_proposal* p) {
     return sd_cache_tapped(p->cache, p->n_text - 2, tap_of(r));
 }
@@ -263,18 +257,13 @@ static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int en
             (sd_product){.matrix = &head->input, .n_rows = n_rows, .y = x, .ldy = r->ld_x, .factor = 1.0f});
     for (int b = 0; b < c->n_blocks; b++) {
         sd_pass_multiply_rows(pass, x, r->ld_x, r->prepared,
-                              (sd_product){.matrix = &head->blocks[b],
-                                           .bias = head->biases[b],
-                                           .n_rows = n_rows,
-                                           .y = update,
-                                           .ldy = r->ld_x,
-                                           .factor = 1.0f});
+                              SD_PRODUCT(.matrix = &head->blocks[b], .bias = head->biases[b],
+                                         .n_rows = n_rows, .y = update, .ldy = r->ld_x, .factor = 1.0f));
         for (int i = 0; i < n_rows; i++) kernels->silu(d, update + i * r->ld_x, update + i * r->ld_x);
         kernels->add(n_rows, d, x, r->ld_x, update, r->ld_x);
     }
 }
 
-/* The logits of rows [first, end) of x by an output matrix. */
 static void run_output(heads_predictor* r, sd_pass* pass, int first, int end, int n_before,
                        sd_product output) {
     output.n_rows = end - first;
@@ -298,10 +287,8 @@ static void compute(heads_predictor* r, int n_before) {
     }
     if (c->shared_output)
         run_output(r, &pass, 0, r->first[c->n_heads], n_before,
-                   (sd_product){.matrix = &r->output,
-                                .bias = r->output_bias,
-                                .factor = target->config.logit_scale,
-                                .softcap = target->config.logit_softcap});
+                   SD_PRODUCT(.matrix = &r->output, .bias = r->output_bias,
+                              .factor = target->config.logit_scale, .softcap = target->config.logit_softcap));
     sd_team_close(&pass.team);
 }
 
@@ -323,7 +310,6 @@ static void settle_failures(const heads_predictor* r, int n_before) {
         }
 }
 
-/* The logits of the target's tokens for each of n nodes. */
 static void deliver(heads_predictor* r, int n) {
     const sd_heads* heads = r->options.heads;
     int n_draft = heads->config.n_draft_vocab;
@@ -346,8 +332,6 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     deliver(r, n_nodes);
     return SD_OK;
 }
-
-/* ------------------------------------------------------------------------------------------------ make */
 
 static sd_status check(const sd_heads_predictor_options* o, const sd_prediction* of) {
     const sd_heads_config* c = &o->heads->config;

@@ -17,8 +17,7 @@
 
 typedef struct sd_heads_config {
     int n_heads, n_blocks;
-    /* Of the target. */
-    int d_model, n_vocab;
+    int d_model, n_vocab; /* Of the target. */
     /* Tokens that the heads can guess, at most n_vocab. */
     int n_draft_vocab;
     int see_guesses;

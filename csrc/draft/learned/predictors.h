@@ -12,8 +12,7 @@
  * parent in place of hidden states that the target has not computed; they do not stay: what of them becomes
  * text is read again with the target's. */
 typedef struct sd_eagle {
-    /* A model with features (config.h). Borrowed. */
-    const sd_model* model;
+    const sd_model* model; /* A model with features (config.h). Borrowed. */
     /* Hidden states of the target (cache.h), whose concatenation in this order is a feature. */
     int n_layers;
     int layers[SD_MAX_TAPS];

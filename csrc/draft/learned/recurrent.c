@@ -175,7 +175,6 @@ void sd_recurrent_predict(const sd_recurrent* r, sd_recurrent_scratch* s, const 
 /* Multiplications of one call that reads prompts: some hundredths of a second. */
 #define SLICE 2e8
 
-/* What is known of one sequence. */
 typedef struct history {
     int32_t* tokens; /* [n_text] of the text that has been read */
     int n_read;
@@ -228,7 +227,6 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
     }
 }
 
-/* The state of the first n tokens. */
 static float* state_of(const recurrent_predictor* r, const history* h, int n) {
     return h->states + (size_t)(n % KEPT) * r->size;
 }
@@ -271,7 +269,6 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     cut(r, h, agreement(h, prompt->tokens, prompt->n));
 }
 
-/* The step that reads the next token of a text. */
 static sd_recurrent_step next_step(const recurrent_predictor* r, const history* h, const int32_t* text) {
     return (sd_recurrent_step){text[h->n_read], state_of(r, h, h->n_read), state_of(r, h, h->n_read + 1),
                                h->failure};
@@ -297,9 +294,7 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     recurrent_predictor* r = (recurrent_predictor*)base;
     double work = sd_recurrent_step_work(r->recurrent);
     int n = 1;
-    for (double left = SLICE; left > 0.0 && n > 0; left -= work * n) {
-        SD_TRY(read_tokens(r, &n));
-    }
+    for (double left = SLICE; left > 0.0 && n > 0; left -= work * n) SD_TRY(read_tokens(r, &n));
     *done = n == 0;
     for (int i = 0; i < r->n_sequences && *done; i++) r->histories[i].n_prompt = 0;
     return SD_OK;
@@ -403,16 +398,13 @@ sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* 
     SD_TRY(sd_pool_reserve(of->drafting->n_threads));
     recurrent_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
-    *r = (recurrent_predictor){.base = {.begin = begin,
-                                        .read = read_prompts,
-                                        .follow = follow,
-                                        .predict = predict,
-                                        .share = share,
-                                        .free = sd_predictor_release},
-                               .recurrent = recurrent,
-                               .n_sequences = of->drafting->n_sequences,
-                               .n_nodes = of->n_nodes,
-                               .n_text = of->n_text,
-                               .size = sd_recurrent_state_size(recurrent)};
+    *r = (recurrent_predictor){
+        .base = SD_PREDICTOR(.begin = begin, .read = read_prompts, .follow = follow, .predict = predict,
+                             .share = share, .free = sd_predictor_release),
+        .recurrent = recurrent,
+        .n_sequences = of->drafting->n_sequences,
+        .n_nodes = of->n_nodes,
+        .n_text = of->n_text,
+        .size = sd_recurrent_state_size(recurrent)};
     return sd_predictor_made(&r->base, SD_ARENA_BUILD(&r->base.arena, lay_out(r, of)), out);
 }

@@ -13,10 +13,8 @@
 #define SD_MAX_RECURRENT_LAYERS 16
 
 typedef struct sd_recurrent_shape {
-    /* Tokens of the texts. */
-    int n_vocab;
-    /* Tokens that may be guessed, n_vocab at most. */
-    int n_draft_vocab;
+    int n_vocab;       /* Tokens of the texts. */
+    int n_draft_vocab; /* Tokens that may be guessed, n_vocab at most. */
     /* Of an embedding, and of a layer's state. */
     int d_embed, d_hidden;
     int n_layers;

@@ -39,8 +39,6 @@ int32_t sd_corrections_number_text(sd_corrections* ring) {
     return atomic_fetch_add_explicit(&ring->n_texts, 1, memory_order_relaxed);
 }
 
-/* ------------------------------------------------------------------------------------------ the law */
-
 void sd_correction_fill_law(sd_correction* c, const sd_correction_shape* shape, const float* logits,
                             int n_vocab, double* weights) {
     const sd_kernels* k = sd_kernels_get();
@@ -63,9 +61,6 @@ void sd_correction_fill_law(sd_correction* c, const sd_correction_shape* shape, 
     c->rest = n_top < n_vocab ? (float)fmax(1.0 - found / sum, 0.0) : 0.0f;
 }
 
-/* ----------------------------------------------------------------------------------------- the ring */
-
-/* Copy what a correction holds, into arrays of the same shape. */
 static void copy(sd_correction* to, const sd_correction* from, const sd_correction_shape* shape) {
     memcpy(to->before, from->before, (size_t)shape->n_before * sizeof *to->before);
     memcpy(to->top, from->top, (size_t)shape->n_top * sizeof *to->top);
@@ -114,8 +109,6 @@ int sd_corrections_pop(sd_corrections* ring, sd_correction* correction) {
     return found;
 }
 
-/* ------------------------------------------------------------------------- the drafter that is watched */
-
 typedef struct watched_drafter {
     sd_drafter base;   /* must stay first */
     sd_drafter* inner; /* owned */
@@ -162,8 +155,6 @@ static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const in
     return d->inner->observe ? d->inner->observe(d->inner, proposal, node_rows, logits, stride) : SD_OK;
 }
 
-/* ------------------------------------------------------------------------------------------ corrections */
-
 /* A node behind `row`, with the token if that is not -1; 0: there is none. */
 static int child_of(const watched_drafter* d, int32_t row, int32_t token) {
     const sd_tree* tree = &d->proposal->tree;
@@ -200,8 +191,8 @@ static void store_row(watched_drafter* d, int32_t row, int depth, const int32_t*
     sd_corrections_store(d->options.corrections, c);
 }
 
-/* Walk along the text, tokens [n_text] by now, through the guesses of the last proposal, and store where
- * it left them; with `everywhere` each row on the way too. */
+/* Walk along the text, tokens [n_text] by now, through the guesses of the last proposal, and store where it
+ * left them; with `everywhere` each row on the way too. */
 static void store(watched_drafter* d, const int32_t* text, int n_text) {
     const sd_corrections* ring = d->options.corrections;
     int32_t row = d->node_rows[0];
@@ -224,8 +215,6 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     d->n_text[sequence] = n_tokens;
     return sd_drafter_commit(d->inner, sequence, tokens, n_tokens);
 }
-
-/* -------------------------------------------------------------------------------------- another drafter */
 
 static void release(sd_drafter* base) {
     watched_drafter* d = (watched_drafter*)base;
@@ -251,7 +240,6 @@ void* sd_watched_drafter_owner(const sd_drafter* drafter) {
     return ((const watched_drafter*)drafter)->options.owner;
 }
 
-/* The extra query tokens of a drafter or of one within it. */
 static sd_extra_queries extra_of(const sd_drafter* drafter) {
     sd_drafter* found = NULL;
     sd_status status = sd_drafter_find_queries((sd_drafter*)drafter, &found);
@@ -294,15 +282,8 @@ sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watche
         return SD_ERR_MEMORY;
     }
     *d = (watched_drafter){.inner = inner, .drafting = *drafting, .options = *options};
-    d->base = (sd_drafter){.tree_kind = inner->tree_kind,
-                           .points = inner->points,
-                           .within = &d->inner,
-                           .n_within = 1,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .observe = observe,
-                           .commit = commit,
-                           .free = release};
+    d->base = SD_DRAFTER(.tree_kind = inner->tree_kind, .points = inner->points, .within = &d->inner,
+                         .n_within = 1, .begin = begin, .read = read_prompts, .propose = propose,
+                         .observe = observe, .commit = commit, .free = release);
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

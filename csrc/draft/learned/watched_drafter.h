@@ -29,12 +29,9 @@ typedef struct sd_correction {
     int32_t* top;
     /* [n_top] ln of their probabilities, by a softmax of all logits; -infinity for -1. */
     float* log_probs;
-    /* [n_hidden] hidden states of the token before the round's root. */
-    float* hidden;
-    /* The probability of all other tokens. */
-    float rest;
-    /* Guesses that were accepted behind the root: they are the last of `before`. */
-    int32_t depth;
+    float* hidden; /* [n_hidden] hidden states of the token before the round's root. */
+    float rest;    /* The probability of all other tokens. */
+    int32_t depth; /* Guesses that were accepted behind the root: they are the last of `before`. */
     /* Which text it is of (sd_corrections_number_text), and how many tokens of that stand before. */
     int32_t text, position;
 } sd_correction;
@@ -83,8 +80,7 @@ typedef struct sd_watched_options {
     /* Where corrections go; borrowed, must outlive the drafter. Where these have hidden states, they are the
      * inner drafter's taps, one after the other. */
     sd_corrections* corrections;
-    /* Whatever the caller wants to find the drafter by; borrowed. */
-    void* owner;
+    void* owner; /* Whatever the caller wants to find the drafter by; borrowed. */
 } sd_watched_options;
 
 /* Create a drafter. inner is made with the same `drafting`; it is owned from the call on, also when it fails.

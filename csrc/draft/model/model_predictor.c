@@ -3,8 +3,8 @@
 #include "forward.h"
 #include "translation.h"
 
-/* Tokens that are read together with the root: after a round in which every guess was accepted the
- * cache lacks the last guess, and the root is new in any case. */
+/* Tokens that are read together with the root: after a round in which every guess was accepted the cache
+ * lacks the last guess, and the root is new in any case. */
 #define CATCH_UP 2
 
 /* Tokens that a draft with another vocabulary may have for each of the target's, over a whole text. */
@@ -18,11 +18,11 @@ typedef struct model_predictor {
     int catch_up; /* tokens that are read together with the root: CATCH_UP, and those that a form forces */
     sd_workspace workspace;
     sd_cache* caches; /* [n_sequences] its own; of none for the target */
-    const sd_model**
-        adapted;          /* [n_sequences] the models of texts that layers of the target draft for, else NULL;
-                               * borrowed while the prompts are read */
-    sd_prefill* prefills; /* [n_sequences] the prompts on their way into them; text NULL: there is none */
-    long n_begun;         /* prompts so far */
+    /* [n_sequences] the models of texts that layers of the target draft for, else NULL; borrowed while the
+     * prompts are read */
+    const sd_model** adapted;
+    sd_prefill* prefills;  /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    long n_begun;          /* prompts so far */
     sd_failure** failures; /* [n_sequences] of each sequence alone; borrowed */
     int32_t* pending;      /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
     sd_branch* branches;   /* [n_sequences] */
@@ -31,10 +31,9 @@ typedef struct model_predictor {
     unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and has room */
     /* Of a model with another vocabulary. */
     sd_reading* readings; /* [n_sequences] the texts in its tokens */
-    sd_prompt*
-        prompts;      /* [n_sequences] that have begun and are not yet read so; tokens NULL: there is none */
-    int32_t* sources; /* [n_sequences, the encoder's n_ctx] sources in its tokens */
-    float* logits;    /* [rows, ld] of the target's tokens */
+    sd_prompt* prompts;   /* [n_sequences] that have begun and are not yet read so; tokens NULL: none */
+    int32_t* sources;     /* [n_sequences, the encoder's n_ctx] sources in its tokens */
+    float* logits;        /* [rows, ld] of the target's tokens */
     ptrdiff_t ld;
 } model_predictor;
 
@@ -208,9 +207,8 @@ static sd_cache* cache_of(const model_predictor* r, const sd_proposal* p) {
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     model_predictor* r = (model_predictor*)base;
     sd_cache* cache = cache_of(r, p);
-    if (translation_of(r) != NULL && p->budget > 0 && p->depth > 0) {
+    if (translation_of(r) != NULL && p->budget > 0 && p->depth > 0)
         SD_TRY(sd_reading_follow(&r->readings[p->sequence], p->text, p->n_text));
-    }
     const told text = text_of(r, p);
     /* the last guess in a row is not read, so the context may be full when it is drawn */
     int room = fits(r, p->sequence, text.n) ? r->options.model->config.n_ctx - text.n + 1 : 0;
@@ -275,12 +273,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
             tokens[n_new++] = node == 0 ? text.tokens[text.n - 1] : own_token(r, p->tree.tokens[node]);
         }
         n_rows += batch[i].n_nodes;
-        r->branches[i] = (sd_branch){.cache = cache,
-                                     .tokens = tokens,
-                                     .parents = parents,
-                                     .n_new = n_new,
-                                     .n_logits = batch[i].n_nodes,
-                                     .failure = p->failure};
+        r->branches[i] = SD_BRANCH(.cache = cache, .tokens = tokens, .parents = parents, .n_new = n_new,
+                                   .n_logits = batch[i].n_nodes, .failure = p->failure);
     }
     const unsigned char* skipped = r->options.skipped;
     SD_TRY(skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
@@ -324,18 +318,14 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
     model_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     int catch_up = CATCH_UP + of->drafting->max_forced;
-    *r = (model_predictor){.base = {.make_room = make_room,
-                                    .begin = begin,
-                                    .read = read_prompts,
-                                    .follow = follow,
-                                    .predict = predict,
-                                    .share = share,
-                                    .free = release},
-                           .options = *options,
-                           .n_sequences = of->drafting->n_sequences,
-                           .n_nodes = of->n_nodes,
-                           .catch_up = catch_up,
-                           .row_room = of->n_rows + catch_up - 1};
+    *r = (model_predictor){
+        .base = SD_PREDICTOR(.make_room = make_room, .begin = begin, .read = read_prompts, .follow = follow,
+                             .predict = predict, .share = share, .free = release),
+        .options = *options,
+        .n_sequences = of->drafting->n_sequences,
+        .n_nodes = of->n_nodes,
+        .catch_up = catch_up,
+        .row_room = of->n_rows + catch_up - 1};
     r->ld = (of->drafting->n_vocab + 15) & ~15;
     sd_status status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
     if (status == SD_OK) plan(r, of);

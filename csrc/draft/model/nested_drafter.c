@@ -146,7 +146,6 @@ static void fill_rows(inner* in) {
     in->rows.tree = rows;
 }
 
-/* An inner tree being verified. */
 typedef struct verification {
     nested_drafter* drafter;
     const sd_proposal* outer;
@@ -271,9 +270,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         memcpy(in->text, p->text, (size_t)p->n_text * sizeof *in->text);
         in->node = in->n_rounds = 0;
     }
-    for (int n_open = 1; n_open > 0;) {
-        SD_TRY(inner_round(d, proposals, n, &n_open));
-    }
+    for (int n_open = 1; n_open > 0;) SD_TRY(inner_round(d, proposals, n, &n_open));
     return SD_OK;
 }
 
@@ -303,14 +300,9 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         nested->inner->free(nested->inner);
         return SD_ERR_MEMORY;
     }
-    d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
-                           .points = !drafting->draws,
-                           .make_room = make_room,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .commit = commit,
-                           .free = release};
+    d->base = SD_DRAFTER(.tree_kind = SD_TREE_CHAINS, .points = !drafting->draws, .make_room = make_room,
+                         .begin = begin, .read = read_prompts, .propose = propose, .commit = commit,
+                         .free = release);
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;
     sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));

@@ -25,7 +25,6 @@
 /* Rounds that a mean is taken over. */
 #define MEMORY 32.0
 
-/* What is being written behind one text. */
 typedef struct writing {
     sd_proposal own; /* in the draft's tokens: what the predictor is asked for */
     sd_proposal* for_target;
@@ -190,7 +189,6 @@ static sd_status settle(text_drafter* d, writing* w) {
     return SD_OK;
 }
 
-/* The draft's own probability of its most probable token. */
 static double probability_of(const text_drafter* d, const float* logits, int32_t token) {
     return 1.0 / sd_row_mass(logits, d->translation->draft.n, logits[token]);
 }
@@ -215,7 +213,6 @@ static int is_broken(const writing* w) {
     return valid < n && !sd_utf8_begun(w->text + valid, n - valid);
 }
 
-/* Write string [n] of a token. */
 static sd_status write_string(text_drafter* d, writing* w, int32_t token, const char* string, int n) {
     if (w->n_before + w->n + n > d->text_room) {
         w->open = 0;
@@ -237,7 +234,6 @@ static sd_status write_string(text_drafter* d, writing* w, int32_t token, const 
     return status;
 }
 
-/* Write the most probable token. */
 static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
     const sd_translation* t = d->translation;
     const sd_proposal* p = w->for_target;
@@ -345,7 +341,6 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     }
 }
 
-/* The most bytes of a token. */
 static int longest_of(const sd_token_strings* strings) {
     int longest = 1, n;
     for (int i = 0; i < strings->n; i++) {
@@ -361,11 +356,9 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
     if (d == NULL) return SD_ERR_MEMORY;
     const sd_translation* t = options->translation;
     int measures = way == SD_WAY_MEASURED;
-    d->base.drafter = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
-                                   .points = !measures || !drafting->draws,
-                                   .propose = propose,
-                                   .commit = measures ? commit : NULL,
-                                   .free = sd_predicting_free};
+    d->base.drafter =
+        SD_DRAFTER(.tree_kind = SD_TREE_CHAINS, .points = !measures || !drafting->draws, .propose = propose,
+                   .commit = measures ? commit : NULL, .free = sd_predicting_free);
     d->measures = measures;
     d->translation = t;
     d->caller = options->caller;

@@ -71,7 +71,6 @@ static void cut(sd_reading* r, int32_t limit) {
     r->full = r->within_character = 0;
 }
 
-/* A piece of text that is being collected. */
 typedef struct piece {
     int32_t begin; /* where it begins in the text */
     int n;         /* its bytes so far */

@@ -80,11 +80,10 @@ typedef struct sd_reading {
     /* [room] the draft's tokens, and where each ends, as above; -1 where that is not known. */
     int32_t *tokens, *ends;
     int n, room;
-    int full; /* the draft's tokens are not all of the text: there was no room for them */
-    /* The text ends within a character that the draft has no tokens for. */
-    int within_character;
-    char* piece;  /* [SD_READING_PIECE] what is encoded at once */
-    int32_t* ids; /* [SD_READING_PIECE] what it is encoded to */
+    int full;             /* the draft's tokens are not all of the text: there was no room for them */
+    int within_character; /* The text ends within a character that the draft has no tokens for. */
+    char* piece;          /* [SD_READING_PIECE] what is encoded at once */
+    int32_t* ids;         /* [SD_READING_PIECE] what it is encoded to */
 } sd_reading;
 
 /* Bytes that are encoded at once, at most. */

@@ -4,7 +4,6 @@
 #include "drafter_policy.h"
 #include "memory.h"
 
-/* One of the drafters. */
 typedef struct inner {
     sd_drafter* drafter; /* owned */
     int gamma;
@@ -71,7 +70,6 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 /* ------------------------------------------------------------------------------------------- propose */
 
-/* May drafter i draft for a sequence? */
 static int may_draft(const sd_proposal* p, int i) { return sd_may_draft(p->drafters, i); }
 
 /* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. One that
@@ -156,7 +154,6 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     return most;
 }
 
-/* What drafter i has done in the round, after it has proposed. */
 static void count_guesses(inner* in) {
     for (int slot = 0; slot < in->round.n_asked; slot++) {
         const sd_proposal* own = &in->proposals[slot];
@@ -305,9 +302,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         d->best[k] = 0.0;
         d->n_text[proposals[k].sequence] = proposals[k].n_text;
     }
-    for (int i = 0; i < d->options.n_drafters; i++) {
-        SD_TRY(ask(d, i, proposals, n, &reading_s));
-    }
+    for (int i = 0; i < d->options.n_drafters; i++) SD_TRY(ask(d, i, proposals, n, &reading_s));
     d->proposed = sd_now();
     base->other_s = d->proposed - d->begun - reading_s;
     return SD_OK;
@@ -401,7 +396,6 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     }
 }
 
-/* Take the extra query tokens of one of the drafters into account. */
 static void expect_extra(ensemble_drafter* d, inner* in) {
     sd_drafter* found = NULL;
     if (sd_drafter_find_queries(in->drafter, &found) != SD_OK || found == NULL) return;
@@ -418,14 +412,8 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
-                           .points = 1,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .observe = observe,
-                           .commit = commit,
-                           .free = release};
+    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .read = read_prompts,
+                         .propose = propose, .observe = observe, .commit = commit, .free = release);
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->drafting = *drafting;
     d->options = *o;

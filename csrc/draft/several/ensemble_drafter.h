@@ -1,8 +1,8 @@
 /* Several drafters at once: what they propose becomes one tree.
  *
  * Each fills a tree of its own, in the order in which they are given, and it is appended to the round's: so
- * nodes of several drafters with equal tokens from the root are one row, and each counts as a draw of its
- * own (tree.h), which keeps rejection exact. Which drafters are asked, and for how many guesses, depends on
+ * nodes of several drafters with equal tokens from the root are one row, and each counts as a draw of its own
+ * (tree.h), which keeps rejection exact. Which drafters are asked, and for how many guesses, depends on
  * earlier rounds and on what those before them have proposed, which stays in the tree: each drafter has a
  * policy of its own (drafter_policy.h), and all of them go by one throughput. */
 #ifndef SD_ENSEMBLE_DRAFTER_H
@@ -19,9 +19,9 @@ typedef struct sd_ensemble_options {
     int adaptive;
 } sd_ensemble_options;
 
-/* Create a drafter. drafters [n_drafters] are made with the same `drafting`; they are owned from the call
- * on, also when it fails. With SD_RULE_COUPLED they share its noise; otherwise each gets random numbers of
- * its own. Owned by the caller, who hands it to a session. */
+/* Create a drafter. drafters [n_drafters] are made with the same `drafting`; they are owned from the call on,
+ * also when it fails. With SD_RULE_COUPLED they share its noise; otherwise each gets random numbers of its
+ * own. Owned by the caller, who hands it to a session. */
 sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* options,
                                      sd_drafter* const* drafters, sd_drafter** drafter);
 

@@ -47,7 +47,6 @@ static void empty(ngram_pool* p) {
     memset(p->newest, 0, (size_t)p->n_buckets * sizeof *p->newest);
 }
 
-/* Add the n-gram first, rest [n - 1]. */
 static void add(ngram_pool* p, int32_t first, const int32_t* rest) {
     int64_t number = ++p->count, row = number % p->capacity, *newest = &p->newest[first % p->n_buckets];
     int32_t* tokens = p->tokens + row * p->n;
@@ -57,8 +56,8 @@ static void add(ngram_pool* p, int32_t first, const int32_t* rest) {
     *newest = number;
 }
 
-/* What followed `first`: at most `most` different rests, the most recent first. found [most] point at
- * [n - 1] tokens, which stay until the next n-gram is added. Returns how many there are. */
+/* What followed `first`: at most `most` different rests, the most recent first. found [most] point at [n - 1]
+ * tokens, which stay until the next n-gram is added. Returns how many there are. */
 static int find(const ngram_pool* p, int32_t first, int most, const int32_t** found) {
     int n_found = 0;
     size_t n_bytes = (size_t)(p->n - 1) * sizeof(int32_t);
@@ -148,8 +147,8 @@ static void propose_candidates(const lookahead_drafter* d, const window* w, sd_p
             node = sd_proposal_add_point(p, node, d->found[i][r], confidence);
 }
 
-/* Where drafting does not pay at all nothing is proposed, but what the window costs is not weighed guess
- * by guess: its columns are there for the n-grams of later rounds. */
+/* Where drafting does not pay at all nothing is proposed, but what the window costs is not weighed guess by
+ * guess: its columns are there for the n-grams of later rounds. */
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     lookahead_drafter* d = (lookahead_drafter*)base;
     double begun = sd_now();
@@ -229,12 +228,8 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
                        (long long)n_nodes, SD_MAX_GAMMA);
     lookahead_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
-                           .points = 1,
-                           .begin = begin,
-                           .propose = propose,
-                           .observe = observe,
-                           .free = sd_drafter_release};
+    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
+                         .observe = observe, .free = sd_drafter_release);
     d->options = *o;
     d->n_vocab = drafting->n_vocab;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_sequences)),

@@ -1,10 +1,10 @@
-/* An n-gram model drafts a chain: what followed the last tokens in some text, or earlier in this one. A
- * model of negligible cost (section 3.6).
+/* An n-gram model drafts a chain: what followed the last tokens in some text, or earlier in this one. A model
+ * of negligible cost (section 3.6).
  *
  * Let h be the last k tokens, n(hx) how often x followed h, N = Σ n(hx), and D how many different tokens
  * followed h. The unigram model is k = 0, over the uniform distribution. Of the contexts k = 1 … n − 1 those
- * that were ever followed by anything count, each with the escape probability D / (N + D) of Witten and
- * Bell (IEEE Transactions on Information Theory 37, 1991; method C):
+ * that were ever followed by anything count, each with the escape probability D / (N + D) of Witten and Bell
+ * (IEEE Transactions on Information Theory 37, 1991; method C):
  *
  *     unigrams       P_0(x) = n(x) / (N + D) + D / (N + D) / n_vocab, with D = 1 if nothing was seen
  *     interpolated   P_k(x) = n(hx) / (N + D) + D / (N + D) · P_{k−1}(x)
@@ -94,23 +94,16 @@ void sd_ngram_followers(const sd_ngram_table* t, const int32_t* context, int k, 
 
 /* What the drafter counts itself: the unigrams of the table and, online, a text. */
 typedef struct counts {
-    /* [n_vocab] how often each token occurs in the table and the text. */
-    int32_t* unigrams;
-    /* Their sum. */
-    int64_t total;
-    /* How many of them are above 0. */
-    int n_different;
-    /* The most frequent token, the lowest id on ties. */
-    int32_t best;
-    /* Tokens of the text that have been counted. */
-    int n_text;
-    /* [n_vocab] online: where each token occurs last in the text, -1: nowhere. */
-    int32_t* last;
+    int32_t* unigrams; /* [n_vocab] how often each token occurs in the table and the text. */
+    int64_t total;     /* Their sum. */
+    int n_different;   /* How many of them are above 0. */
+    int32_t best;      /* The most frequent token, the lowest id on ties. */
+    int n_text;        /* Tokens of the text that have been counted. */
+    int32_t* last;     /* [n_vocab] online: where each token occurs last in the text, -1: nowhere. */
     /* [drafting.n_text] online: where the token at each position occurs before it, -1: nowhere. */
     int32_t* previous;
 } counts;
 
-/* What followed a context. */
 typedef struct followers {
     int32_t* tokens; /* [n_vocab] the first n are set */
     int64_t* counts; /* [n_vocab] by token; all 0 between contexts */
@@ -169,8 +162,6 @@ static void fill_logs(const counts* c, int n_vocab, float* logs) {
     for (int i = 0; i < n_vocab; i++) logs[i] = logf((float)(c->unigrams[i] + share));
 }
 
-/* ------------------------------------------------------------------------------------ distributions */
-
 static void add_follower(followers* f, int n_vocab, int32_t token, int64_t n) {
     if (token < 0 || token >= n_vocab) token = 0; /* of a mapped file that has changed */
     if (n < 1) n = 1;
@@ -192,7 +183,6 @@ static void find_followers(followers* f, const sd_ngram_table* t, const counts* 
             add_follower(f, t->n_vocab, tokens[i + 1], 1);
 }
 
-/* The probability of a token, over the factor. */
 static double value(const row* r, int32_t token) {
     return r->values[token] > 0.0 ? r->values[token] : r->counts->unigrams[token] + r->share;
 }
@@ -215,7 +205,6 @@ static void lengthen(row* r, followers* f, int back_off) {
     f->total = 0;
 }
 
-/* The distribution after a node of a proposal's chain. */
 static void fill_row(ngram_drafter* d, const sd_proposal* p, int node, const counts* c) {
     const sd_ngram_table* t = d->options.table;
     row* r = &d->row;
@@ -245,7 +234,6 @@ static int32_t better(const row* r, int32_t a, int32_t b) {
     return at_a > at_b || (at_a == at_b && a < b) ? a : b;
 }
 
-/* The most probable token. */
 static int32_t best_of(const row* r, int n_vocab) {
     int32_t frequent = r->counts->best, best = frequent;
     for (int i = 0; i < r->n_seen; i++) best = better(r, r->seen[i], best);
@@ -261,14 +249,11 @@ static void fill_logits(const row* r, int n_vocab, const float* logs, float* log
     for (int i = 0; i < r->n_seen; i++) logits[r->seen[i]] = logf((float)(r->values[r->seen[i]] * r->factor));
 }
 
-/* ------------------------------------------------------------------------------------------ guesses */
-
 static int is_greedy(const sd_proposal* p) {
     const sd_sampling* s = p->sampling;
     return p->constraint == NULL && s->temperature == 0.0 && !sd_sampling_changes_logits(s);
 }
 
-/* A guess behind `node`; -1 if it does not pay. */
 static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
     int n_vocab = d->options.table->n_vocab, next = -1;
     fill_row(d, p, node, c);
@@ -294,9 +279,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             fill_logs(c, d->options.table->n_vocab, d->logs);
             d->has_logs = 1;
         }
-        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c)) {
+        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c))
             SD_TRY(sd_interrupted());
-        }
     }
     return SD_OK;
 }

@@ -76,9 +76,8 @@ void sd_token_matrix_set(const sd_token_matrix* matrix, int32_t token, const flo
  * rank r behind the node's. After each round the rows of all nodes' tokens are replaced by what the target
  * said after the nodes, of those too that were not accepted. */
 typedef struct sd_recycling_options {
-    /* Of the target's vocabulary; borrowed, must outlive the drafter. */
-    const sd_token_matrix* matrix;
-    sd_shape_options shape; /* A tree */
+    const sd_token_matrix* matrix; /* Of the target's vocabulary; borrowed, must outlive the drafter. */
+    sd_shape_options shape;        /* A tree */
     /* [matrix->k] how often the token of each rank comes, in [0, 1]; borrowed while the drafter is made. */
     const double* chances;
 } sd_recycling_options;

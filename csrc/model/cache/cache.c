@@ -160,13 +160,11 @@ static void move_slot(const sd_cache* c, int from, int to) {
         sd_key_values_copy_slot(&c->layers[layer], from, &c->layers[layer], to);
 }
 
-/* No node is pending. */
 static void clear(sd_cache* c) {
     c->n_pending = c->n_waiting = 0;
     c->n_through = c->n_layer;
 }
 
-/* Have the pending nodes gone through all layers? */
 static sd_status check_finished(const sd_cache* c) {
     if (c->n_through == c->n_layer) return SD_OK;
     return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers of %d", c->n_through,
@@ -175,9 +173,7 @@ static sd_status check_finished(const sd_cache* c) {
 
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     if (cache->n_pending == 0) return SD_OK;
-    if (n_path > 0) {
-        SD_TRY(check_finished(cache));
-    }
+    if (n_path > 0) SD_TRY(check_finished(cache));
     for (int i = 0; i < n_path; i++) {
         if (path[i] < 0 || path[i] >= cache->n_pending)
             return sd_fail(SD_ERR_VALUE, "path[%d] is %d, expected a pending node (there are %d)", i, path[i],
@@ -277,7 +273,6 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
     return agreed;
 }
 
-/* Slots of a copy. */
 static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {

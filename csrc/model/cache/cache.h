@@ -1,14 +1,14 @@
 /* The KV cache of one sequence, and the tree of nodes after its text.
  *
  * A layer whose rows attend to a window has the slots of the window, of pending nodes and of as many tokens
- * more: slot s of the cache is slot s % n of a layer that has n. So a text can be cut back by some tokens,
- * or to nothing; further back its windows have been overwritten.
+ * more: slot s of the cache is slot s % n of a layer that has n. So a text can be cut back by some tokens, or
+ * to nothing; further back its windows have been overwritten.
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree under
  * verification are pending: node i is in slot n_committed + i, its position is n_committed + depth.
- * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from
- * token ids instead of nodes. Beam search keeps several branches: prune drops the others, and settle
- * commits the beginning that all branches share.
+ * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from token
+ * ids instead of nodes. Beam search keeps several branches: prune drops the others, and settle commits the
+ * beginning that all branches share.
  *
  * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these
  * cannot be committed. The last token of a prompt may be a node that has gone through all of them and waits
@@ -30,8 +30,7 @@
 
 typedef struct sd_taps {
     int n;
-    /* [n] ascending */
-    int layers[SD_MAX_TAPS];
+    int layers[SD_MAX_TAPS]; /* [n] ascending */
 } sd_taps;
 
 /* Where a hidden state is among those; -1: nowhere. */
@@ -44,47 +43,35 @@ sd_status sd_taps_add(sd_taps* taps, int layer, const sd_config* config);
 int sd_taps_include(const sd_taps* taps, const sd_taps* wanted);
 
 typedef struct sd_cache {
-    /* Whose keys and values these are; borrowed. */
-    const sd_model* model;
+    const sd_model* model; /* Whose keys and values these are; borrowed. */
     /* The source of the text, that layers attend to: a counted reference. NULL: none yet, or the model has no
      * encoder. */
     sd_encoded* encoded;
     /* Owns the arrays below. */
     sd_arena arena;
     int n_layer;
-    /* Capacity, a multiple of SD_PANEL. */
-    int n_slots;
-    /* The fewest slots of a layer. */
-    int n_window_slots;
-    /* Pending nodes that the layers with windows have room for. */
-    int n_nodes;
-    /* Tokens kept. */
-    int n_committed;
-    /* The text can be cut back to this many tokens, or to none. */
-    int n_low;
+    int n_slots;        /* Capacity, a multiple of SD_PANEL. */
+    int n_window_slots; /* The fewest slots of a layer. */
+    int n_nodes;        /* Pending nodes that the layers with windows have room for. */
+    int n_committed;    /* Tokens kept. */
+    int n_low;          /* The text can be cut back to this many tokens, or to none. */
     /* The first of these that were read as a prompt, in whole slices where bits depend on slices. Where
      * prompts have bits of their own another text begins with these alone. */
     int n_prompt;
-    /* Nodes computed and not yet kept or dropped. */
-    int n_pending;
+    int n_pending; /* Nodes computed and not yet kept or dropped. */
     /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
      * are to be finished. */
     int n_through;
-    /* [n_slots] the token of each slot in use. */
-    int32_t* tokens;
-    /* [n_slots] parents of the pending nodes; -1: the last committed token. */
-    int32_t* parents;
-    /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
-    int32_t* depths;
+    int32_t* tokens;  /* [n_slots] the token of each slot in use. */
+    int32_t* parents; /* [n_slots] parents of the pending nodes; -1: the last committed token. */
+    int32_t* depths;  /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
     /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
     sd_key_values* layers;
-    /* Pending nodes that may wait to be finished. */
-    int n_hidden;
+    int n_hidden; /* Pending nodes that may wait to be finished. */
     /* The first of the pending nodes that wait to be finished: after n_through layers, or, with n_through =
      * n_layer, for the head alone. */
     int n_waiting;
-    /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
-    float* hidden;
+    float* hidden; /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
     /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes
      * that are to be finished have those of the layers that they have gone through. */
     sd_taps taps;
@@ -132,26 +119,26 @@ float* sd_cache_tapped(const sd_cache* cache, int slot, int layer);
  * text with another source is dropped. */
 void sd_cache_attend(sd_cache* cache, sd_encoded* encoded);
 
-/* Let the cache's texts be those of another model with the same base (adapter.h) from now on. What it has
- * of a text of another model is dropped. */
+/* Let the cache's texts be those of another model with the same base (adapter.h) from now on. What it has of
+ * a text of another model is dropped. */
 void sd_cache_belong(sd_cache* cache, const sd_model* model);
 
-/* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
- * too), or -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
+/* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones too),
+ * or -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx);
 
-/* Commit the pending nodes path [n_path], each the parent of the next and the first without one,
- * and drop the other nodes. n_path 0 drops all. Without pending nodes nothing happens, so that a
- * second call changes nothing. Refuses nodes that are to be finished. */
+/* Commit the pending nodes path [n_path], each the parent of the next and the first without one, and drop the
+ * other nodes. n_path 0 drops all. Without pending nodes nothing happens, so that a second call changes
+ * nothing. Refuses nodes that are to be finished. */
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
 
-/* Make the cache a beginning of text [n]: committed tokens from the first that differs on are dropped;
- * if none does, the pending nodes that go on along the text are committed; the others, and those that are
- * to be finished, are dropped. */
+/* Make the cache a beginning of text [n]: committed tokens from the first that differs on are dropped; if
+ * none does, the pending nodes that go on along the text are committed; the others, and those that are to be
+ * finished, are dropped. */
 void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 
-/* Drop pending nodes and the committed tokens from the n-th on; all of them where what the n-th would
- * attend to has been overwritten. */
+/* Drop pending nodes and the committed tokens from the n-th on; all of them where what the n-th would attend
+ * to has been overwritten. */
 void sd_cache_cut(sd_cache* cache, int n);
 
 /* Begin text [n] in caches[which]: what any of caches [n_caches], all of one base, that is of the same model
@@ -179,8 +166,8 @@ size_t sd_cache_bytes(const sd_cache* cache);
 size_t sd_cache_copy_bytes(const sd_cache* cache);
 int sd_cache_copy_low(const sd_cache* cache);
 
-/* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
- * nodes[i] becomes node i. What is kept has the bits it had: they do not depend on the slot. */
+/* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others; nodes[i]
+ * becomes node i. What is kept has the bits it had: they do not depend on the slot. */
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);
 
 /* Let the one pending node, whose residual stream after all layers is hidden [d_model], wait for the head. */

@@ -44,8 +44,8 @@ void sd_adapted_rows_read(const sd_adapted_rows* rows, const sd_matrix* matrix, 
 /* Multiply what was noted with the `down` of each adapter, on a team. */
 void sd_adapted_rows_reduce(const sd_adapted_rows* rows, const sd_matrix* matrix, const sd_team* team);
 
-/* Add up · (down · x) to panels [panel, panel + n_panels) of the products of `matrix` with rows
- * [row, row + n_rows) of the pass; y [n_rows, n_panels · SD_PANEL], rows ldy apart, borrowed. */
+/* Add up · (down · x) to panels [panel, panel + n_panels) of the products of `matrix` with rows [row, row +
+ * n_rows) of the pass; y [n_rows, n_panels · SD_PANEL], rows ldy apart, borrowed. */
 void sd_adapted_rows_add(const sd_adapted_rows* rows, const sd_matrix* matrix, int panel, int n_panels,
                          int row, int n_rows, float* y, ptrdiff_t ldy);
 

@@ -31,7 +31,6 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
     };
 }
 
-/* What the parts of one attention share. */
 typedef struct site {
     const sd_attention* attention;
     const sd_layer_config* config;
@@ -42,8 +41,8 @@ typedef struct site {
     int n_chain;
 } site;
 
-/* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel,
- * so that a slot has the same lane whatever it is. */
+/* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel, so
+ * that a slot has the same lane whatever it is. */
 typedef struct span {
     int first, end;
 } span;
@@ -228,7 +227,6 @@ static float normaliser(const site* a, softmax* rows, int r, int row, int head, 
     return 1.0f / total;
 }
 
-/* Norm one head of queries or keys in place; weight: that of the head, or of all heads. */
 static void norm_head(const sd_model* model, int d_head, float* x, const float* weight, int head) {
     const sd_config* c = &model->config;
     if (c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD) return;
@@ -327,7 +325,6 @@ sd_soon sd_attention_soon(const sd_cache* cache, int layer, int kv_head) {
                               cache->n_committed + cache->n_pending);
 }
 
-/* How many rows the scratch has room for. */
 static int rows_together(const sd_attention* at, const sd_attention_scratch* scratch) {
     if (at->attended != SD_ATTEND_SOURCE) return SD_ATTENTION_ROWS;
     ptrdiff_t rows = scratch->room / sd_whole_panels(at->n_keys);

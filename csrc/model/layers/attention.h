@@ -7,8 +7,8 @@
 #include "cache.h"
 #include "positions.h"
 
-/* Query rows computed together: they share each key and value that is read. Enough for 5 nodes of
- * 8 query heads each; the scores of more would not fit a second-level cache. */
+/* Query rows computed together: they share each key and value that is read. Enough for 5 nodes of 8 query
+ * heads each; the scores of more would not fit a second-level cache. */
 #define SD_ATTENTION_ROWS 48
 
 /* Rows whose queries, keys or values are requested before their turn: the rows of a slice lie far apart, and

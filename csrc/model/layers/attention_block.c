@@ -5,7 +5,6 @@
 #include "key_values.h"
 #include "profile.h"
 
-/* The attention of one layer. */
 typedef struct block {
     const sd_pass* pass;
     int layer;
@@ -15,7 +14,6 @@ static const sd_layer_config* config_of(const block* b) {
     return &b->pass->w->model->config.layers[b->layer];
 }
 
-/* The first row of a branch. */
 static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
     ptrdiff_t row = 0;
     for (const sd_branch* before = pass->branches; before < branch; before++) row += before->n_new;
@@ -48,7 +46,6 @@ static void request_row(const block* b, int kv_head, ptrdiff_t row) {
     sd_request_floats(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
 }
 
-/* Run the attention of rows to their own text or source. */
 static void run(const block* b, const sd_attention* attention, int thread) {
     sd_workspace* w = b->pass->w;
     if (b->pass->engine == SD_ENGINE_TILES)
@@ -165,13 +162,8 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
 
 /* w->qkv = input · matrixᵀ + bias. */
 static void project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
-    sd_pass_multiply(pass, (sd_product){.matrix = matrix,
-                                        .bias = bias,
-                                        .n_rows = pass->n_rows,
-                                        .x = input,
-                                        .y = pass->w->qkv,
-                                        .ldy = pass->w->ld_qkv,
-                                        .factor = 1.0f});
+    sd_pass_multiply(pass, SD_PRODUCT(.matrix = matrix, .bias = bias, .n_rows = pass->n_rows, .x = input,
+                                      .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
 }
 
 /* Add w->attended, projected back, to the residual stream. */

@@ -58,8 +58,6 @@ static float* scores_at(const block* b, int p, int pair) {
     return b->stretch->scratch->scores + ((ptrdiff_t)p * n_pairs(b) + pair) * SD_PANEL;
 }
 
-/* -------------------------------------------------------------------------------- keys and values */
-
 /* Do 32 positions, as far as they are attended to, lie as a panel in the cache, in bf16? */
 static int lie_as_panel(const stretch* r, int first) {
     int end = first + SD_PANEL < r->end ? first + SD_PANEL : r->end;
@@ -119,8 +117,6 @@ static void pair_values(const stretch* r) {
             k->pair_rows(SD_PANEL / 2, rows, values_at(r, column, first));
         }
 }
-
-/* ----------------------------------------------------------------------------------------- scores */
 
 /* The first position that a row at `position` attends to, and the first behind those. */
 static int seen_from(const stretch* r, int position) {
@@ -194,15 +190,12 @@ static void score(const block* b, span s) {
     mask(b, s);
 }
 
-/* ---------------------------------------------------------------------------------- weighted sums */
-
 /* The positions from `first` on up to the next multiple of SPAN. */
 static span span_at(const block* b, int first) {
     int end = first / SPAN * SPAN + SPAN;
     return (span){first, sd_matrix_panels((b->end < end ? b->end : end) - first)};
 }
 
-/* The queries of the block's pairs, prepared. */
 static void prepare(const block* b) {
     const sd_attention* at = b->stretch->attention;
     int d_head = b->stretch->config->d_head;
@@ -227,7 +220,6 @@ static float sink_of(const block* b, int head, float largest) {
     return (float)weight;
 }
 
-/* What a block's pairs have of the spans so far. */
 typedef struct sums {
     float largest[SD_TILE_ATTENTION_ROWS];          /* scores */
     float lanes[SD_TILE_ATTENTION_ROWS * SD_LANES]; /* sums of weights */
@@ -281,8 +273,6 @@ static void run_block(const block* b) {
     }
     finish(b, scale, &sums, ldo);
 }
-
-/* ------------------------------------------------------------------------------------------- rows */
 
 /* The pending node that a row of a text is. */
 static int node_of(const sd_attention* at, int row) { return at->cache->n_pending - at->n_rows + row; }

@@ -9,8 +9,8 @@
 void sd_layer_run(sd_pass* pass, int i, unsigned skipped);
 
 /* Project the input, attend, project back and add to the residual stream. Keys and values go to the caches of
- * the branches, or to those of the pass. input: n_rows rows of d_model, prepared; it may be
- * w->prepared, which is used again. */
+ * the branches, or to those of the pass. input: n_rows rows of d_model, prepared; it may be w->prepared,
+ * which is used again. */
 void sd_attention_block_run(sd_pass* pass, int i, const void* input);
 
 /* The same for attention to the sources that the branches' caches refer to. */

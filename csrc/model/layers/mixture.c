@@ -25,8 +25,8 @@ sd_routing sd_routing_take(sd_arena* arena, const sd_config* c, int max_rows) {
     return r;
 }
 
-/* The k largest of x [n], ascending by index; of equal ones those with the lower index. A value that is
- * not a number is larger than none. */
+/* The k largest of x [n], ascending by index; of equal ones those with the lower index. A value that is not a
+ * number is larger than none. */
 static void choose_largest(int n, const float* x, int k, int32_t* chosen) {
     int n_chosen = 0;
     for (int i = 0; i < n; i++) { /* chosen: descending by value */
@@ -45,7 +45,6 @@ static void choose_largest(int n, const float* x, int k, int32_t* chosen) {
     }
 }
 
-/* x = the softmax of x [n], in place. */
 static void softmax(int n, float* x) {
     float lanes[SD_LANES];
     sd_kernels_get()->softmax(n, x, SD_BLOCK, 1.0f, n, lanes);
@@ -205,13 +204,9 @@ void sd_mixture_run(sd_pass* pass, int i, const float* rows, const void* input) 
         sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
         unrounded = r->input;
     }
-    sd_pass_multiply(pass, (sd_product){.matrix = &layer->router,
-                                        .bias = layer->router_bias,
-                                        .n_rows = pass->n_rows,
-                                        .x = unrounded,
-                                        .y = r->logits,
-                                        .ldy = r->ld_logits,
-                                        .factor = 1.0f});
+    sd_pass_multiply(pass,
+                     SD_PRODUCT(.matrix = &layer->router, .bias = layer->router_bias, .n_rows = pass->n_rows,
+                                .x = unrounded, .y = r->logits, .ldy = r->ld_logits, .factor = 1.0f));
     if (pass->status != SD_OK) return; /* there are no logits to choose by */
     sd_pass_loop_rows(pass, pass->n_rows, choose_experts, &mix);
     sd_routing_group(r, c, layer, pass->n_rows, input);

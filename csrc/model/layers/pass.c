@@ -131,7 +131,6 @@ static void complete(const sd_product* p, int row, int end, int first, int n) {
     if (p->hidden) k->add(end - row, n, p->hidden + row * n_out + first, n_out, y, p->ldy);
 }
 
-/* A product on its way through a pass. */
 typedef struct multiplication {
     const sd_pass* pass;
     const sd_product* product;
@@ -163,7 +162,6 @@ static void multiply_panels(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* The product as OpenBLAS computes it. */
 static sd_gemm gemm_of(const sd_product* p) {
     return (sd_gemm){
         p->n_rows, p->matrix->n_out, p->matrix->n_in, p->x, p->matrix->n_in, p->matrix->plain, p->y, p->ldy};

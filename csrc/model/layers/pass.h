@@ -36,8 +36,8 @@ typedef struct sd_norm_weights {
  * the model's vocabulary are read as its last token. */
 void sd_pass_embed(const sd_pass* pass);
 
-/* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared as
- * the matrix wants them; for OpenBLAS as they are, [n_rows, n]. */
+/* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared as the
+ * matrix wants them; for OpenBLAS as they are, [n_rows, n]. */
 void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
                      sd_norm_weights norm, void* out);
 
@@ -58,6 +58,7 @@ typedef struct sd_product {
     float factor;
     float softcap; /* 0: none */
 } sd_product;
+#define SD_PRODUCT(...) ((sd_product){__VA_ARGS__})
 
 void sd_pass_multiply(sd_pass* pass, sd_product product);
 

@@ -49,7 +49,6 @@ static float bucket_bias(const sd_model* model, int layer, int head, int bucket)
     return table[(size_t)bucket * (size_t)model->config.layers[layer].n_head + (size_t)head];
 }
 
-/* The last bucket that begins at or below a distance. */
 static int bucket_of(const sd_config* c, int distance) {
     int low = 0, high = c->n_buckets;
     while (high - low > 1) {

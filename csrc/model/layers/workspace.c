@@ -3,8 +3,8 @@
 #include "gemm.h"
 #include "library.h"
 
-/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
- * apart would share few places of the first-level cache, so they get a panel more. */
+/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple apart
+ * would share few places of the first-level cache, so they get a panel more. */
 static ptrdiff_t row_stride(int n) {
     ptrdiff_t floats = sd_whole_panels(n);
     return floats % 1024 == 0 ? floats + SD_PANEL : floats;

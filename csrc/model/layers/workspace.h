@@ -22,13 +22,14 @@ typedef struct sd_branch {
      * that is row k of `extra` [.., d_model], borrowed. */
     int n_extra;
     const float* extra;
-    /* Of a model that reads features (config.h): those of the new nodes, [n_new, features.width], or
-     * [n_new, d_model] where the model itself made them; borrowed. NULL: it reads none. */
+    /* Of a model that reads features (config.h): those of the new nodes, [n_new, features.width], or [n_new,
+     * d_model] where the model itself made them; borrowed. NULL: it reads none. */
     const float* features;
     int own_features; /* the model itself made them */
     /* For sd_forward_settle_failures: of numbers of the branch that are not finite; borrowed. */
     sd_failure* failure;
 } sd_branch;
+#define SD_BRANCH(...) ((sd_branch){__VA_ARGS__})
 
 /* What rows of adapted models need: room that is made when a text of such a model begins. */
 typedef struct sd_adaptation {
@@ -87,8 +88,8 @@ typedef struct sd_workspace {
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 
-/* Room for forwards of up to max_rows nodes, of which max_logits need logits, on caches of up to
- * max_slots. The workspace owns its memory; it serves one forward at a time. */
+/* Room for forwards of up to max_rows nodes, of which max_logits need logits, on caches of up to max_slots.
+ * The workspace owns its memory; it serves one forward at a time. */
 sd_status sd_workspace_create(sd_workspace* workspace, const sd_model* model, int n_threads, int max_rows,
                               int max_logits, int max_slots);
 /* The same for a model that guesses for another of n_vocab ids. */

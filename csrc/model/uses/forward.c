@@ -64,14 +64,9 @@ static void run_head(sd_pass* pass, const float* rows, int n, int first) {
     sd_workspace_turn_to_head(w, n);
     sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
                     (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
-    sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
-                                        .bias = model->head_bias,
-                                        .n_rows = n,
-                                        .x = w->prepared,
-                                        .y = logits,
-                                        .ldy = w->ld_logits,
-                                        .factor = c->logit_scale,
-                                        .softcap = c->logit_softcap});
+    sd_pass_multiply(pass, SD_PRODUCT(.matrix = &model->head, .bias = model->head_bias, .n_rows = n,
+                                      .x = w->prepared, .y = logits, .ldy = w->ld_logits,
+                                      .factor = c->logit_scale, .softcap = c->logit_softcap));
     for (int i = 0; i < n && c->n_guesses == 0; i++)
         for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
 }
@@ -116,7 +111,6 @@ static sd_status run(sd_pass* pass) {
     return pass->status;
 }
 
-/* Check what the branches of a pass ask for, and count its rows. */
 static sd_status check(sd_pass* pass) {
     SD_TRY(sd_interrupted());
     const sd_workspace* w = pass->w;
@@ -146,7 +140,6 @@ static sd_status check(sd_pass* pass) {
     return SD_OK;
 }
 
-/* The position of new node i of a branch. */
 static int position_of(const sd_branch* branch, int i) {
     const sd_cache* cache = branch->cache;
     return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
@@ -168,7 +161,6 @@ static void take_back(const sd_pass* pass, int n) {
     for (int b = 0; b < n; b++) pass->branches[b].cache->n_pending -= pass->branches[b].n_new;
 }
 
-/* Make the nodes of a checked pass pending. */
 static sd_status append(const sd_pass* pass) {
     sd_workspace* w = pass->w;
     for (int b = 0; b < pass->n_branches; b++) {
@@ -234,9 +226,7 @@ static sd_status check_through(const sd_cache* c, int n_through) {
 
 static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_engine engine) {
     int n_layer = w->model->config.n_layer;
-    for (int b = 0; b < n_branches; b++) {
-        SD_TRY(check_through(branches[b].cache, n_layer));
-    }
+    for (int b = 0; b < n_branches; b++) SD_TRY(check_through(branches[b].cache, n_layer));
     return run_new(&(sd_pass){.w = w,
                               .branches = branches,
                               .n_branches = n_branches,
@@ -296,8 +286,8 @@ static int count_begun(const sd_branch* branch) {
     return n;
 }
 
-/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait;
- * 0 if there are none. */
+/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait; 0 if
+ * there are none. */
 static int drop_others(const sd_branch* branches, int n_branches) {
     int from = 0;
     for (int b = 0; b < n_branches; b++) {
@@ -323,12 +313,10 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
         int n_begun = branch->cache->n_pending;
         status = check_hidden(branch->cache, branch->n_new);
         if (n_begun == branch->n_new) continue;
-        w->parts[n_parts++] = (sd_branch){.cache = branch->cache,
-                                          .tokens = branch->tokens + n_begun,
-                                          .parents = branch->parents + n_begun,
-                                          .n_new = branch->n_new - n_begun,
-                                          .n_extra = branch->n_extra,
-                                          .extra = branch->extra};
+        w->parts[n_parts++] =
+            SD_BRANCH(.cache = branch->cache, .tokens = branch->tokens + n_begun,
+                      .parents = branch->parents + n_begun, .n_new = branch->n_new - n_begun,
+                      .n_extra = branch->n_extra, .extra = branch->extra);
     }
     if (status == SD_OK && n_parts > 0)
         status = run_new(

@@ -8,9 +8,9 @@
 #include "cache.h"
 #include "workspace.h"
 
-/* Compute the new nodes of the branches and make them pending in their caches. The wanted logits
- * lie in workspace->logits, row after row in the order of branches and nodes, n_vocab of
- * ld_logits floats each. On failure no cache has changed. */
+/* Compute the new nodes of the branches and make them pending in their caches. The wanted logits lie in
+ * workspace->logits, row after row in the order of branches and nodes, n_vocab of ld_logits floats each. On
+ * failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
 /* The logits after n rows [n] of the last forward that have none, counted over its branches and their nodes,

@@ -74,7 +74,6 @@ static sd_status check_done(const sd_prefill* prefills, int n) {
     return SD_OK;
 }
 
-/* Rows that are left to read of a text that is not done. */
 static int rows_left(const sd_prefill* prefill) {
     return prefill->n - (prefill->n_read > 0 ? prefill->n_read : 0) + prefill->with_root;
 }
@@ -89,7 +88,6 @@ static int fit_slice(const sd_model* model, const sd_prefill* prefills, int n) {
     return n_rows == 0 ? slice : sd_even_share(n_rows, slice);
 }
 
-/* Keep what a branch has read of a text. */
 static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_row, sd_prefill* prefill) {
     int n_text = prefill->n - prefill->n_read, with_root = branch->n_new > n_text;
     int n_kept = branch->n_new - with_root;
@@ -140,10 +138,8 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         if (!being_read(prefill)) continue;
         int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
         if (n_here > room) n_here = room;
-        branches[n_branches] = (sd_branch){.cache = &caches[i],
-                                           .tokens = prefill->text + prefill->n_read,
-                                           .parents = parents,
-                                           .n_new = n_here};
+        branches[n_branches] = SD_BRANCH(.cache = &caches[i], .tokens = prefill->text + prefill->n_read,
+                                         .parents = parents, .n_new = n_here);
         read[n_branches++] = i;
         room -= n_here;
     }

@@ -57,7 +57,6 @@ static int compare(const void* one, const void* two) {
     return order != 0 ? order : (a->first > b->first) - (a->first < b->first);
 }
 
-/* Tokens that are read of a text. */
 static int n_read(const sd_scored_text* text) { return text->n - 1; }
 
 /* How many tokens that are read two texts have in common at their beginnings. */
@@ -163,7 +162,6 @@ struct sd_score {
     int* row_nodes;              /* [slice] the node of each in its tree */
 };
 
-/* What the largest groups have. */
 typedef struct bounds {
     int n_nodes, n_behind_stem, n_wants;
 } bounds;
@@ -235,9 +233,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
         return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", n_top, n_vocab);
     if (options->n_texts < 0)
         return sd_fail(SD_ERR_VALUE, "n_texts is %d, expected at least 0", options->n_texts);
-    for (int i = 0; i < n; i++) {
-        SD_TRY(check_text(model, &texts[i]));
-    }
+    for (int i = 0; i < n; i++) SD_TRY(check_text(model, &texts[i]));
     qsort(texts, (size_t)n, sizeof *texts, compare);
     sd_score* s = sd_alloc(sizeof *s);
     if (s == NULL) return SD_ERR_MEMORY;
@@ -281,7 +277,6 @@ const sd_cache* sd_score_cache(const sd_score* s) { return &s->caches[0]; }
 
 static int being_read(const lane* l) { return l->group != NULL && l->begun; }
 
-/* The source of a lane's texts, in the first of them. */
 static const sd_scored_text* source_of(const sd_score* s, const lane* l) {
     return &s->texts[l->group->first];
 }
@@ -318,7 +313,6 @@ static void begin_groups(sd_score* s) {
     }
 }
 
-/* Give idle lanes groups. */
 static void fill_lanes(sd_score* s) {
     for (int i = 0; i < s->n_lanes && s->n_begun < s->n_groups; i++) {
         lane* l = &s->lanes[i];
@@ -364,15 +358,11 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
         parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
     }
-    *branch = (sd_branch){.cache = cache,
-                          .tokens = l->tree.tokens + l->n_read,
-                          .parents = parents,
-                          .n_new = n,
-                          .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0};
+    *branch = SD_BRANCH(.cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents, .n_new = n,
+                        .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
     return n;
 }
 
-/* The branches of the next forward; returns how many there are. */
 static int fill_branches(sd_score* s) {
     int alone = sd_prompts_in_slices(s->options.model), room = sd_prompt_slice(s->options.model);
     int n_branches = 0, most = alone ? 1 : s->n_lanes, n_rows = 0;
@@ -401,7 +391,6 @@ static int find_rows(sd_score* s, int n_branches) {
     return n;
 }
 
-/* Rows that are looked at. */
 typedef struct rows_of_logits {
     const sd_score* score;
     const float* logits; /* row i of those from `first` on, or, with `whole`, at its place in the forward */

@@ -1,10 +1,10 @@
 /* How probable a model finds texts: ln p of tokens after those before them, of many texts at once.
  *
- * What texts begin with is read once. Texts that begin alike are the tree of a group: its stem
- * becomes the text of a cache, what follows waits there as nodes until the group has ended. Several groups
- * share a forward, each with a cache of its own; a group whose stem begins like that of another takes over
- * what the other has read. None of this changes a bit of a result: a row's logits are a function of its
- * tokens. Logits are computed of those rows alone after which a token is scored, and looked at row by row.
+ * What texts begin with is read once. Texts that begin alike are the tree of a group: its stem becomes the
+ * text of a cache, what follows waits there as nodes until the group has ended. Several groups share a
+ * forward, each with a cache of its own; a group whose stem begins like that of another takes over what the
+ * other has read. None of this changes a bit of a result: a row's logits are a function of its tokens. Logits
+ * are computed of those rows alone after which a token is scored, and looked at row by row.
  *
  * Where OpenBLAS reads prompts, a forward reads a slice of one text, and texts share whole slices. */
 #ifndef SD_SCORE_H

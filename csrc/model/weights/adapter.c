@@ -59,7 +59,6 @@ static sd_adapted_matrix* matrix_of(sd_adapter* adapter, const sd_place* panels)
     return &adapter->matrices[i];
 }
 
-/* Note a tensor among those of its matrix. */
 static sd_status add_part(const sd_model* base, sd_adapter* adapter, const sd_tensor_spec* spec, int rank) {
     sd_rows rows;
     const sd_matrix* of = sd_model_matrix_rows(base, spec, &rows);
@@ -139,7 +138,6 @@ sd_status sd_model_adapt(const sd_model* base, const sd_adapted_tensor* tensors,
     return SD_OK;
 }
 
-/* The tensor of a part. */
 static void describe(const sd_model* model, const sd_low_rank* part, sd_tensor_spec* spec) {
     sd_tensor_at(&model->config, sd_tensor_index(&model->config, part->role, part->layer, -1), spec);
 }

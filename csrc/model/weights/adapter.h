@@ -53,8 +53,8 @@ typedef struct sd_adapted_tensor {
 sd_status sd_model_adapt(const sd_model* base, const sd_adapted_tensor* tensors, int n, sd_model** model);
 
 /* Give a matrix of the adapter: "NAME.down" [rank, inputs] or "NAME.up" [outputs, rank] of a tensor that it
- * is for, packed with n_threads threads; its shape must be the expected one, every value finite, and it
- * must not have been given before. */
+ * is for, packed with n_threads threads; its shape must be the expected one, every value finite, and it must
+ * not have been given before. */
 sd_status sd_model_set_low_rank(sd_model* model, const char* name, const sd_source* source, int n_rows,
                                 int n_cols, int n_threads);
 

@@ -8,20 +8,18 @@
 /* Far above any model, and small enough that products of two fit 64 bits with room. */
 #define LARGEST (1 << 26)
 
+/* Refuse a configuration if something is wrong. */
+#define REFUSE_IF(wrong, ...)                                            \
+    do {                                                                 \
+        if (wrong) return sd_fail(SD_ERR_VALUE, "config: " __VA_ARGS__); \
+    } while (0)
+
 static sd_status check_sizes(const sd_config* c) {
-    const struct {
-        const char* name;
-        int value;
-    } sizes[] = {
-        {"n_vocab", c->n_vocab}, {"n_ctx", c->n_ctx}, {"n_layer", c->n_layer},
-        {"d_model", c->d_model}, {"d_ff", c->d_ff},
-    };
-    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (sizes[i].value < 1 || sizes[i].value > LARGEST)
-            return sd_fail(SD_ERR_VALUE, "config: %s is %d, expected 1 to %d", sizes[i].name, sizes[i].value,
-                           LARGEST);
-    }
-    return SD_OK;
+    SD_TRY(sd_check_range("config: n_vocab", c->n_vocab, 1, LARGEST));
+    SD_TRY(sd_check_range("config: n_ctx", c->n_ctx, 1, LARGEST));
+    SD_TRY(sd_check_range("config: n_layer", c->n_layer, 1, LARGEST));
+    SD_TRY(sd_check_range("config: d_model", c->d_model, 1, LARGEST));
+    return sd_check_range("config: d_ff", c->d_ff, 1, LARGEST);
 }
 
 static sd_status check_heads(const sd_config* c) {
@@ -32,22 +30,18 @@ static sd_status check_heads(const sd_config* c) {
             int value;
         } sizes[] = {{"n_head", layer->n_head}, {"n_kv_head", layer->n_kv_head}, {"d_head", layer->d_head}};
         for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
-            if (sizes[s].value < 1 || sizes[s].value > LARGEST)
-                return sd_fail(SD_ERR_VALUE, "config: %s is %d in layer %d, expected 1 to %d", sizes[s].name,
-                               sizes[s].value, i, LARGEST);
-        if (layer->n_head % layer->n_kv_head != 0)
-            return sd_fail(SD_ERR_VALUE,
-                           "config: n_head is %d in layer %d, expected a multiple of n_kv_head = %d",
-                           layer->n_head, i, layer->n_kv_head);
-        if ((long)layer->n_head * layer->d_head > LARGEST)
-            return sd_fail(SD_ERR_VALUE, "config: n_head * d_head is %ld in layer %d, expected at most %d",
-                           (long)layer->n_head * layer->d_head, i, LARGEST);
+            REFUSE_IF(sizes[s].value < 1 || sizes[s].value > LARGEST,
+                      "%s is %d in layer %d, expected 1 to %d", sizes[s].name, sizes[s].value, i, LARGEST);
+        REFUSE_IF(layer->n_head % layer->n_kv_head != 0,
+                  "n_head is %d in layer %d, expected a multiple of n_kv_head = %d", layer->n_head, i,
+                  layer->n_kv_head);
+        REFUSE_IF((long)layer->n_head * layer->d_head > LARGEST,
+                  "n_head * d_head is %ld in layer %d, expected at most %d",
+                  (long)layer->n_head * layer->d_head, i, LARGEST);
         int shares_biases = c->alibi != NULL || (c->n_buckets > 0 && !c->bias_by_layer);
-        if (shares_biases && layer->n_head != c->layers[0].n_head)
-            return sd_fail(
-                SD_ERR_VALUE,
-                "config: n_head is %d in layer %d, expected %d as in layer 0: %s is for all layers",
-                layer->n_head, i, c->layers[0].n_head, c->alibi ? "alibi" : "relative_buckets");
+        REFUSE_IF(shares_biases && layer->n_head != c->layers[0].n_head,
+                  "n_head is %d in layer %d, expected %d as in layer 0: %s is for all layers", layer->n_head,
+                  i, c->layers[0].n_head, c->alibi ? "alibi" : "relative_buckets");
     }
     return SD_OK;
 }
@@ -63,27 +57,25 @@ static sd_status check_numbers(const sd_config* c) {
         {"attn_softcap", c->attn_softcap, 1},         {"qkv_limit", c->qkv_limit, 1},
         {"activation_limit", c->activation_limit, 1},
     };
-    if (!(c->norm_eps >= 0.0f && c->norm_eps < 1.0f))
-        return sd_fail(SD_ERR_VALUE, "config: norm_eps is %g, expected 0 to 1", (double)c->norm_eps);
+    REFUSE_IF(!(c->norm_eps >= 0.0f && c->norm_eps < 1.0f), "norm_eps is %g, expected 0 to 1",
+              (double)c->norm_eps);
     for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         float value = numbers[i].value;
-        if (!(value > 0.0f || (value == 0.0f && numbers[i].may_be_zero)) || !isfinite(value))
-            return sd_fail(SD_ERR_VALUE, "config: %s is %g, expected a finite number %s 0", numbers[i].name,
-                           (double)value, numbers[i].may_be_zero ? "from" : "above");
+        REFUSE_IF(!(value > 0.0f || (value == 0.0f && numbers[i].may_be_zero)) || !isfinite(value),
+                  "%s is %g, expected a finite number %s 0", numbers[i].name, (double)value,
+                  numbers[i].may_be_zero ? "from" : "above");
     }
-    if (!(c->query_growth >= 0.0 && isfinite(c->query_growth)) ||
-        (c->query_growth > 0.0 && c->query_span < 1))
-        return sd_fail(SD_ERR_VALUE, "config: query_growth is %g over spans of %d, expected 0 or more over 1",
-                       c->query_growth, c->query_span);
+    REFUSE_IF(!(c->query_growth >= 0.0 && isfinite(c->query_growth)) ||
+                  (c->query_growth > 0.0 && c->query_span < 1),
+              "query_growth is %g over spans of %d, expected 0 or more over 1", c->query_growth,
+              c->query_span);
     for (int h = 0; c->alibi != NULL && h < c->layers[0].n_head; h++)
-        if (!isfinite(c->alibi[h]))
-            return sd_fail(SD_ERR_VALUE, "config: alibi[%d] is %g, expected a finite number", h,
-                           (double)c->alibi[h]);
+        REFUSE_IF(!isfinite(c->alibi[h]), "alibi[%d] is %g, expected a finite number", h,
+                  (double)c->alibi[h]);
     for (int b = 0; b < c->n_buckets; b++) {
         int least = b == 0 ? 0 : c->bucket_starts[b - 1] + 1;
-        if (c->bucket_starts[b] < least || (b == 0 && c->bucket_starts[b] > 0))
-            return sd_fail(SD_ERR_VALUE, "config: relative_buckets[%d] is %d, expected 0 and then ascending",
-                           b, c->bucket_starts[b]);
+        REFUSE_IF(c->bucket_starts[b] < least || (b == 0 && c->bucket_starts[b] > 0),
+                  "relative_buckets[%d] is %d, expected 0 and then ascending", b, c->bucket_starts[b]);
     }
     return SD_OK;
 }
@@ -92,33 +84,26 @@ static sd_status check_rotations(const sd_config* c) {
     int largest = sd_widest(c, sd_head_size);
     for (int r = 0; r < c->n_rotations; r++) {
         const sd_rotation* rotation = &c->rotations[r];
-        if (rotation->n_freq > largest / 2)
-            return sd_fail(SD_ERR_VALUE, "config: inv_freq has %d entries, expected at most d_head / 2 = %d",
-                           rotation->n_freq, largest / 2);
+        REFUSE_IF(rotation->n_freq > largest / 2, "inv_freq has %d entries, expected at most d_head / 2 = %d",
+                  rotation->n_freq, largest / 2);
         for (int i = 0; i < rotation->n_freq; i++)
-            if (!(rotation->inv_freq[i] >= 0.0 && rotation->inv_freq[i] <= 1e6))
-                return sd_fail(SD_ERR_VALUE, "config: inv_freq[%d] is %g, expected a frequency of 0 or more",
-                               i, rotation->inv_freq[i]);
-        if (!(rotation->factor > 0.0 && rotation->factor <= 1e6))
-            return sd_fail(SD_ERR_VALUE, "config: rotary_factor is %g, expected a number above 0",
-                           rotation->factor);
+            REFUSE_IF(!(rotation->inv_freq[i] >= 0.0 && rotation->inv_freq[i] <= 1e6),
+                      "inv_freq[%d] is %g, expected a frequency of 0 or more", i, rotation->inv_freq[i]);
+        REFUSE_IF(!(rotation->factor > 0.0 && rotation->factor <= 1e6),
+                  "rotary_factor is %g, expected a number above 0", rotation->factor);
     }
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* layer = &c->layers[i];
-        if (layer->window < 0)
-            return sd_fail(SD_ERR_VALUE, "config: sliding_window is %d, expected 0 or more", layer->window);
-        if (layer->rotation < -1 || layer->rotation >= c->n_rotations)
-            return sd_fail(SD_ERR_VALUE, "config: rotations[%d] is %d, expected -1 to %d", i, layer->rotation,
-                           c->n_rotations - 1);
+        REFUSE_IF(layer->window < 0, "sliding_window is %d, expected 0 or more", layer->window);
+        REFUSE_IF(layer->rotation < -1 || layer->rotation >= c->n_rotations,
+                  "rotations[%d] is %d, expected -1 to %d", i, layer->rotation, c->n_rotations - 1);
         int n_freq = layer->rotation < 0 ? 0 : c->rotations[layer->rotation].n_freq;
-        if (n_freq > layer->d_head / 2)
-            return sd_fail(SD_ERR_VALUE,
-                           "config: rotations[%d] is %d, which has %d frequencies, expected at most "
-                           "d_head / 2 = %d of the layer",
-                           i, layer->rotation, n_freq, layer->d_head / 2);
-        if (!(layer->score_scale > 0.0f && isfinite(layer->score_scale)))
-            return sd_fail(SD_ERR_VALUE, "config: score_scales[%d] is %g, expected a number above 0", i,
-                           (double)layer->score_scale);
+        REFUSE_IF(n_freq > layer->d_head / 2,
+                  "rotations[%d] is %d, which has %d frequencies, expected at most d_head / 2 = "
+                  "%d of the layer",
+                  i, layer->rotation, n_freq, layer->d_head / 2);
+        REFUSE_IF(!(layer->score_scale > 0.0f && isfinite(layer->score_scale)),
+                  "score_scales[%d] is %g, expected a number above 0", i, (double)layer->score_scale);
     }
     return SD_OK;
 }
@@ -128,100 +113,72 @@ static sd_status check_rotations(const sd_config* c) {
 
 static sd_status check_experts(const sd_config* c) {
     const sd_experts* e = &c->experts;
-    const struct {
-        const char* name;
-        int value, least, most;
-    } sizes[] = {
-        {"n_experts", e->n, 0, MOST_EXPERTS / c->n_layer},
-        {"n_experts_per_token", e->n_chosen, 1, e->n},
-        {"d_expert", e->width, 1, LARGEST},
-        {"d_shared_expert", e->shared_width, 0, LARGEST},
-    };
-    for (unsigned i = 0; i < (e->n == 0 ? 1 : sizeof sizes / sizeof *sizes); i++)
-        if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
-            return sd_fail(SD_ERR_VALUE, "config: %s is %d, expected %d to %d", sizes[i].name, sizes[i].value,
-                           sizes[i].least, sizes[i].most);
+    SD_TRY(sd_check_range("config: n_experts", e->n, 0, MOST_EXPERTS / c->n_layer));
     for (int i = 0; i < c->n_layer; i++)
-        if (c->layers[i].mixture && e->n == 0)
-            return sd_fail(SD_ERR_VALUE, "config: mixtures[%d] is set, expected n_experts with it", i);
+        REFUSE_IF(c->layers[i].mixture && e->n == 0, "mixtures[%d] is set, expected n_experts with it", i);
     if (e->n == 0) return SD_OK;
-    if (!(e->scale > 0.0f && isfinite(e->scale)))
-        return sd_fail(SD_ERR_VALUE, "config: routed_scale is %g, expected a number above 0",
-                       (double)e->scale);
-    if (e->shared_gate && e->shared_width == 0)
-        return sd_fail(SD_ERR_VALUE, "config: shared_expert_gate is set, expected a d_shared_expert with it");
-    if (c->parallel == SD_PARALLEL_TWO_NORMS)
-        return sd_fail(SD_ERR_VALUE, "config: parallel is \"two_norms\", expected no experts with it");
+    SD_TRY(sd_check_range("config: n_experts_per_token", e->n_chosen, 1, e->n));
+    SD_TRY(sd_check_range("config: d_expert", e->width, 1, LARGEST));
+    SD_TRY(sd_check_range("config: d_shared_expert", e->shared_width, 0, LARGEST));
+    REFUSE_IF(!(e->scale > 0.0f && isfinite(e->scale)), "routed_scale is %g, expected a number above 0",
+              (double)e->scale);
+    REFUSE_IF(e->shared_gate && e->shared_width == 0,
+              "shared_expert_gate is set, expected a d_shared_expert with it");
+    REFUSE_IF(c->parallel == SD_PARALLEL_TWO_NORMS, "parallel is \"two_norms\", expected no experts with it");
     return SD_OK;
 }
 
 static sd_status check_switches(const sd_config* c) {
-    if (c->norm == SD_NORM_RMS && c->norm_bias)
-        return sd_fail(SD_ERR_VALUE, "config: norm_bias is set, expected a norm of kind \"layer\" with it");
-    if (c->parallel != SD_PARALLEL_NO && c->norm_place != SD_NORM_BEFORE)
-        return sd_fail(SD_ERR_VALUE, "config: parallel is set, expected norm_place \"before\" with it");
-    if (c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f))
-        return sd_fail(SD_ERR_VALUE,
-                       "config: activation is \"silu_clamped\", expected gated and an activation_limit");
-    if (c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE)
-        return sd_fail(SD_ERR_VALUE,
-                       "config: shared_embedding is set, expected it in an encoder or a model with features");
-    if (c->shared_head && c->features.use == SD_FEATURE_NONE)
-        return sd_fail(SD_ERR_VALUE, "config: shared_head is set, expected it in a model with features");
-    if (c->bias_by_layer && c->n_buckets == 0)
-        return sd_fail(SD_ERR_VALUE,
-                       "config: relative_bias_by_layer is set, expected relative_buckets with it");
+    REFUSE_IF(c->norm == SD_NORM_RMS && c->norm_bias,
+              "norm_bias is set, expected a norm of kind \"layer\" with it");
+    REFUSE_IF(c->parallel != SD_PARALLEL_NO && c->norm_place != SD_NORM_BEFORE,
+              "parallel is set, expected norm_place \"before\" with it");
+    REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
+              "activation is \"silu_clamped\", expected gated and an activation_limit");
+    REFUSE_IF(c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE,
+              "shared_embedding is set, expected it in an encoder or a model with features");
+    REFUSE_IF(c->shared_head && c->features.use == SD_FEATURE_NONE,
+              "shared_head is set, expected it in a model with features");
+    REFUSE_IF(c->bias_by_layer && c->n_buckets == 0,
+              "relative_bias_by_layer is set, expected relative_buckets with it");
     return SD_OK;
 }
 
-/* A model whose rows come with features. */
 static sd_status check_features(const sd_config* c) {
     const sd_features* f = &c->features;
     if (f->use == SD_FEATURE_NONE) {
-        if (c->n_guesses != 0)
-            return sd_fail(SD_ERR_VALUE, "config: n_guesses is %d, expected 0 in a model without features",
-                           c->n_guesses);
+        REFUSE_IF(c->n_guesses != 0, "n_guesses is %d, expected 0 in a model without features", c->n_guesses);
         return SD_OK;
     }
     for (int i = 0; i < c->n_layer; i++)
-        if (c->layers[i].reads_token != (i == 0 && f->use == SD_FEATURE_ASIDE))
-            return sd_fail(SD_ERR_VALUE, "config: layer %d reads tokens, expected the first beside features",
-                           i);
-    if (f->width < 1 || f->width > LARGEST || (f->use == SD_FEATURE_JOINED && f->width != c->d_model))
-        return sd_fail(SD_ERR_VALUE, "config: feature_width is %d, expected 1 to %d, d_model if joined",
-                       f->width, LARGEST);
-    if (f->n_pieces < 0 || (f->n_pieces > 0 && f->width % f->n_pieces != 0) ||
-        (f->n_pieces > 0 && f->use == SD_FEATURE_JOINED))
-        return sd_fail(SD_ERR_VALUE,
-                       "config: feature_pieces is %d, expected a divisor of feature_width = %d, 0 if joined",
-                       f->n_pieces, f->width);
-    if (c->n_guesses < 0 || c->n_guesses > c->n_vocab)
-        return sd_fail(SD_ERR_VALUE, "config: n_guesses is %d, expected 0 to n_vocab = %d", c->n_guesses,
-                       c->n_vocab);
-    if (c->n_guesses > 0 && (c->tied || c->shared_head))
-        return sd_fail(SD_ERR_VALUE, "config: n_guesses is %d, expected a head of the model's own",
-                       c->n_guesses);
-    if (c->tied && (c->shared_head || c->shared_embedding))
-        return sd_fail(SD_ERR_VALUE, "config: tied is set, expected no shared head or embedding with it");
-    if (c->norm != SD_NORM_RMS || c->norm_place != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||
-        !c->norm_weight || c->position == SD_POSITION_LEARNED || c->embedding_norm || c->bidirectional ||
-        c->encoder != NULL)
-        return sd_fail(SD_ERR_VALUE,
-                       "config: features are read, expected RMSNorms with weights before each half of a "
-                       "layer, one half after the other, no learned positions, no norm of embeddings, no "
-                       "encoder");
+        REFUSE_IF(c->layers[i].reads_token != (i == 0 && f->use == SD_FEATURE_ASIDE),
+                  "layer %d reads tokens, expected the first beside features", i);
+    REFUSE_IF(f->width < 1 || f->width > LARGEST || (f->use == SD_FEATURE_JOINED && f->width != c->d_model),
+              "feature_width is %d, expected 1 to %d, d_model if joined", f->width, LARGEST);
+    REFUSE_IF(f->n_pieces < 0 || (f->n_pieces > 0 && f->width % f->n_pieces != 0) ||
+                  (f->n_pieces > 0 && f->use == SD_FEATURE_JOINED),
+              "feature_pieces is %d, expected a divisor of feature_width = %d, 0 if joined", f->n_pieces,
+              f->width);
+    REFUSE_IF(c->n_guesses < 0 || c->n_guesses > c->n_vocab, "n_guesses is %d, expected 0 to n_vocab = %d",
+              c->n_guesses, c->n_vocab);
+    REFUSE_IF(c->n_guesses > 0 && (c->tied || c->shared_head),
+              "n_guesses is %d, expected a head of the model's own", c->n_guesses);
+    REFUSE_IF(c->tied && (c->shared_head || c->shared_embedding),
+              "tied is set, expected no shared head or embedding with it");
+    REFUSE_IF(c->norm != SD_NORM_RMS || c->norm_place != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||
+                  !c->norm_weight || c->position == SD_POSITION_LEARNED || c->embedding_norm ||
+                  c->bidirectional || c->encoder != NULL,
+              "features are read, expected RMSNorms with weights before each half of a layer, one "
+              "half after the other, no learned positions, no norm of embeddings, no encoder");
     return SD_OK;
 }
 
-/* What an encoder has that a decoder need not have. */
 static sd_status check_bidirectional(const sd_config* c) {
-    if (c->encoder != NULL)
-        return sd_fail(SD_ERR_VALUE, "config: encoder is set, expected none in an encoder");
-    if (c->alibi != NULL) return sd_fail(SD_ERR_VALUE, "config: alibi is set, expected none in an encoder");
+    REFUSE_IF(c->encoder != NULL, "encoder is set, expected none in an encoder");
+    REFUSE_IF(c->alibi != NULL, "alibi is set, expected none in an encoder");
     for (int i = 0; i < c->n_layer; i++)
-        if (c->layers[i].window > 0)
-            return sd_fail(SD_ERR_VALUE, "config: layer %d has a window of %d, expected none in an encoder",
-                           i, c->layers[i].window);
+        REFUSE_IF(c->layers[i].window > 0, "layer %d has a window of %d, expected none in an encoder", i,
+                  c->layers[i].window);
     return SD_OK;
 }
 
@@ -235,26 +192,21 @@ static sd_status check_encoder(const sd_config* c) {
         snprintf(message, sizeof message, "%s", strncmp(said, "config: ", prefix) ? said : said + prefix);
         return sd_fail(status, "config: encoder: %s", message);
     }
-    if (c->parallel != SD_PARALLEL_NO)
-        return sd_fail(SD_ERR_VALUE, "config: parallel is set, expected no encoder with it");
-    if (e->shared_embedding && (e->d_model != c->d_model || e->n_vocab != c->n_vocab))
-        return sd_fail(
-            SD_ERR_VALUE,
-            "config: encoder: shared_embedding is set for a table [%d, %d], expected [%d, %d] as the "
-            "decoder's",
-            e->n_vocab, e->d_model, c->n_vocab, c->d_model);
+    REFUSE_IF(c->parallel != SD_PARALLEL_NO, "parallel is set, expected no encoder with it");
+    REFUSE_IF(e->shared_embedding && (e->d_model != c->d_model || e->n_vocab != c->n_vocab),
+              "encoder: shared_embedding is set for a table [%d, %d], expected [%d, %d] as the decoder's",
+              e->n_vocab, e->d_model, c->n_vocab, c->d_model);
     return SD_OK;
 }
 
 sd_status sd_config_check(const sd_config* c) {
-    sd_status status = check_sizes(c);
-    if (status == SD_OK) status = check_heads(c);
-    if (status == SD_OK) status = check_numbers(c);
-    if (status == SD_OK) status = check_rotations(c);
-    if (status == SD_OK) status = check_experts(c);
-    if (status == SD_OK) status = check_switches(c);
-    if (status == SD_OK) status = check_features(c);
-    if (status == SD_OK && c->bidirectional) status = check_bidirectional(c);
-    if (status == SD_OK && c->encoder != NULL) status = check_encoder(c);
-    return status;
+    SD_TRY(check_sizes(c));
+    SD_TRY(check_heads(c));
+    SD_TRY(check_numbers(c));
+    SD_TRY(check_rotations(c));
+    SD_TRY(check_experts(c));
+    SD_TRY(check_switches(c));
+    SD_TRY(check_features(c));
+    if (c->bidirectional) SD_TRY(check_bidirectional(c));
+    return c->encoder ? check_encoder(c) : SD_OK;
 }

@@ -1,5 +1,5 @@
-/* Sums of squares of what the matrices of a model are multiplied with, input by input: how much errors of
- * the weights of an input count on some text. */
+/* Sums of squares of what the matrices of a model are multiplied with, input by input: how much errors of the
+ * weights of an input count on some text. */
 #ifndef SD_INPUT_SUMS_H
 #define SD_INPUT_SUMS_H
 

@@ -273,8 +273,6 @@ void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, in
 void sd_bands_force(int n_rows) { forced_rows = n_rows; }
 #endif
 
-/* ------------------------------------------------------------------------------ slices of prompts */
-
 static int forced;
 
 /* In longer slices rows no longer fit the second-level cache; tiles multiply codes so fast that slices of 128

@@ -55,8 +55,7 @@ static inline int sd_matrix_panels(int n_out) { return (n_out + SD_PANEL - 1) / 
 /* Columns of n outputs in whole panels. */
 static inline int sd_whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n); }
 
-/* Take room for an empty matrix from the arena of its model (which may be counting). What is
- * plain is f32. */
+/* Take room for an empty matrix from the arena of its model (which may be counting). What is plain is f32. */
 sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in, int group);
 
 /* The same of a matrix with several parts, which together have all of its panels. Their formats want rows of

@@ -130,8 +130,6 @@ static void report(job* j, long bad) {
 
 static int is_finite(float x) { return (sd_bits_of_float(x) & 0x7f800000u) != 0x7f800000u; }
 
-/* ------------------------------------------------------------------ one tile of up to 32 · 32 */
-
 /* rows[j][i] and columns[i][j] are row j, input k + i; n inputs (even, but at the end of the row). Numbers
  * are packed by columns: outputs lie side by side in a panel, and are computed several at once. */
 typedef float tile_rows[SD_PANEL][TILE];
@@ -146,7 +144,6 @@ static void turn(tile_rows rows, tile_columns columns) {
     }
 }
 
-/* Is a number NaN or infinite? */
 static int has_wild(tile_columns columns) {
     int32_t most = 0; /* as whole numbers with sign, which vectors compare in every set */
     for (int i = 0; i < TILE; i++) {
@@ -247,8 +244,6 @@ static void pack_by_tiles(job* j, const sd_source* source, const sd_place* panel
     }
 }
 
-/* ------------------------------------------------------- copying, where the number stays the same */
-
 /* Rows of 32-bit words (f32, or pairs of bf16), contiguous: a transposition at the speed of memory. */
 static void pack_by_words(job* j, const sd_source* source, char* panel, int r, int n_rows) {
     enum { LINE = 64 }; /* words that are read in a row: four cache lines of the source, 8 KiB of the panel */
@@ -277,7 +272,6 @@ static void pack_by_words(job* j, const sd_source* source, char* panel, int r, i
     }
 }
 
-/* Blocks of a format of their own, as they are. */
 static void pack_blocks(job* j, const sd_source* source, const sd_place* panel, int r, int n_rows) {
     const uint8_t* rows = source->data;
     const int size = sd_number_block(source->number);
@@ -295,7 +289,6 @@ static int same_words(sd_format format, int n_in, const sd_source* source) {
     return source->number == SD_BF16 && format == SD_FORMAT_BF16 && source->col_stride == 2 && n_in % 2 == 0;
 }
 
-/* To the rows of the plain matrix from `row` on. */
 static void copy_plain(job* j, const sd_source* source, int r, int row, int n_rows) {
     int n_in = j->matrix->n_in;
     for (int i = 0; i < n_rows; i++) {
@@ -331,7 +324,6 @@ static void pack_panels(void* argument, int thread, int first, int end) {
     }
 }
 
-/* The message of the first value that cannot be packed. */
 static sd_status fail_at(const job* j, long bad, const char* name) {
     int r = (int)(bad / j->matrix->n_in), k = (int)(bad % j->matrix->n_in);
     sd_source row;

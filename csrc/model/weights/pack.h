@@ -16,8 +16,8 @@ typedef struct sd_file_rows {
     const int64_t* order; /* [n_rows] rows of the file, borrowed; NULL: r itself */
 } sd_file_rows;
 
-/* Element (r, k) lies at data + r · row_stride + k · col_stride bytes, a row of blocks
- * at data + r · row_stride. */
+/* Element (r, k) lies at data + r · row_stride + k · col_stride bytes, a row of blocks at data + r ·
+ * row_stride. */
 typedef struct sd_source {
     const void* data; /* borrowed for the call; NULL: the rows are in the file */
     sd_number number;
@@ -65,10 +65,8 @@ sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* na
 /* Copy row r to out [n_cols] f32, borrowed. */
 void sd_table_row(const sd_table* table, int r, float* out);
 
-/* Where a tensor goes that is given by name. Of the three pointers those are set
- * where its numbers go; borrowed. */
-/* Of the three pointers those are set
- * where its numbers go; borrowed. */
+/* Where a tensor goes that is given by name. Of the three pointers those are set where its numbers go;
+ * borrowed. */
 typedef struct sd_destination {
     const char* name;   /* borrowed */
     int n_rows, n_cols; /* n_cols 0: a vector [n_rows] */
@@ -90,8 +88,8 @@ sd_status sd_destination_fail_missing(const sd_destination* to);
 /* Quantising rows to the blocks of GGUF files, as ggml defines what they mean.
  *
  * Q8_0 and Q4_0 get the codes and scales that packing to int8 and int4 gives. In Q4_K, Q5_K and Q6_K each
- * sub-block of 32 or 16 inputs gets the scale, and in Q4_K and Q5_K the minimum, of the least weighted
- * square error among those of some trials; these are then rounded to what a block can hold, and the codes to
+ * sub-block of 32 or 16 inputs gets the scale, and in Q4_K and Q5_K the minimum, of the least weighted square
+ * error among those of some trials; these are then rounded to what a block can hold, and the codes to
  * nearest. Bits do not depend on the number of threads, nor on the processor. */
 
 /* Can rows be quantised to this type? */

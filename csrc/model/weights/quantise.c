@@ -15,10 +15,7 @@
 
 /* To nearest even, of |x| < 2²². */
 static float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
-
 static float clamped(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
-
-/* ------------------------------------------------------------------------------------------- blocks */
 
 /* Weights of errors in a block: large numbers count for more, by the importance of their inputs. */
 static void weigh(const float* x, const float* importance, float* w) {
@@ -107,8 +104,6 @@ static void put_centred(const float* x, const float* importance, unsigned char* 
         }
 }
 
-/* ------------------------------------------------------------------------------------ int8 and int4 */
-
 /* 32 inputs of up to 32 rows that lie `stride` numbers apart, as the packing kernels make them of a panel: a
  * scale in f16, then 32 codes with sign or, of Q4_0, the two halves of the codes + 8 side by side. Blocks of
  * the rows lie row_bytes apart. Returns the first row with a number that is too large, or −1. */
@@ -139,8 +134,6 @@ static int put_panel(sd_number type, const float* x, ptrdiff_t stride, int n_row
     }
     return -1;
 }
-
-/* -------------------------------------------------------------------------------------------- rows */
 
 typedef struct job {
     sd_number type;

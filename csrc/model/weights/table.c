@@ -48,7 +48,6 @@ static int find_bad(const sd_table* table, const float* values, int n) {
     return -1;
 }
 
-/* A value of row r does not fit. */
 static void report(job* j, int r) {
     int before = atomic_load(&j->bad_row);
     while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
@@ -102,7 +101,6 @@ static void fill_rows(void* argument, int thread, int first, int end) {
     }
 }
 
-/* The message of the first value of a row that does not fit. */
 static sd_status fail_in(const job* j, int r, const char* name) {
     sd_source row;
     int error = sd_source_rows(j->source, r, 1, j->scratch, &row);
@@ -161,7 +159,6 @@ void sd_table_row(const sd_table* table, int r, float* out) {
     for (int i = 0; i < table->n_cols; i++) out[i] = sd_float_from_bf16(halves[i]);
 }
 
-/* A shape in a message. */
 typedef struct shape_text {
     char text[32];
 } shape_text;

@@ -55,12 +55,10 @@ static counts count_tensors(const sd_config* c) {
     return n;
 }
 
-/* Those of a layer. */
 static int count_of(const counts* n, const sd_layer_config* layer) {
     return n->per_layer[layer->mixture != 0][layer->input_norm != 0];
 }
 
-/* Index of the first tensor of a layer. */
 static int layer_start(const sd_config* c, const counts* n, int layer) {
     int start = n->outside;
     for (int i = 0; i < layer; i++) start += count_of(n, &c->layers[i]);

@@ -14,10 +14,8 @@ int sd_values_column(const sd_layer_config* l) {
     return sd_keys_column(l) + sd_whole_panels(sd_key_width(l));
 }
 int sd_qkv_outputs(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
-
 int sd_cross_values_column(const sd_layer_config* l) { return sd_whole_panels(sd_key_width(l)); }
 int sd_cross_outputs(const sd_layer_config* l) { return sd_cross_values_column(l) + sd_key_width(l); }
-
 int sd_shared_gate_output(const sd_config* c) { return sd_whole_panels(c->experts.n); }
 
 static float* take_vector(sd_arena* arena, int n, int there) {
@@ -83,7 +81,6 @@ static sd_matrix_part part_of(packing p, sd_tensor_role role, sd_rows rows, int 
     return (sd_matrix_part){rows, n_rows, named == SD_N_FORMATS ? p.format : named};
 }
 
-/* A matrix of one tensor. */
 static sd_matrix take_matrix(sd_arena* arena, packing p, sd_tensor_role role, int n_out, int n_in) {
     const sd_matrix_part all = part_of(p, role, (sd_rows){0, 1}, n_out);
     return sd_matrix_take_parts(arena, &all, 1, p.layout, n_out, n_in, 1);
@@ -104,7 +101,6 @@ static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, sd_tensor
     };
 }
 
-/* What a layer with experts has in place of a feed-forward block. */
 static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {
     const sd_experts* e = &c->experts;
     int n = e->n + (e->shared_width > 0), outputs = e->shared_gate ? sd_shared_gate_output(c) + 1 : e->n;
@@ -173,7 +169,6 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     return layer;
 }
 
-/* What features go through before the layers. */
 static void take_features(sd_arena* arena, const sd_config* c, packing p, sd_model* model) {
     const sd_features* f = &c->features;
     int norms = f->use == SD_FEATURE_ASIDE || f->norms;
@@ -278,7 +273,6 @@ static sd_status create(const sd_config* config, sd_numbers numbers, const sd_me
 
 static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec);
 
-/* Can the engine compute such a model? */
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     if (numbers.prefill == SD_ENGINE_ROWS) return SD_OK;
     if (numbers.prefill == SD_ENGINE_TILES && numbers.weights == SD_FORMAT_F32)
@@ -298,7 +292,6 @@ static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     return c->encoder ? check_engine(c->encoder, numbers) : SD_OK;
 }
 
-/* Can the model share what its configuration says with the target? */
 static sd_status check_target(const sd_config* c, const sd_model* target) {
     if (c->bidirectional || (!c->shared_embedding && !c->shared_head)) return SD_OK;
     if (target == NULL)

@@ -25,8 +25,7 @@ typedef struct sd_layer {
     float *mlp_norm, *mlp_norm_bias, *mlp_post_norm, *mlp_post_norm_bias;
     float *q_norm, *k_norm; /* [d_head], or [heads · d_head]; NULL: none */
     float* sinks;           /* [n_head]; NULL: none */
-    /* [bucket rows, n_head] f32: its own, or that of the model */
-    sd_table relative_bias;
+    sd_table relative_bias; /* [bucket rows, n_head] f32: its own, or that of the model */
     /* Cross-attention, of a model with an encoder; vectors as above. Queries [n_head · d_head, d_model]; keys
      * and values, each from a whole panel on, [outputs, d_model of the encoder]; [d_model, n_head ·
      * d_head] */
@@ -60,22 +59,22 @@ typedef struct sd_numbers {
     const sd_format* by_tensor;
     sd_format cache; /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
     /* What multiplies the rows of prompts; of an encoder-decoder, whose texts are short, those of sources:
-     * the encoder, keys and values of cross-attention among it. SD_ENGINE_TILES needs weights in
-     * another format than f32, SD_ENGINE_BLAS in f32, and no mixtures. */
+     * the encoder, keys and values of cross-attention among it. SD_ENGINE_TILES needs weights in another
+     * format than f32, SD_ENGINE_BLAS in f32, and no mixtures. */
     sd_engine prefill;
 } sd_numbers;
 
 typedef struct sd_model {
     sd_config config;
-    sd_numbers numbers;                          /* by_tensor is NULL */
-    int mixed;                                   /* tensors have formats of their own */
-    int row_slice;                               /* tokens of a prompt that the row kernels read at a time */
-    sd_arena arena;                              /* owns everything below */
-    sd_layer* layers;                            /* [n_layer] */
-    sd_matrix head;                              /* [sd_head_rows, d_model]; its own or its target's */
-    sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16, or as a
-                                                  * file has it; of an
-                                                  * encoder its own, or its decoder's; or its target's */
+    sd_numbers numbers; /* by_tensor is NULL */
+    int mixed;          /* tensors have formats of their own */
+    int row_slice;      /* tokens of a prompt that the row kernels read at a time */
+    sd_arena arena;     /* owns everything below */
+    sd_layer* layers;   /* [n_layer] */
+    sd_matrix head;     /* [sd_head_rows, d_model]; its own or its target's */
+    /* [n_vocab, d_model] f32 in an f32 model, else bf16, or as a file has it; of an encoder its own, or its
+     * decoder's; or its target's */
+    sd_table token_embedding;
     sd_table position_embedding;                 /* [n_ctx, d_model] f32, no rows where none are learned */
     sd_table relative_bias;                      /* [bucket rows, n_head] f32; no rows where layers have
                                                   * their own */
@@ -129,8 +128,8 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_
                           sd_model** model);
 
 /* The same over blocks as sd_model_blocks gave of a finished model of this configuration and these numbers:
- * they hold the weights, all else in them is written anew. blocks: of the model and of its encoder, if
- * there is one, borrowed; must outlive the model, which is finished. Fails on blocks of other sizes. */
+ * they hold the weights, all else in them is written anew. blocks: of the model and of its encoder, if there
+ * is one, borrowed; must outlive the model, which is finished. Fails on blocks of other sizes. */
 sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_memory_block blocks[2],
                          sd_model** model);
 
@@ -140,9 +139,8 @@ int sd_model_blocks(const sd_model* model, sd_memory_block blocks[2]);
 /* A number for the layout of these blocks: it differs where what they hold lies elsewhere in them. */
 uint64_t sd_model_layout(const sd_model* model);
 
-/* Give one tensor by canonical name, packed with n_threads threads; its shape [n_rows, n_cols]
- * (n_cols 0 for a vector) must be the expected one, every value finite, and it must not have been
- * given before. */
+/* Give one tensor by canonical name, packed with n_threads threads; its shape [n_rows, n_cols] (n_cols 0 for
+ * a vector) must be the expected one, every value finite, and it must not have been given before. */
 sd_status sd_model_set(sd_model* model, const char* name, const sd_source* source, int n_rows, int n_cols,
                        int n_threads);
 
@@ -172,8 +170,8 @@ const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* sp
 /* The same, and which rows of it the tensor's are. */
 const sd_matrix* sd_model_matrix_rows(const sd_model* model, const sd_tensor_spec* spec, sd_rows* rows);
 
-/* Rows [first, first + n) of a finished model's matrix of that name, as it is computed with, to out
- * [n, n_cols] f32. Fails on the name of no matrix. */
+/* Rows [first, first + n) of a finished model's matrix of that name, as it is computed with, to out [n,
+ * n_cols] f32. Fails on the name of no matrix. */
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out);
 
 /* out [n] = the norm of x [n], which may be out, of the model's kind. */
