@@ -9,7 +9,6 @@ import specdec
 from blocks import TYPES, f16_bytes, random_blocks
 from compiled import in_instruction_sets, product
 from specdec import reference
-from specdec.reference.blocks import decoded
 
 N_IN = {kind: 512 if size == 256 else 96 for kind, (size, _) in TYPES.items()}
 IN_EACH_TYPE = pytest.mark.parametrize("kind", TYPES)
@@ -28,7 +27,7 @@ def test_numbers_are_those_of_the_package_gguf(kind):
     quants = pytest.importorskip("gguf.quants")
     raw = random_blocks(np.random.default_rng(0), kind, 40, N_IN[kind])
     expected = quants.dequantize(raw, quants.GGMLQuantizationType[kind.upper()])
-    np.testing.assert_array_equal(decoded(raw, kind), expected)
+    np.testing.assert_array_equal(reference.blocks.decoded(raw, kind), expected)
     assert len(np.unique(expected)) > 60
 
 

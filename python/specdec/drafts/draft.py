@@ -19,21 +19,11 @@ Description: TypeAlias = tuple[str, dict[str, object]]
 
 
 class Draft(ABC):
-    """A way to draft that `specdec.generate` takes as its draft.
+    """A way to draft that `specdec.generate` takes as its draft."""
 
-    Attributes
-    ----------
-    gamma : int
-        Draft tokens a round when the caller does not say.
-    adaptive : bool
-        Whether it decides by itself how much to draft; gamma="auto" then leaves that to it.
-    in_target_cache : bool
-        Whether it works in the target's cache, and so cannot draft for a draft.
-    """
-
-    gamma: int = 4
-    adaptive: bool = False
-    in_target_cache: bool = False
+    gamma: int = 4  # draft tokens a round when the caller does not say
+    adaptive: bool = False  # it decides by itself how much to draft; gamma="auto" then leaves that to it
+    in_target_cache: bool = False  # it works in the target's cache, and so cannot draft for a draft
     _snapshot_of: Draft | None = None
 
     @abstractmethod
@@ -138,9 +128,8 @@ def check_model(name: str, target: object) -> Model:
 def check_source(reads_source: bool, target: Model) -> None:
     """Refuse a draft that reads a source where the target has none."""
     if reads_source and target.config.encoder is None:
-        raise InputError(
-            f"the draft has an encoder and target {target.path} has none; expected a draft without an encoder"
-        )
+        expected = "expected a draft without one"
+        raise InputError(f"the draft has an encoder and target {target.path} has none; {expected}")
 
 
 def check_n_vocab(n_vocab: int, target: Model) -> None:

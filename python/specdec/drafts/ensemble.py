@@ -29,7 +29,8 @@ class Ensemble(Draft):
     ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What a draft adds is learned from
     the rounds, by how many tokens the drafts before it expect to have accepted. So a model is not asked where
     a copied passage continues, and where no draft pays, none is asked. One that does not pay is tried again,
-    less and less often; one that pays is left out for a round or two now and then.
+    less and less often; one that pays is left out for a round or two now and then. That is exact with every
+    rule that takes trees, as it depends on earlier rounds, on the clock and on tokens that stay in the tree.
 
     Parameters
     ----------
@@ -48,11 +49,6 @@ class Ensemble(Draft):
     gamma : int
         The sum of the drafts' own, at most 1024: draft tokens of a round. With fewer, a draft that brings
         more gets more of them.
-
-    Notes
-    -----
-    Exact with every rule that takes trees: whether a draft is asked, and for how many tokens, depends on
-    earlier rounds, on the clock and on tokens that stay in the tree.
     """
 
     def __init__(self, *drafts: DraftLike, adaptive: bool = True) -> None:

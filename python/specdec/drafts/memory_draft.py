@@ -40,10 +40,8 @@ class IntegerFile:
         """Take an array of int32 of one dimension, in memory."""
         array = self.take(name)
         if array.dtype != np.int32 or array.ndim != 1:
-            raise CheckpointError(
-                f"{self.path}: tensor '{name}' has shape {array.shape} and dtype {array.dtype}; expected one "
-                f"dimension and int32"
-            )
+            found = f"shape {array.shape} and dtype {array.dtype}; expected one dimension and int32"
+            raise CheckpointError(f"{self.path}: tensor '{name}' has {found}")
         return array
 
     def number(self, name: str, low: int, high: int) -> int:

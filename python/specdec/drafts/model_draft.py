@@ -63,10 +63,8 @@ def open_stored(
     if not is_published(path):
         return open_learned(path, dtype=dtype, tree=tree, gamma=gamma)
     if target is None:
-        raise InputError(
-            f"{name} is {path}, a draft on the hidden states of a target; expected "
-            f"specdec.drafts.Eagle(path, target)"
-        )
+        found = f"{path}, a draft on the hidden states of a target"
+        raise InputError.of(name, str(path), "specdec.drafts.Eagle(path, target)", found)
     return Eagle(path, target, dtype=dtype, tree=tree, gamma=gamma)
 
 
@@ -161,9 +159,8 @@ class ModelDraft(Draft):
         if self.vocabulary == "auto" and self.tree is None:
             return "text", {"translation": translation, "measured": True}
         if translation.n_shared == 0:
-            raise VocabularyMismatchError(
-                f"target {target.path} and draft {self.model.path} have no token in common"
-            )
+            both = f"target {target.path} and draft {self.model.path}"
+            raise VocabularyMismatchError(f"{both} have no token in common")
         return describe_shape(self.tree, translation)
 
     def translates(self, target: Model) -> bool:

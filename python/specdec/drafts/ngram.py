@@ -15,7 +15,7 @@ from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab, loaded_again
 from specdec.drafts.ngram_counts import NgramCounts, read_ngrams, write_ngrams
-from specdec.drafts.texts import Ids, check_ids, check_n, check_n_ids, check_texts
+from specdec.drafts.texts import MAX_N, Ids, check_ids, check_n_ids, check_texts
 from specdec.errors import CheckpointError, InputError
 from specdec.models.model import Model
 from specdec.models.origin import ReadFiles
@@ -72,10 +72,6 @@ class Ngram(Draft):
     smoothing : {"interpolated", "backoff"}
     min_count : int, default 1
         n-grams of two tokens and more that occur less often are left out, for a smaller table.
-
-    Attributes
-    ----------
-    counts : NgramCounts
     """
 
     counts: NgramCounts
@@ -90,7 +86,9 @@ class Ngram(Draft):
         texts = check_texts(ids, n_vocab)
         self.smoothing = check_smoothing(smoothing)
         min_count = min(check_integer("min_count", min_count, 1), 2**31 - 1)  # no count is larger
-        self.counts = NgramCounts.count(texts, check_n_ids(n_vocab), check_n(n), min_count)
+        self.counts = NgramCounts.count(
+            texts, check_n_ids(n_vocab), check_integer("n", n, 1, MAX_N), min_count
+        )
 
     @classmethod
     def of(cls: type[Table], counts: NgramCounts, smoothing: Smoothing = "interpolated") -> Table:
@@ -105,7 +103,7 @@ class Ngram(Draft):
         """Return the default for None, else `n`, which is refused where this class has another."""
         if n is None:
             return 3 if cls._only_n is None else cls._only_n
-        if cls._only_n is not None and check_n(n) != cls._only_n:
+        if cls._only_n is not None and check_integer("n", n, 1, MAX_N) != cls._only_n:
             raise InputError.of("n", n, f"{cls._only_n}, as of every {cls.__name__}")
         return n
 
@@ -356,7 +354,7 @@ class OnlineNgram(Draft):
                 raise InputError.of("smoothing", smoothing, f"the table's, {start.smoothing!r}")
             self.n, self.smoothing = start.n, start.smoothing
         else:
-            self.n = check_n(start)
+            self.n = check_integer("n", start, 1, MAX_N)
             self.smoothing = check_smoothing("interpolated" if smoothing is None else smoothing)
 
     def _table(self, n_vocab: int) -> Ngram:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_flag, check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 from specdec.models.model import Model
 
 
@@ -141,9 +141,7 @@ class PythonDraft(Draft):
         for name in ("propose", "begin", "commit"):
             method = getattr(drafter, name, None)
             if not callable(method) and (name == "propose" or method is not None):
-                raise InputError(
-                    f"{name} of the draft {type(drafter).__name__} is {shown(method)}; expected a method"
-                )
+                raise InputError.of(f"{name} of the draft {type(drafter).__name__}", method, "a method")
         of = f"of the draft {type(drafter).__name__}"
         self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, MAX_GAMMA)
         self._trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))

@@ -56,9 +56,8 @@ class SkipLayers(Draft):
             if layers and layers[-1] >= n_layer:
                 raise InputError.of(name, layers[-1], f"0 to {n_layer - 1}", verb="has layer")
         if len(self.attn) == len(self.mlp) == n_layer:
-            raise InputError(
-                f"attn and mlp skip all {number_of(n_layer, 'layer')}; expected something to be left"
-            )
+            skipped = number_of(n_layer, "layer")
+            raise InputError(f"attn and mlp skip all {skipped}; expected something to be left")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SkipLayers) and (self.attn, self.mlp) == (other.attn, other.mlp)

@@ -159,9 +159,8 @@ class SuffixMemory(MemoryDraft):
         n_vocab = target.config["n_vocab"] if self.n_vocab is None else self.n_vocab
         check_n_vocab(n_vocab, target)
         if self._tree.max_token >= n_vocab:
-            raise VocabularyMismatchError(
-                f"the memory has the token {self._tree.max_token}; expected the target's, 0 to {n_vocab - 1}"
-            )
+            found = f"the memory has the token {self._tree.max_token}"
+            raise VocabularyMismatchError(f"{found}; expected the target's, 0 to {n_vocab - 1}")
         self.n_vocab = n_vocab
         names = ("min_match", "factor", "min_probability", "branches")
         return "suffix_memory", {"memory": self._tree, **{name: getattr(self, name) for name in names}}

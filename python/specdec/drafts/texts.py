@@ -81,11 +81,6 @@ def _check_range(name: str, tokens: NDArray[np.int64], n_vocab: int) -> None:
         raise InputError.of(f"{name}[{wrong[0]}]", int(tokens[wrong[0]]), f"0 to {n_vocab - 1}")
 
 
-def check_n(n: Any) -> int:
-    """Return the order of an n-gram model."""
-    return check_integer("n", n, 1, MAX_N)
-
-
 def check_n_ids(n_vocab: Any) -> int:
     """Return the number of different token ids."""
     return check_integer("n_vocab", n_vocab, 1, MAX_VOCABULARY)

@@ -12,7 +12,6 @@ from specdec.drafts.draft import MAX_GAMMA, Description
 from specdec.errors import InputError, kind_of, shown
 
 ChildChoice: TypeAlias = Literal["sample", "without replacement", "top-k"]
-"""How the children of a node are chosen."""
 CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
 
 
@@ -23,14 +22,9 @@ class ParallelChains:
     Where two of them agree from the beginning on, draft and target are run once for both. At temperature 0,
     where samples are all alike, and under the coupled rule, they begin with the k most promising tokens. The
     draft tokens of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
-
-    Parameters
-    ----------
-    k : int
-        Chains, 1 to 1024.
     """
 
-    k: int
+    k: int  # chains, 1 to 1024
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", check_integer("k", self.k, 1, MAX_GAMMA))
@@ -190,7 +184,6 @@ class DynamicTree:
 
 
 Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
-"""What a draft that predicts tokens proposes, where it is not a chain."""
 
 
 def check_tree(tree: object) -> Tree | None:

@@ -154,12 +154,8 @@ def _mean(parts: Sequence[Array]) -> float:
 class DraftFigures:
     """How good a draft is on held-out texts, by temperature: 0 and 1.
 
-    Attributes
-    ----------
-    alpha : dict of float to (float, float, float)
-        Mean acceptance rate of the first draft token, and its 95 % confidence interval.
-    tokens_per_call : dict of float to float
-        New tokens a run of the target, of real runs.
+    `alpha` is the mean acceptance rate of the first draft token, with its 95 % confidence interval,
+    `tokens_per_call` the new tokens for each forward pass of the target in real runs.
     """
 
     alpha: Mapping[float, tuple[float, float, float]]

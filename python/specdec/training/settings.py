@@ -134,9 +134,7 @@ class TrainingSettings(TrainingOptions):
         for name in ours:
             if name not in _FREE and stored.get(name) != ours[name]:
                 if name == "prompts":
-                    raise InputError(
-                        f"{prompts}: other prompts than those that the training in {folder} "
-                        "began with; expected the same content, or another folder"
-                    )
+                    begun = f"other prompts than those that the training in {folder} began with"
+                    raise InputError(f"{prompts}: {begun}; expected the same content, or another folder")
                 begun = f"{stored.get(name)!r}, with which the training in {folder} began"
                 raise InputError.of(name, ours[name], f"{begun}, or another folder")

@@ -88,10 +88,6 @@ def train_draft(
         Takes progress messages: what the trainer finds before it begins, what it measures, and, at an
         interruption, what is kept.
 
-    Returns
-    -------
-    TrainedDraft
-
     Raises
     ------
     InputError

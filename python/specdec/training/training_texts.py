@@ -241,9 +241,8 @@ class TextGroups:
         """Cut pieces of the file's own text."""
         whole, length = np.array(self._prompts.text, np.int32), self._settings.length
         if len(whole) < 2 * length:
-            raise InputError(
-                f"data is 'text', but the prompts have {len(whole)} tokens; expected at least {2 * length}"
-            )
+            few = f"'text', and the prompts have {len(whole)} tokens"
+            raise InputError.of("data", "text", f"at least {2 * length}", few)
         starts = rng.integers(0, len(whole) - length, n)
         ids = np.stack([whole[start : start + length] for start in starts])
         return Texts(ids, np.ones(n, np.int32), np.full(n, length, np.int32))
@@ -309,13 +308,13 @@ class WritingSpeed:
         """Estimate the seconds to write held-out texts at two temperatures, and to measure two drafts."""
         return n_texts * length * (_OF_HELD_OUT * self.batch_s + 2 * self.single_s)
 
-    def measuring_s(self, n_texts: int, length: int) -> float:
-        """Estimate the part of `held_out_s` that comes after the training."""
-        return self.held_out_s(n_texts, length) - 2 * n_texts * length * self.batch_s
-
     def reading_s(self, n_texts: int, length: int) -> float:
         """Estimate the seconds to look at texts of two temperatures once."""
         return 2 * n_texts * length * self.batch_s
+
+    def measuring_s(self, n_texts: int, length: int) -> float:
+        """Estimate the part of `held_out_s` that comes after the training."""
+        return self.held_out_s(n_texts, length) - self.reading_s(n_texts, length)
 
 
 def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: int) -> int:

@@ -272,9 +272,8 @@ class LearnedWeights:
         n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
         d2t = held.get("d2t")
         if d2t is not None and n_draft == target.n_vocab:
-            raise CheckpointError(
-                f"{where}: tensor 'd2t' is there; expected none, as the draft drafts all {n_draft} tokens"
-            )
+            all_tokens = f"expected none, as the draft drafts all {n_draft} tokens"
+            raise CheckpointError(f"{where}: tensor 'd2t' is there; {all_tokens}")
         tokens = target_tokens(where, d2t, n_draft, target.n_vocab)
         rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
         return cls(where, method, target, fields, tuple(taps), tokens, rest, files)

@@ -78,10 +78,8 @@ def open_decoder(folder: Path) -> Any:
 def hf_folder(target: Model) -> Path:
     """Return the Hugging Face folder of a target, which transformers reads too; other files are refused."""
     if not (target.path / "config.json").is_file():
-        raise InputError(
-            f"target {target.path} is no Hugging Face folder; expected one, since this training goes "
-            "through the target, which transformers reads"
-        )
+        expected = "a Hugging Face folder, as transformers reads the target for this training"
+        raise InputError.of("target", target.path, expected, str(target.path))
     return target.path
 
 

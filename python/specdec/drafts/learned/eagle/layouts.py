@@ -117,10 +117,8 @@ def _open_eagle3(
     layers = _taps(target, taps, (trained, "taps", 0), (fields, named, 0), (flags, named, shift))
     layers = layers or usual_taps(target.config.n_layer)
     if layers is None:
-        raise InputError(
-            f"taps is None, and the draft does not name the hidden states that it reads; expected three of "
-            f"{target.path}, whose {target.config.n_layer} layers are too few for the usual ones"
-        )
+        few = f"whose {target.config.n_layer} layers are too few for the usual ones"
+        raise InputError.of("taps", None, f"hidden states of {target.path}, {few}; the draft names none")
     n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
     config |= _ends(path, held, config, target, n_draft) | {
         "n_ctx": target.config.n_ctx,
@@ -148,10 +146,8 @@ def _ends(
     n_vocab, d_model = config["n_vocab"], config["d_model"]
     own_table, own_head = "embed_tokens.weight" in held, "lm_head.weight" in held
     if not own_table and d_model != target.config.d_model:
-        raise CheckpointError(
-            f"{path}: tensor 'embed_tokens.weight' is missing; expected it with shape {[n_vocab, d_model]}, "
-            f"as the target's has {target.config.d_model} columns"
-        )
+        expected = f"expected it with shape {[n_vocab, d_model]}, as the target's is of another width"
+        raise CheckpointError(f"{path}: tensor 'embed_tokens.weight' is missing; {expected}")
     tied = not own_head and own_table and n_draft == n_vocab and config["tied"]
     shared_head = not own_head and not tied and n_draft == n_vocab
     found = {
@@ -201,11 +197,9 @@ def _open_eagle1(
     if len(layers) != 1:
         raise InputError(f"taps names {len(layers)} hidden states; expected 1, as EAGLE-1 reads")
     config |= joined_config(target) | {
-        "feature_bias": "fc.bias" in held,
-        "first_norm": False,
-        "output_norm": False,
+        "feature_bias": "fc.bias" in held, "first_norm": False, "output_norm": False,
         "shared_embedding": "embed_tokens.weight" not in held,
-    }
+    }  # fmt: skip
     entries = entries_of(path, config, {}, {})
     return matched(path, "EAGLE-1", config, entries, held, layers, None, normed_feedback=False)
 
@@ -216,9 +210,8 @@ def _renamed(path: Path) -> dict[str, StoredTensor]:
     for name, tensor in open_weights(path).items():
         plain = name.removeprefix("model.").replace("midlayer.", "layers.0.", 1)
         if plain in held:
-            raise CheckpointError(
-                f"{tensor.file}: holds both '{held[plain].name}' and '{tensor.name}'; expected one"
-            )
+            both = f"'{held[plain].name}' and '{tensor.name}'"
+            raise CheckpointError(f"{tensor.file}: holds both {both}; expected one")
         held[plain] = tensor
     return held
 
@@ -226,11 +219,8 @@ def _renamed(path: Path) -> dict[str, StoredTensor]:
 def _check_target(path: Path, target: Model, width: int, n_vocab: int) -> None:
     given = target.config
     if width != given.d_model:
-        raise InputError(
-            f"{path} reads hidden states of {width} numbers; given is the target {target.path} of d_model "
-            f"{given.d_model}; expected the one that it was trained for"
-        )
+        found = f"given is {target.path} of d_model {given.d_model}"
+        raise InputError(f"{path} reads hidden states of {width} numbers; {found}; expected its target")
     if n_vocab != given.n_vocab:
-        raise VocabularyMismatchError(
-            f"{path} reads {n_vocab} tokens; expected the {given.n_vocab} of the target {target.path}"
-        )
+        expected = f"the {given.n_vocab} of the target {target.path}"
+        raise VocabularyMismatchError(f"{path} reads {n_vocab} tokens; expected {expected}")

@@ -148,10 +148,9 @@ def matched(
             known.add(name)
     unknown = sorted(held[name].name for name in held if name not in known and not _IGNORED.search(name))
     if unknown:
-        raise UnsupportedModelError(
-            f"{path}: holds tensors that its config.json leaves without use: "
-            f"{', '.join(map(repr, unknown[:5]))}; expected only those of {kind}"
-        )
+        names = ", ".join(map(repr, unknown[:5]))
+        unused = f"holds tensors that its config.json leaves without use: {names}"
+        raise UnsupportedModelError(f"{path}: {unused}; expected only those of {kind}")
     formats = {tensor.format for tensor in used if len(tensor.shape) == 2}
     dtype: Dtype = "bf16" if formats == {"bf16"} else "f32"
     return PublishedDraft(path, kind, config, layers, tokens, normed_feedback, dtype, entries, held)
@@ -166,10 +165,8 @@ def open_native_head(target: Model) -> PublishedDraft:
     path, prefix = target.path, _NATIVE.get(target.architecture)
     file = path / "config.json"
     if prefix is None:
-        raise UnsupportedModelError(
-            f"{path} is a {target.architecture}, which has no head for multi-token prediction that is read; "
-            f"expected one of {', '.join(_NATIVE)}"
-        )
+        found = f"{target.architecture}, which has no head for multi-token prediction that is read"
+        raise UnsupportedModelError(f"{path} is a {found}; expected one of {', '.join(_NATIVE)}")
     fields = Fields(read_json_object(file), file)
     n_heads = fields.integer("num_nextn_predict_layers", minimum=0, default=0)
     if n_heads != 1:

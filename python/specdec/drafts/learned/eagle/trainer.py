@@ -57,9 +57,7 @@ class EagleSettings:
             if not fits:
                 raise InputError.of(name, value, expected)
         if not first and config.n_layer < 2:
-            raise InputError(
-                f"target {target.path} has {config.n_layer} layer; expected 2 or more, for EAGLE-3"
-            )
+            raise InputError.of("target", target.path, "2 layers or more, for EAGLE-3", "1 layer", "has")
         layer = LayerShape(config.d_model, n_heads, n_kv_heads, d_head, d_ff)
         taps = (config.n_layer + 1,) if first else _taps(config.n_layer)
         return EagleShape(layer, config.n_vocab, taps, self.n_draft_vocab)

@@ -40,8 +40,6 @@ class LookAheadEmbeddings(LearnedDraft):
     ----------
     n_tokens : int
         L.
-    core : specdec._core.LookAheadEmbeddings
-        The vectors.
 
     Examples
     --------

@@ -123,9 +123,8 @@ class LookAheadTrainer(LearnedTrainer):
         config, length = self.target.config, length + n_tokens
         windows = [window for window in (config.sliding_window, *config.windows) if window]
         if config.alibi or config.relative_buckets:
-            raise InputError(
-                f"target {self.target.path} biases scores by distance; expected rotary or learned positions"
-            )
+            expected = "rotary or learned positions"
+            raise InputError.of("target", self.target.path, expected, "biased by distance")
         if windows and min(windows) < length:
             most = min(windows) - n_tokens
             expected = f"at most {most}, as target {self.target.path} has windows of {min(windows)} tokens"

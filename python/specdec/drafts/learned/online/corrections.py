@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,10 +40,6 @@ class Corrections:
         """Return a number above those of all texts."""
         return int(self.text.max(initial=-1)) + 1
 
-    def numbered_from(self, first: int) -> Corrections:
-        """Return the same, with `first` added to the numbers of the texts."""
-        return replace(self, text=self.text + np.int32(first))
-
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the arrays by name."""
@@ -51,10 +47,8 @@ class Corrections:
 
     def followed_by(self, newer: Corrections, most: int) -> Corrections:
         """Return these and newer ones, of all of them the last `most`."""
-        joined = {
-            name: np.concatenate([array, newer.arrays[name]])[-most:] for name, array in self.arrays.items()
-        }
-        return Corrections(**joined)
+        both = [(getattr(self, each.name), getattr(newer, each.name)) for each in fields(self)]
+        return Corrections(*(np.concatenate(arrays)[-most:] for arrays in both))
 
 
 class Passage(NamedTuple):

@@ -230,7 +230,9 @@ class Online(Draft):
         Return whether anything had come since the last time.
         """
         with self._learning:
-            new = Corrections(**self._ring.take()).numbered_from(self._first_text)
+            taken = self._ring.take()
+            taken["text"] = taken["text"] + np.int32(self._first_text)
+            new = Corrections(**taken)
             if len(new) == 0:
                 return False
             self.n_seen += len(new)
