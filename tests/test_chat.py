@@ -438,7 +438,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         with pytest.raises(InputError) as caught:
             specdec.generate(target, None, **arguments)
         assert message in str(caught.value)
-    with pytest.raises(InputError, match="messages is a list of 2; stream takes one"):
+    with pytest.raises(InputError, match="messages is a list of 2; expected one for stream"):
         specdec.stream(model, None, messages=[said("a"), said("b")])  # type: ignore[arg-type]
 
 

@@ -658,3 +658,11 @@ def test_relative_links_of_the_documents_lead_somewhere() -> None:
             links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", read(path))
             missing += [f"{name(path)}: {link}" for link in links if not (path.parent / link).exists()]
     assert missing == []
+
+
+def test_headings_of_docstrings_are_lines() -> None:
+    heading = re.compile(
+        r"(Parameters|Attributes|Returns|Yields|Raises|Warns|Notes|Examples) +-{3,}|>>> .*>>> "
+    )
+    found = {key: heading.findall(path.read_text(encoding="utf-8")) for key, path in modules().items()}
+    assert {key: texts for key, texts in found.items() if texts} == {}

@@ -19,55 +19,47 @@ SUFFIXES = (".py", ".pyi", ".c", ".h")
 
 LINES = {
     "benchmarks": 6000,
-    "csrc": 37400,
-    "csrc/base": 1300,
+    "csrc": 34400,
+    "csrc/base": 1000,
     "csrc/beam": 700,
-    "csrc/binding": 7900,
+    "csrc/binding": 6400,
     "csrc/blas": 400,
     "csrc/decode": 3900,
-    "csrc/draft": 7500,
-    "csrc/kernels": 5300,
-    "csrc/model": 8800,
-    "csrc/testing": 800,
+    "csrc/draft": 7000,
+    "csrc/kernels": 5200,
+    "csrc/model": 8400,
+    "csrc/testing": 600,
     "csrc/verify": 1200,
-    "python/specdec": 57600,
-    "python/specdec/*": 4100,
-    "python/specdec/analysis": 5300,
-    "python/specdec/commands": 2200,
-    "python/specdec/decoding": 6300,
-    "python/specdec/display": 500,
-    "python/specdec/drafts": 8600,
-    "python/specdec/integrations": 1800,
-    "python/specdec/models": 16200,
-    "python/specdec/plot": 2000,
-    "python/specdec/ray": 1600,
-    "python/specdec/reference": 2100,
-    "python/specdec/serve": 4400,
-    "python/specdec/training": 2300,
-    "python/specdec/verification": 1000,
-    "tests": 62000,
-    "tests/fuzz": 3100,
-    "tests/support": 2700,
-    "tests/worlds": 3000,
+    "python/specdec": 50900,
+    "python/specdec/*": 3700,
+    "python/specdec/analysis": 4900,
+    "python/specdec/commands": 2000,
+    "python/specdec/decoding": 5500,
+    "python/specdec/display": 400,
+    "python/specdec/drafts": 7000,
+    "python/specdec/integrations": 1500,
+    "python/specdec/models": 14400,
+    "python/specdec/plot": 1900,
+    "python/specdec/ray": 1400,
+    "python/specdec/reference": 2000,
+    "python/specdec/serve": 4100,
+    "python/specdec/training": 1900,
+    "python/specdec/verification": 900,
+    "tests": 56400,
+    "tests/fuzz": 2800,
+    "tests/support": 2900,
+    "tests/worlds": 2900,
     "training": 1800,
 }
 """Most lines of a folder and of all below it; of one that ends with "*", of the files that lie in it."""
 
-LONG_FUNCTIONS = {
-    # Python
-    "layouts._open_eagle3",
-    # C
-    "blocks_template.read_lanes", "config_dict.fields_from", "decoder_object.init", "model_object.init",
-    "tensors.shape_of", "weights.place_of",
-}  # fmt: skip
-"""Functions of more than `MAX_FUNCTION_LINES`, less docstring and signature."""
 MAX_FUNCTION_LINES = 60
+"""Of a function, less docstring and signature."""
 
 WIDE_FUNCTIONS = {
-    "api.__init__", "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search",
-    "engine.submit", "generate.generate", "generate.stream", "generating.generate",
-    "harness_model.__init__", "loading.load", "scoring.score",
-    "sweeping.sweep",
+    "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search", "engine.submit",
+    "generate.generate", "generate.stream", "generating.generate", "harness_model.__init__", "loading.load",
+    "scoring.score", "sweeping.sweep",
 }  # fmt: skip
 """Functions of more than `MAX_PARAMETERS`."""
 MAX_PARAMETERS = 12
@@ -75,7 +67,7 @@ MAX_PARAMETERS = 12
 MAX_PUBLIC_NAMES = 237
 """Names in `specdec.__all__` and in those of its public modules."""
 
-MAX_INTERNAL_TESTS = 127
+MAX_INTERNAL_TESTS = 51
 """Test modules that import the core, or a module of the package that is not public."""
 
 
@@ -120,8 +112,7 @@ def test_functions_fit_a_screen() -> None:
     lengths = {f"{path.stem}.{function}": n for path in C_FILES for function, n in c_functions(path)}
     assert len(lengths) > 1500
     lengths |= {f"{path.stem}.{node.name}": body_lines(node) for path, node in python_functions()}
-    long = {function for function, n in lengths.items() if n > MAX_FUNCTION_LINES}
-    assert long <= LONG_FUNCTIONS, long - LONG_FUNCTIONS
+    assert {function: n for function, n in lengths.items() if n > MAX_FUNCTION_LINES} == {}
 
 
 def n_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

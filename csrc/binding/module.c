@@ -24,7 +24,11 @@ static int traverse(PyObject* self, visitproc visit, void* arg) {
     const sd_kind* kind = ((sd_object*)self)->kind;
     Py_VISIT(Py_TYPE(self));
     for (const size_t* offset = kind->references; *offset > 0; offset++) Py_VISIT(*reference(self, *offset));
-    /* not its views: the collector may clear a memoryview that is exported, which cannot be released then */
+    for (int i = 0; i < kind->n_views; i++) {
+        PyObject* owner = views_of(self, kind)[i].obj;
+        /* The collector may clear a memoryview that is exported, which then cannot be released. */
+        if (owner != NULL && !PyMemoryView_Check(owner)) Py_VISIT(owner);
+    }
     return kind->traverse ? kind->traverse(self, visit, arg) : 0;
 }
 

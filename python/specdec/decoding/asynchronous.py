@@ -181,10 +181,14 @@ async def agenerate(
     prediction, speculative
         As `Engine.submit` has them; a prediction is one for all prompts.
 
-    Returns ------- Result, or list of Result As `specdec.generate`, which also says what is raised.
+    Returns
+    -------
+    Result, or list of Result
+        As `specdec.generate`, which also says what is raised.
 
-    Examples -------- >>> texts = await asyncio.gather(*(specdec.agenerate(target, draft, prompt) for prompt
-    in prompts))
+    Examples
+    --------
+    >>> texts = await asyncio.gather(*(specdec.agenerate(target, draft, prompt) for prompt in prompts))
     """
     options = DecodingOptions.of_call(locals())
     more = _of_text(

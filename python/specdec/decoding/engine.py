@@ -86,16 +86,27 @@ class Engine:
     prompt_cache : PromptCache, optional
         Where texts are kept that were read, for prompts that begin like them; None: nowhere.
 
-    Attributes ---------- target, n_slots, n_text, max_waiting, max_top_logprobs, n_threads, node_budget As
-    given, or their defaults; the target loaded. draft : Draft or None The one that drafts for requests that
-    name none. drafts : dict of str to Draft Those that requests may name.
+    Attributes
+    ----------
+    target, n_slots, n_text, max_waiting, max_top_logprobs, n_threads, node_budget
+        As given, or their defaults; the target loaded.
+    draft : Draft or None
+        The one that drafts for requests that name none.
+    drafts : dict of str to Draft
+        Those that requests may name.
 
-    Raises ------ InputError, VocabularyMismatchError, CheckpointError, TokenizerError As `specdec.generate`;
-    also where gamma is a function of the caller's.
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.generate`; also where gamma is a function of the caller's.
 
-    Examples -------- >>> with specdec.Engine(target, draft) as engine: ... first, second =
-    engine.submit("Once upon a time"), engine.submit("It was a dark") ... for piece in first: ...
-    print(piece.text, end="") ... print(second.result().text)
+    Examples
+    --------
+    >>> with specdec.Engine(target, draft) as engine:
+    ...     first, second = engine.submit("Once upon a time"), engine.submit("It was a dark")
+    ...     for piece in first:
+    ...         print(piece.text, end="")
+    ...     print(second.result().text)
     """
 
     def __init__(

@@ -311,8 +311,10 @@ def stream(
     Stream
         An iterator of str, which has the `Result` in its attribute `result` when it has ended.
 
-    Examples -------- >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"): ...
-    print(piece, end="", flush=True)
+    Examples
+    --------
+    >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
+    ...     print(piece, end="", flush=True)
     """
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)

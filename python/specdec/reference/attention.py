@@ -46,7 +46,9 @@ def attention_in_tiles(
     biases : array_like, [n_rows, n_positions], optional
         Added to the scores, which are multiplied with `scale` before that.
 
-    Returns ------- ndarray of float32, [n_rows, d_head]
+    Returns
+    -------
+    ndarray of float32, [n_rows, d_head]
     """
     values = np.asarray(values, np.float32)
     scores = product(queries, keys, "bf16", "tiles")

@@ -150,7 +150,9 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     engine : {"rows", "tiles"}
         "tiles" for all formats but f32, for which it is a ValueError.
 
-    Returns ------- ndarray of float32, [n_rows, n_out]
+    Returns
+    -------
+    ndarray of float32, [n_rows, n_out]
     """
     x = np.asarray(x, dtype=np.float32)
     weights = np.asarray(weights, dtype=None if dtype in BLOCK_TYPES else np.float32)

@@ -245,9 +245,15 @@ def verify(
     noise : ndarray of float64, [max_depth + 1, n_vocab]
         For "coupled": row d holds the numbers, in [0, 1), of the token after d accepted ones.
 
-    Returns ------- path : list of int The accepted nodes from the root (excluded) down. token : int The token
-    after them, from the target. betas : list of float For each row passed that has candidates, root included,
-    the chance that one is accepted; see `specdec.Round.betas`.
+    Returns
+    -------
+    path : list of int
+        The accepted nodes from the root (excluded) down.
+    token : int
+        The token after them, from the target.
+    betas : list of float
+        For each row passed that has candidates, root included, the chance that one is accepted; see
+        `specdec.Round.betas`.
     """
     if rule == "block":
         tau, rest = block(tokens, target_probs, draft_probs, uniforms)

@@ -114,8 +114,10 @@ class Sampling:
         Texts, or sequences of token ids, that must not occur: where prompt and text end with all tokens of
         one but the last, the last is masked. A text stands for its tokens with a space before it and without.
 
-    Raises ------ InputError If a field is out of its range; the message names the field, its value and what
-    is expected.
+    Raises
+    ------
+    InputError
+        If a field is out of its range; the message names the field, its value and what is expected.
     """
 
     temperature: float = number(

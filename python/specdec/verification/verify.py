@@ -107,14 +107,26 @@ def verify(
         Where the random numbers come from that are not given: ``numpy.random.default_rng(seed)``.
         Over several rounds pass one generator, not the same number again.
 
-    Raises ------ InputError If an argument is none of what it may be, shapes disagree, a row is no
-    distribution (negative, not finite, or its sum more than 1e-9 from 1), a draft has probability 0 where it
-    was drawn from, or `seed` is given and nothing is left to draw.
+    Returns
+    -------
+    Verification
+        ``path``, ``token``, ``betas`` and ``tokens``.
 
-    Examples -------- >>> import specdec >>> target, draft = [[0.5, 0.5], [0.25, 0.75]], [[1.0, 0.0]] >>>
-    specdec.verify([0], target, draft, uniforms=[0.3, 0.9]) Verification(path=[1], token=1, betas=[0.5],
-    tokens=[0, 1]) >>> specdec.verify([0], target, draft, uniforms=[0.6, 0.9]) Verification(path=[], token=1,
-    betas=[0.5], tokens=[1])
+    Raises
+    ------
+    InputError
+        If an argument is none of what it may be, shapes disagree, a row is no distribution (negative, not
+        finite, or its sum more than 1e-9 from 1), a draft has probability 0 where it was drawn from, or
+        `seed` is given and nothing is left to draw.
+
+    Examples
+    --------
+    >>> import specdec
+    >>> target, draft = [[0.5, 0.5], [0.25, 0.75]], [[1.0, 0.0]]
+    >>> specdec.verify([0], target, draft, uniforms=[0.3, 0.9])
+    Verification(path=[1], token=1, betas=[0.5], tokens=[0, 1])
+    >>> specdec.verify([0], target, draft, uniforms=[0.6, 0.9])
+    Verification(path=[], token=1, betas=[0.5], tokens=[1])
     """
     target = _probabilities(target_probs, "target_probs")
     n_drafts, n_vocab = len(target) - 1, target.shape[1]
@@ -212,7 +224,10 @@ def distribution(
     min_p : float, optional
         Keep the tokens that are at least this times as probable as the most probable one.
 
-    Raises ------ InputError If a setting is out of range, or a row has NaN, +inf or no finite entry.
+    Raises
+    ------
+    InputError
+        If a setting is out of range, or a row has NaN, +inf or no finite entry.
     """
     settings = Sampling(temperature, top_k, top_p, min_p).core()
     options = {name: settings[name] for name in ("temperature", *TRUNCATIONS)}
