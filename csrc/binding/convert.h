@@ -152,9 +152,7 @@ typedef struct sd_field {
 
 /* Entries of an array of fields: required ones, and those that may be absent. */
 #define SD_INTEGER(name, value) {name, SD_FIELD_INTEGER, SD_FIELD_REQUIRED, value}
-#define SD_REAL(name, value) {name, SD_FIELD_REAL, SD_FIELD_REQUIRED, value}
 #define SD_FLAG(name, value) {name, SD_FIELD_FLAG, SD_FIELD_REQUIRED, value}
-#define SD_WORD(name, value) {name, SD_FIELD_WORD, SD_FIELD_REQUIRED, value}
 #define SD_OBJECT(name, value) {name, SD_FIELD_OBJECT, SD_FIELD_REQUIRED, value}
 #define SD_OPTIONAL(type, name, value) {name, SD_FIELD_##type, SD_FIELD_OPTIONAL, value}
 

@@ -12,7 +12,7 @@
 typedef struct block_lanes {
     uint32_t codes[SD_BLOCK / 4 * SD_PANEL];
     uint16_t d[SD_PANEL], dmin[SD_PANEL]; /* f16; of formats without a header scale and minimum themselves */
-    uint8_t scales[2][SD_PANEL], minima[SD_PANEL]; /* of the sub-blocks, as coded.h has them */
+    uint8_t scales[2][SD_PANEL], minima[SD_PANEL]; /* of the sub-blocks, as format.h has them */
 } block_lanes;
 
 /* In each byte of a word. */
@@ -248,7 +248,7 @@ INLINE uint8_t* put_plane(const block_lanes* from, const int shift, const int wi
     return plane;
 }
 
-/* Blocks of int8, int4, and of the formats of coded.h behind the header. */
+/* Blocks of int8, int4, and of the coded formats behind the header. */
 INLINE void put_block(const sd_format format, const block_lanes* from, uint8_t* to) {
     const sd_coded coded = sd_coded_of(format);
     if (format == SD_FORMAT_INT8) {

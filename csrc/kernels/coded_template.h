@@ -1,4 +1,4 @@
-/* Products of quantised rows with panels in the formats of coded.h (docs/NUMERICS.md).
+/* Products of quantised rows with panels in the coded formats (docs/NUMERICS.md).
  *
  * Included by kernels_template.h after products_template.h and unpack_template.h. Some blocks of a panel are
  * unpacked at a time, for all rows; codes of the formats of coded_direct_template.h in registers. */

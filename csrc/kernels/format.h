@@ -9,7 +9,7 @@
  *   int4   per block of 32 k: [4][32][4] bytes, then [32] scales in f16: 576 bytes; byte (s, j, i)
  *          holds code q + 8 of k = 8s + i in its low and of k = 8s + 4 + i in its high half
  *
- * and the formats of coded.h, which are those of GGUF files.
+ * and the coded formats below, which are those of GGUF files.
  *
  * The value of a code of int8 and int4 is q · scale, q in [−127, 127] or [−8, 7]. A panel begins at a
  * multiple of 32 bytes. */
@@ -59,7 +59,7 @@ typedef enum sd_number {
 /* Inputs that share a scale; rows of activations are laid out in chunks of as many. */
 #define SD_BLOCK 32
 
-/* f(name, format) for each format of GGUF files (coded.h), in their order. */
+/* f(name, format) for each format of GGUF files (below), in their order. */
 #define SD_CODED_FORMATS(f)                                                                             \
     f(q4_1, SD_FORMAT_Q4_1) f(q5_0, SD_FORMAT_Q5_0) f(q5_1, SD_FORMAT_Q5_1) f(q2_k, SD_FORMAT_Q2_K)     \
         f(q3_k, SD_FORMAT_Q3_K) f(q4_k, SD_FORMAT_Q4_K) f(q5_k, SD_FORMAT_Q5_K) f(q6_k, SD_FORMAT_Q6_K) \
@@ -76,7 +76,7 @@ typedef enum sd_format {
     SD_CODED_FORMATS(SD_FORMAT_ENTRY) SD_N_FORMATS
 } sd_format;
 
-/* The formats of coded.h. */
+/* How many coded formats there are. */
 #define SD_N_CODED_FORMATS (SD_N_FORMATS - SD_N_OWN_FORMATS)
 
 /* "f32", "bf16", "int8", "int4", "q4_1", "q5_0" … */
@@ -87,7 +87,7 @@ extern const char* const sd_format_names[SD_N_FORMATS];
 
 static inline size_t sd_blocks(size_t n) { return (n + SD_BLOCK - 1) / SD_BLOCK; }
 
-/* What a format of coded.h is made of; all 0 in other formats. */
+/* What a coded format is made of; all 0 in other formats. */
 typedef struct sd_coded {
     int low_bits, high_bits; /* of a code: those in the first plane, 4 or 2; in the second, 2, 1 or 0 */
     int n_shared;    /* numbers in f16 of each output that the header of eight blocks has, at most 2 */
@@ -145,7 +145,7 @@ static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
 }
 
 /* What a row of activations is made when it is prepared for products: floats, rounded floats, or codes with a
- * scale for each block, without or with sums of the halves of blocks (row_block.h). */
+ * scale for each block, without or with sums of the halves of blocks (sd_row_block). */
 typedef enum sd_row_kind {
     SD_ROWS_F32,
     SD_ROWS_BF16,
@@ -201,7 +201,6 @@ static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * S
  *   iq4_xs  yes     nibbles, places in a table       signed byte: scale / d
  *   mxfp4           nibbles, places in a table       byte: the scale is 2^(byte − 128) */
 #define SD_NIBBLES (SD_BLOCK * SD_PANEL / 2)
-#define SD_PAIRS (SD_BLOCK * SD_PANEL / 4)
 #define SD_BITS (SD_BLOCK * SD_PANEL / 8)
 
 /* Blocks that are unpacked together: those of a header. */

@@ -103,7 +103,7 @@ typedef struct sd_kernels {
      * borrowed. */
     void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
 
-    /* Blocks of a panel in a format of coded.h, n_blocks of up to 8, unpacked; NULL for other formats.
+    /* Blocks of a panel in a coded format, n_blocks of up to 8, unpacked; NULL for other formats.
      * `part`: the header, if the format has one, and the blocks behind it; the first of them is block 0, 8,
      * 16 … of the panel. All borrowed. */
     sd_unpack_kernel unpack[SD_N_FORMATS];

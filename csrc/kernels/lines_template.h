@@ -1,5 +1,5 @@
-/* Integer sums of the codes of rows times the lines of codes of a sub-block (coded.h): what the products of
- * int8, int4 and the formats of coded.h scale and add up. They are exact, so their order is free.
+/* Integer sums of the codes of rows times the lines of codes of a sub-block (format.h): what the products of
+ * int8, int4 and the coded formats scale and add up. They are exact, so their order is free.
  *
  * Included by products_template.h. An instruction set has either
  *   dot8(sum, w, p), dot4    sum += Σ of the 4 codes of each lane times the 4 int8 at p
@@ -42,7 +42,7 @@ INLINE void request_lines(const line_kind kind, const int s, const int u, ahead*
     if (s < (kind == LINES_NIBBLES_BITS ? 1 : kind == LINES_NIBBLES_PAIRS ? 2 : 0)) request(fetch);
 }
 
-/* What a row's sum starts from: numbers of row_block.h that lie 16 bytes apart, the first at `starts`. */
+/* What a row's sum starts from: numbers of sd_row_block that lie 16 bytes apart, the first at `starts`. */
 INLINE int32_t start_of(const void* starts, const int m) {
     int32_t start;
     memcpy(&start, (const char*)starts + sizeof(sd_row_block) * m, sizeof start);

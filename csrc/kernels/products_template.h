@@ -19,11 +19,11 @@
  *                                   memory
  *   and what lines_template.h lists
  *
- * and for the formats of coded.h: u_mul; u_fnma(a, b, c) = c - a · b; u_bytes, u_signed_bytes: UNIT_LANES
+ * and for the coded formats: u_mul; u_fnma(a, b, c) = c - a · b; u_bytes, u_signed_bytes: UNIT_LANES
  * bytes as floats; c4_with(codes, p, left, mask): codes and the bits `mask` of the bytes at p, shifted left,
  * or right where left < 0.
  *
- * How many rows a block has, and which blocks prefetch, is for thresholds.h to say.
+ * How many rows a block has, and which blocks prefetch, is for thresholds to say.
  *
  * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element
  * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows

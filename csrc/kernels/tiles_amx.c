@@ -157,7 +157,7 @@ INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 mi
     _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
 }
 
-/* Blocks of a panel in a format of coded.h as chunks of one of bf16. */
+/* Blocks of a panel in a coded format as chunks of one of bf16. */
 static void dequantise_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
     const sd_coded coded = sd_coded_of(format);
     sd_unpacked part;

@@ -35,7 +35,7 @@ void sdk_tiles_int8_amx(int n_rows, const void* x, const void* panels, int n_pan
                         ptrdiff_t ldy);
 void sdk_tiles_int4_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y,
                         ptrdiff_t ldy);
-/* Those of the formats of coded.h, in their order. */
+/* Those of the coded formats, in their order. */
 extern const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_CODED_FORMATS];
 
 /* The shapes of the tiles of a thread, as the processor reads them. */

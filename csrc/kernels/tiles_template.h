@@ -155,7 +155,7 @@ INLINE void round_block(const sd_coded coded, const sd_unpacked* part, int b, ui
     }
 }
 
-/* All rows times a panel in a format of coded.h. Its weights are rounded while subnormals are not flushed. */
+/* All rows times a panel in a coded format. Its weights are rounded while subnormals are not flushed. */
 INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float* x, const char* panel,
                                  int n_in, float* y, ptrdiff_t ldy) {
     const size_t bytes = sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);

@@ -1,4 +1,4 @@
-/* Blocks of panels in the formats of coded.h, unpacked: codes of a byte each, scales and minima in f32.
+/* Blocks of panels in the coded formats, unpacked: codes of a byte each, scales and minima in f32.
  *
  * Included by kernels_template.h. Loops over bytes become vectors where the compiler may use them. */
 

@@ -566,7 +566,7 @@ def kernels_digest() -> str:
     """Which sources and compiler made the kernels: 16 hexadecimal digits."""
 
 def thresholds() -> dict[str, list[int]]:
-    """The thresholds in use by name (kernels/thresholds.h): a number of rows for each of `panel_formats`."""
+    """The thresholds in use by name (kernels/kernels.h): a number of rows for each of `panel_formats`."""
 
 def panel_formats() -> tuple[str, ...]:
     """Names of all number formats of packed weights, in the order of thresholds."""

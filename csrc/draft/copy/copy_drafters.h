@@ -28,7 +28,7 @@ typedef struct sd_input_options {
      * target has an encoder, or the prompt itself. */
     const int32_t* source;
     int n_source;
-    /* 1: in place of these, of each sequence its own prediction (settings.h); nothing where it has none. */
+    /* 1: in place of these, of each sequence its own prediction (sequence.h); nothing where it has none. */
     int predictions;
     int start;        /* index in the source of what the output is expected to begin with, ≥ 0 */
     int min_match;    /* Shortest suffix of the output whose match in the source is trusted, ≥ 1. */

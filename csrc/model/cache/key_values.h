@@ -80,7 +80,7 @@ void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int 
 
 /* What the cross-attention of a model attends to: the keys and values of one source in each of its layers.
  *
- * It is made once (encoder.h), never changes, and is shared by all texts with this source: by references that
+ * It is made once (forward.h), never changes, and is shared by all texts with this source: by references that
  * are counted. */
 typedef struct sd_encoded {
     const sd_model* model; /* whose keys and values these are; borrowed */

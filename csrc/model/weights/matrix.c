@@ -77,7 +77,7 @@ static void int4_lane(const uint8_t* panel, int j, int n_in, float* out) {
     }
 }
 
-/* Lane j of a panel in one of the formats that are not those of coded.h. */
+/* Lane j of a panel in one of the formats that are not coded. */
 static void own_lane(sd_format format, const void* panel, int j, int n_in, float* out) {
     const float* floats = panel;
     const uint16_t* pairs = panel;
@@ -110,7 +110,7 @@ static void unpacked_lane(sd_coded coded, const sd_unpacked* part, int j, int n,
     }
 }
 
-/* n lanes from lane j of a panel in a format of coded.h. Each part is unpacked once for all of them. */
+/* n lanes from lane j of a panel in a coded format. Each part is unpacked once for all of them. */
 static void coded_lanes(sd_format format, const char* panel, int j, int n, int n_in, float* out) {
     enum { INPUTS = SD_PART_BLOCKS * SD_BLOCK };
     const sd_coded coded = sd_coded_of(format);
@@ -148,7 +148,7 @@ static size_t lines_of(sd_format format, size_t n_in) {
     }
 }
 
-/* Copy lane `from_lane` of a panel in a format of coded.h to a lane of another. Bytes lie in lines of 4, 2 or
+/* Copy lane `from_lane` of a panel in a coded format to a lane of another. Bytes lie in lines of 4, 2 or
  * 1 for each lane. */
 static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to,
                             int to_lane) {

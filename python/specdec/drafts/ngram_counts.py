@@ -1,4 +1,4 @@
-"""How often each n-gram occurs in some texts, in memory (``draft/tables/ngram_table.h``) and in a file.
+"""How often each n-gram occurs in some texts, in memory (``draft/tables/tables.h``) and in a file.
 
 Tensors ``unigrams`` (I32, [n_vocab]) and for k = 2 … n ``starts.k`` (I64), ``tokens.k`` and ``counts.k``
 (I32), as in `NgramCounts`; metadata ``format``, ``version`` and ``smoothing``.

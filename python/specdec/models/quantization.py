@@ -24,7 +24,7 @@ _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _BITS = {
     **{"q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "iq4_nl": 4.5, "mxfp4": 4.25},
     **{"q2_k": 2.625, "q3_k": 3.5625, "q4_k": 4.625, "q5_k": 5.625, "q6_k": 6.5625, "iq4_xs": 4.3125},
-}  # of types of GGUF files, as panels hold them (csrc/kernels/coded.h)
+}  # of types of GGUF files, as panels hold them (csrc/kernels/format.h)
 _NO_LIMIT = 2**31 - 1
 TEXT = (files("specdec") / "embedded" / "novel.txt").read_text("utf-8")
 """The beginning of Jane Austen's Pride and Prejudice (1813)."""

@@ -21,7 +21,7 @@ from specdec.errors import pass_signals_on
 from specdec.models.number_formats import DTYPES
 
 Thresholds: TypeAlias = dict[str, list[int]]
-"""By name, numbers of rows for each number format, in the order of `FORMATS` (csrc/kernels/thresholds.h)."""
+"""By name, numbers of rows for each number format, in the order of `FORMATS` (csrc/kernels/kernels.h)."""
 
 FORMATS: Final = _core.panel_formats()
 """All number formats of packed weights."""
