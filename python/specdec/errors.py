@@ -296,7 +296,10 @@ class WorkerError(SpecdecError, RuntimeError):
 
 
 class MissingPackageError(SpecdecError, ImportError):
-    """Something needs a package that is not installed; the message says how to install it."""
+    """Something needs a package that is not installed; the message says how to install it.
+
+    Most are also the error of what needs it: a `CheckpointError`, a `TokenizerError` or an `InputError`.
+    """
 
 
 class MissingLibraryError(SpecdecError, OSError):

@@ -324,7 +324,10 @@ class Trace(RoundTimes):
 
     @property
     def run_s(self) -> float:
-        """Mean seconds of a run of the target, but for the first of plain decoding, which is a part."""
+        """Mean seconds of a run of the target; NaN without any.
+
+        Of plain decoding the first is left out, if there are others: the prefill has done a part of it.
+        """
         return _mean_run_s(self.rounds)
 
     @property
@@ -402,7 +405,7 @@ class Trace(RoundTimes):
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens in the result of a run that verified a draft, as vLLM names it; NaN without any."""
+        """New tokens in the result per run that verified a draft, as vLLM names it; NaN without any."""
         return self._counts().mean_acceptance_length
 
     def _counts(self) -> DraftCounts:
@@ -411,7 +414,7 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_histogram(self) -> list[int]:
-        """How often a round accepted 0, 1, 2, … drafts, up to the longest drafted path."""
+        """How many rounds accepted 0, 1, … drafts, up to the longest drafted path; empty without rounds."""
         if not self.rounds:
             return []
         counts = [0] * (max(r.depth for r in self.rounds) + 1)
@@ -421,7 +424,7 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """How often draft 1, 2, … of a round was accepted, among rounds that drafted that many in a row."""
+        """Share of rounds that accepted at least 1, 2, … drafts, of those that drafted so many in a row."""
         shares = []
         for depth in range(1, max((r.depth for r in self.rounds), default=0) + 1):
             reached = [r for r in self.rounds if r.depth >= depth]
@@ -492,7 +495,7 @@ class Trace(RoundTimes):
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup`, above `expected_tokens_per_call`, is an error of measuring; or empty."""
+        """Why `predicted_speedup` is an error, as above `expected_tokens_per_call`; empty if it is not."""
         return invalid_speedup(self.predicted_speedup, self.expected_tokens_per_call)
 
     @property
