@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -93,20 +93,21 @@ class ServerMetrics:
         """Yield the figures of the engine."""
         metrics: EngineMetrics = self._service.engine.metrics()
 
-        def family(kind: Any, name: str, meaning: str, label: str = "", **figures: float) -> Any:
-            found = kind(name, meaning, labels=["model_name", *filter(None, [label])])
-            for value, figure in figures.items():
-                found.add_metric([self._service.name, *[value] * bool(label)], figure)
+        def family(kind: Any, name: str, meaning: str, figures: Mapping[Any, float], *labels: str) -> Any:
+            found = kind(name, meaning, labels=["model_name", *labels])
+            for values, figure in figures.items():
+                found.add_metric([self._service.name, *values], figure)
             return found
 
         for kind, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for name, (meaning, field) in table.items():
-                yield family(kind, name, meaning, figure=getattr(metrics, field))
-        positions = {str(position): n for position, n in enumerate(metrics.accepted_at)}
+                yield family(kind, name, meaning, {(): getattr(metrics, field)})
+        positions = {(str(position),): n for position, n in enumerate(metrics.accepted_at)}
         name, meaning = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position."
-        yield family(CounterMetricFamily, name, meaning, "position", **positions)
+        yield family(CounterMetricFamily, name, meaning, positions, "position")
         name, meaning = "vllm:request_success", "Texts that have ended, by the reason."
-        yield family(CounterMetricFamily, name, meaning, "finished_reason", **metrics.n_finished)
+        reasons = {(reason,): n for reason, n in metrics.n_finished.items()}
+        yield family(CounterMetricFamily, name, meaning, reasons, "finished_reason")
 
     def text(self) -> bytes:
         """Return all of it, as a scrape reads it."""
