@@ -26,7 +26,7 @@ from specdec.errors import (
     VocabularyMismatchError,
     kind_of,
     warn,
-)  # fmt: skip
+)
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike

@@ -24,7 +24,7 @@ from specdec.serve.request_fields import (
     refused,
     within,
     wrong,
-)  # fmt: skip
+)
 from specdec.serve.service import PLAIN_WORDS
 from specdec.settings_table import Setting, table_of
 from specdec.verification.rules import DecodingRule

@@ -5,26 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from specdec.fields import MetadataFields
-from specdec.models.families.family import Array, Config, wrong_shape
+from specdec.models.families.family import Config, wrong_shape
 
 # A longer array is no value by layer, and as a list it would take many times the memory of the file.
 _MOST_LAYERS: Final = 10_000
-
-
-class Stored(Protocol):
-    """A tensor of the file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-
-    def numbers(self) -> Array:
-        """All of its numbers, f32."""
 
 
 class Metadata(MetadataFields):
