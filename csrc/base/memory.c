@@ -180,9 +180,6 @@ void sd_arena_free(sd_arena* arena) {
     *arena = (sd_arena){0};
 }
 
-#if defined(__linux__)
-#endif
-
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #elif defined(__has_feature)
