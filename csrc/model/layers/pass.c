@@ -179,21 +179,19 @@ static void multiply_slices(void* argument, int thread, int first, int end) {
     }
 }
 
-static void multiply(sd_pass* pass, sd_product* product) {
-    const sd_matrix* m = product->matrix;
-    double n_multiplications = (double)product->n_rows * m->n_out * m->n_in;
+void sd_pass_multiply(sd_pass* pass, sd_product product) {
+    const sd_matrix* m = product.matrix;
+    double n_multiplications = (double)product.n_rows * m->n_out * m->n_in;
     if (pass->engine == SD_ENGINE_BLAS) {
-        const sd_gemm gemm = gemm_of(product);
+        const sd_gemm gemm = gemm_of(&product);
         sd_pass_run(pass, n_multiplications, sd_gemm_slices(&gemm), 1, multiply_slices,
-                    &(multiplication){.pass = pass, .product = product});
+                    &(multiplication){.pass = pass, .product = &product});
         return;
     }
-    sd_bands bands = sd_bands_of(pass->engine, m->rows, m->n_in, product->n_rows);
+    sd_bands bands = sd_bands_of(pass->engine, m->rows, m->n_in, product.n_rows);
     sd_pass_run(pass, n_multiplications, bands.n * sd_matrix_panels(m->n_out),
-                sd_matrix_grain(m, &pass->team), multiply_panels, &(multiplication){pass, product, bands});
+                sd_matrix_grain(m, &pass->team), multiply_panels, &(multiplication){pass, &product, bands});
 }
-
-void sd_pass_multiply(sd_pass* pass, sd_product product) { multiply(pass, &product); }
 
 void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared, sd_product product) {
     const sd_matrix* m = product.matrix;
