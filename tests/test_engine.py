@@ -451,6 +451,14 @@ def test_prompts_are_cached_and_scored(world: World) -> None:
         assert np.array_equal(score.log_probs, expected.prompt_logprobs)
 
 
+def test_results_are_awaited(world: World, engine: Engine) -> None:
+    one, two = (engine.submit(world.ids[:9], max_new_tokens=6, n=n) for n in (1, 2))
+    assert asyncio.run(one.aresult()) == one.result()
+    assert asyncio.run(two.aresults()) == two.results()
+    with pytest.raises(InputError, match="there are 2 samples"):
+        asyncio.run(two.aresult())
+
+
 def test_too_many_and_closed(world: World) -> None:
     gate = threading.Event()
 
