@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 END_OF_TEXT = "<|endoftext|>"
-VOCAB_SIZE = 4096
+VOCAB_SIZE = 8192
 
 # Whole books, by authors who also stand in the training text (an unseen chapter of a known
 # style) and one author who does not (Schreiner): never shown to the tokenizer or the models.

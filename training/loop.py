@@ -44,7 +44,7 @@ class Optimizers:
 
     def __init__(
         self, model: nn.Module, matrix_lr: float, other_lr: float,
-        is_table: Callable[[str], bool] = lambda name: "embed" in name,
+        is_table: Callable[[str], bool] = lambda name: name.startswith(("embed", "positions")),
     ):  # fmt: skip
         named = list(model.named_parameters())
         matrices = [p for n, p in named if p.dim() == 2 and not is_table(n)]

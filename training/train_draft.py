@@ -1,12 +1,7 @@
-"""Distill the draft of the embedded pair from the trained target: one command, resumable, on a CPU.
+"""Distill the draft of the embedded pair from the trained target: one command, resumable, on a GPU or a CPU.
 
-    python training/sample_target.py
     python training/train_draft.py
-
-With ``--begin FOLDER`` the training begins with the weights in that folder instead of random ones, so that a
-draft follows a target that was trained on:
-
-    python training/train_draft.py --begin python/specdec/embedded/draft --learning-rate 3e-3
+    python training/train_draft.py --samples    # half of the text written by sample_target.py
 
 The draft learns the target's whole distribution after every token: first by the
 Kullback-Leibler divergence, then by the total variation distance, which is 1 − β of Theorem 3.5
@@ -23,16 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 import loop
 from network import DRAFT, TARGET, Decoder, load_folder, save_folder
 
 SEED = 20221130
-TOKENS_PER_STEP = 8192
-TOKENS_PER_PASS = 2048
-CONTEXT = 512  # every position that the draft will be asked at
+TOKENS_PER_STEP = 65536
+CONTEXT = 1024  # every position that the draft will be asked at
 # Up to here Kullback-Leibler, from the end of the ramp on total variation.
 RAMP = (0.4, 0.6)
 # Total variation is at most 1 where the other is counted in nats: about equal gradients.
@@ -46,7 +40,8 @@ def held_out_alpha(target: Decoder, draft: Decoder, ids: np.ndarray) -> tuple[fl
     rows = torch.from_numpy(np.stack([ids[s : s + CONTEXT].astype(np.int64) for s in starts]))
     alphas, equal = [], []
     for chunk in rows.chunk(4):
-        with torch.autocast("cpu", torch.bfloat16):
+        chunk = chunk.to(target.embed.weight.device)
+        with torch.autocast(chunk.device.type, torch.bfloat16):
             t, d = target(chunk), draft(chunk)
         alphas.append(1 - loop.divergences(t, d)[1].item())
         equal.append((t.argmax(-1) == d.argmax(-1)).float().mean().item())
@@ -57,24 +52,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
     parser.add_argument("--target", type=Path, help="folder of the target (default: target in --work)")
+    parser.add_argument("--samples", action="store_true", help="half of the text is the target's own")
     parser.add_argument("--begin", type=Path, help="folder of the weights to begin with")
-    parser.add_argument("--learning-rate", type=float, default=6e-3)
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--steps", type=int, default=3450)
+    parser.add_argument("--tokens-per-pass", type=int, default=65536)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--checkpoint-every", type=int, default=50)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
 
-    samples = np.load(args.work / "samples.npy")
+    samples = np.load(args.work / "samples.npy") if args.samples else None
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     target = Decoder(TARGET)
     load_folder(target, args.target or args.work / "target")  # what is shipped, rounded to bf16
-    target.requires_grad_(False)
-    for module in target.modules():
-        if isinstance(module, nn.Linear):
-            module.bfloat16()  # which they are already, so that no step converts them again
-    draft = Decoder(DRAFT)
+    target.requires_grad_(False).to(args.device)
+    draft = Decoder(DRAFT).to(args.device)
     if args.begin is not None:
         load_folder(draft, args.begin)
     optimizers = loop.Optimizers(draft, args.learning_rate, args.learning_rate)
@@ -92,16 +85,18 @@ def main() -> None:
 
     compiled = torch.compile(losses, dynamic=False)
     begun, recent = time.perf_counter(), []
-    stream = loop.batches(train, TOKENS_PER_STEP // 2, SEED, range(start, args.steps), CONTEXT)
+    n_novels = TOKENS_PER_STEP // (1 if samples is None else 2)
+    stream = loop.batches(train, n_novels, SEED, range(start, args.steps), CONTEXT)
     for step, novels, _ in tqdm(stream, initial=start, total=args.steps, mininterval=10):
         progress = step / args.steps
         weight = torch.tensor(min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0]))))
-        parts = TOKENS_PER_STEP // TOKENS_PER_PASS
-        rows = np.random.default_rng((SEED, step, 1)).integers(0, len(samples), len(novels))
-        written = torch.from_numpy(samples[rows, :CONTEXT].astype(np.int64))
-        for x in torch.cat((novels, written)).chunk(parts):
-            with torch.autocast("cpu", torch.bfloat16):
-                loss, kl, variation = compiled(x, weight)
+        parts = TOKENS_PER_STEP // args.tokens_per_pass
+        if samples is not None:
+            rows = np.random.default_rng((SEED, step, 1)).integers(0, len(samples), len(novels))
+            novels = torch.cat((novels, torch.from_numpy(samples[rows, :CONTEXT].astype(np.int64))))
+        for x in novels.chunk(parts):
+            with torch.autocast(args.device, torch.bfloat16):
+                loss, kl, variation = compiled(x.to(args.device), weight.to(args.device))
             (loss / parts).backward()
             recent.append((kl.item(), variation.item()))
         loop.clip_gradients(draft)

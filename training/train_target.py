@@ -1,12 +1,10 @@
-"""Train the target of the embedded pair: one command, resumable, on a CPU.
+"""Train the target of the embedded pair: one command, resumable, on a GPU or a CPU.
 
     python training/corpus.py novels.tar.xz
     python training/train_target.py
 
-With ``--begin FOLDER`` the training begins with the weights in that folder instead of random ones, so that a
-target that was trained before is trained on:
-
-    python training/train_target.py --begin python/specdec/embedded/target --learning-rate 2e-3
+From `QUANTIZED` of the steps on the matrices are rounded to the grid of int4 in each forward pass, so that
+the weights end on it: one file of codes is the exact model in every number format.
 """
 
 from __future__ import annotations
@@ -20,45 +18,43 @@ import torch
 from tqdm import tqdm
 
 import loop
-from network import TARGET, Decoder, load_folder, save_folder
+from network import TARGET, Decoder, save_folder
 
 SEED = 20230505
-TOKENS_PER_STEP = 16384
-TOKENS_PER_PASS = 2048  # gradients are summed over passes that stay near the caches
+TOKENS_PER_STEP = 131072
+QUANTIZED = 0.55
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
-    parser.add_argument("--begin", type=Path, help="folder of the weights to begin with")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--steps", type=int, default=3700)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--steps", type=int, default=1670)
+    parser.add_argument("--tokens-per-pass", type=int, default=65536, help="gradients are summed over passes")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--checkpoint-every", type=int, default=25)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
 
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
-    model = Decoder(TARGET)
-    if args.begin is not None:
-        load_folder(model, args.begin)
+    model = Decoder(TARGET).to(args.device)
     optimizers = loop.Optimizers(model, args.learning_rate, args.learning_rate)
     checkpoint = args.work / "target.pt"
     start = loop.load_checkpoint(checkpoint, model, optimizers)
     curve = loop.LossCurve(
         args.work / "target_loss.tsv", ("step", "tokens", "train", "valid", "seconds"), start
     )
-    # The loss is compiled with the model: the logits of a step are larger than the caches.
     compiled = torch.compile(lambda x, y: loop.cross_entropy(model(x), y), dynamic=False)
 
     begun, recent = time.perf_counter(), []
     stream = loop.batches(train, TOKENS_PER_STEP, SEED, range(start, args.steps), TARGET.n_ctx)
     for step, inputs, targets in tqdm(stream, initial=start, total=args.steps, mininterval=10):
-        parts = TOKENS_PER_STEP // TOKENS_PER_PASS
+        if step >= QUANTIZED * args.steps and not model.embed.quantized:
+            model.quantize()
+        parts = TOKENS_PER_STEP // args.tokens_per_pass
         for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = compiled(x, y) / parts
+            with torch.autocast(args.device, torch.bfloat16):
+                loss = compiled(x.to(args.device), y.to(args.device)) / parts
             loss.backward()
             recent.append(loss.item() * parts)
         loop.clip_gradients(model)
@@ -70,6 +66,7 @@ def main() -> None:
             recent.clear()
             loop.save_checkpoint(checkpoint, model, optimizers, step + 1)
     loop.save_checkpoint(checkpoint, model, optimizers, args.steps)
+    model.quantize()
     save_folder(model, args.work / "target", args.work / "tokenizer.json")
     loss = loop.validation_loss(model, valid, TARGET.n_ctx, 256)
     print(f"held-out novels: {loss:.4f} nats a token, perplexity {np.exp(loss):.2f}")

@@ -42,6 +42,12 @@ from specdec.models.number_formats import DTYPES
 @click.option(
     "--adapter", type=click.Path(), metavar="FOLDER", help="A LoRA adapter to merge into what is written."
 )
+@click.option(
+    "--max-shard-size",
+    type=int,
+    metavar="BYTES",
+    help="Of a folder: tensors of at most so many bytes in a file.",
+)
 @click.option("--force", is_flag=True, help="Replace what is at OUT.")
 @click.option("--no-tokenizer", is_flag=True, help="Leave the vocabulary out.")
 def convert_verb(source: str, out: str, no_tokenizer: bool, **how: Any) -> None:

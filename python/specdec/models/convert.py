@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.checks import check_choice, check_flag, check_path
+from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.errors import CheckpointError, InputError, shown
 from specdec.models.adapter import merged
 from specdec.models.checkpoints import open_checkpoint
@@ -37,6 +37,7 @@ def convert(
     tokenizer: Any = None,
     importance: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
+    max_shard_size: int | None = None,
     force: bool = False,
     progress: bool | None = None,
 ) -> Path:
@@ -68,6 +69,9 @@ def convert(
     adapter : path-like, optional
         The folder of a LoRA adapter, which is merged into what is written, as :func:`specdec.load` merges it.
         The sums of a checkpoint in bf16 are written in BF16, unless another type is given.
+    max_shard_size : int, optional
+        Of a folder: write files of at most so many bytes of tensors, and an index of them. A tensor that is
+        larger has a file of its own. None: one file.
     force : bool
         Replace the file or the folder at ``out`` once the new one is complete. A folder that holds anything
         else than a Hugging Face model is refused, as it would be lost.
@@ -109,6 +113,10 @@ def convert(
     _check_out(place, force)
     if importance is not None and place.suffix != ".gguf":
         raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
+    if max_shard_size is not None:
+        check_integer("max_shard_size", max_shard_size, 1)
+        if place.suffix in (".gguf", ".specdec"):
+            raise InputError.of("max_shard_size", max_shard_size, "None, but for a folder")
     of_adapter = None if adapter is None else check_path("adapter", adapter)
     if place.suffix == ".specdec":
         dtype = type.lower() if isinstance(type, str) else type
@@ -128,7 +136,9 @@ def convert(
         weights = _importance(importance, source, tokenizer, of_adapter, progress)
         write_as_gguf(checkpoint, place, kind, weights, progress)
     else:
-        write_as_folder(checkpoint, place, type, progress, own_tokenizer=tokenizer is None)
+        write_as_folder(
+            checkpoint, place, type, progress, own_tokenizer=tokenizer is None, max_shard_size=max_shard_size
+        )
     return place
 
 

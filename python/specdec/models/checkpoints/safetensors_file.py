@@ -10,6 +10,7 @@ takes the last.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -216,6 +217,11 @@ def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: 
     write_tensors(path, described, (array for _, array in ordered), metadata)
 
 
+def written_bytes(numbers: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor in a file of `write_tensors`."""
+    return math.prod(shape) * _BITS[_WRITTEN[numbers]] // 8
+
+
 def write_tensors(
     path: Path,
     described: Mapping[str, tuple[str, tuple[int, ...]]],
@@ -231,7 +237,7 @@ def write_tensors(
     end = 0
     for name, (numbers, shape) in described.items():
         begin = end
-        end += int(np.prod(shape, dtype=object)) * _BITS[_WRITTEN[numbers]] // 8
+        end += written_bytes(numbers, shape)
         header[name] = {"dtype": _WRITTEN[numbers], "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

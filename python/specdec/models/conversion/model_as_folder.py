@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,12 @@ from specdec.models.checkpoints.compressed_tensors import (
 from specdec.models.checkpoints.gguf_writing import encoded
 from specdec.models.checkpoints.hub import describing_files
 from specdec.models.checkpoints.matching import is_matrix
-from specdec.models.checkpoints.safetensors_file import write_tensors
+from specdec.models.checkpoints.safetensors_file import (
+    INDEX_NAME,
+    SINGLE_NAME,
+    write_tensors,
+    written_bytes,
+)
 from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
@@ -45,7 +51,7 @@ _BLOCK: Final = 32  # inputs that share a scale
 _TABLES: Final = ("token_embedding", "encoder.token_embedding")
 _EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias")
 # The files of a folder that are written anew, or describe files of weights.
-_OWN: Final = ("config.json", "model.safetensors.index.json")
+_OWN: Final = ("config.json", INDEX_NAME)
 _OF_TEXTS: Final = "generation_config.json"
 
 # Llama 3's scalings, which GGUF files hold as factors.
@@ -73,12 +79,13 @@ def write_as_folder(
     progress: bool | None,
     *,
     own_tokenizer: bool = True,
+    max_shard_size: int | None = None,
 ) -> None:
     """Write a model as a Hugging Face folder.
 
     `checkpoint`: Of a folder or a GGUF file. `place`: A new or empty folder, or one whose files are replaced
     when the new ones are complete. `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`:
-    The tokenizer is that beside the weights.
+    The tokenizer is that beside the weights. `max_shard_size`: Bytes of tensors in a file; None: one file.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
@@ -94,7 +101,7 @@ def write_as_folder(
 
     with replacing_folder(place) as new:
         made = _made(checkpoint, plan, progress, place)
-        write_tensors(new / "model.safetensors", plan.described(), made, {"format": "pt"})
+        _write_weights(new, plan.described(), made, max_shard_size)
         if own_tokenizer and checkpoint.path.is_dir():
             _copy_described(checkpoint, new)
         else:
@@ -139,10 +146,12 @@ def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
     """What is written so that it is read as the same model.
 
     A head that is the table of tokens becomes a matrix of its own where it is to be of codes, which a table
-    is not; a family that cannot say so keeps the table as its head.
+    is only where the source has these codes; a family that cannot say so keeps the table as its head.
     """
     config = checkpoint.config
-    if kind in _BITS and config["tied"] and config.get("encoder") is None:
+    held = {} if checkpoint.stored is None else checkpoint.stored.blocks
+    table_has_codes = kind in _BITS and held.get("token_embedding") == KINDS[_BITS[kind]]
+    if kind in _BITS and config["tied"] and config.get("encoder") is None and not table_has_codes:
         untied = dict(config) | {"tied": False}
         try:
             return _plan_of(checkpoint, place, kind, untied)
@@ -164,11 +173,16 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
     if checkpoint.config["tied"] and not config["tied"]:
         sources = _with_head(sources)
     shapes = dict(stored_shapes(sources))
+    if kind in _BITS:
+        codes = KINDS[_BITS[kind]]
+        types = _types_of_codes(checkpoint, sources, shapes, codes)
+        coded = {name for name, type in types.items() if type == codes}
+        sources = [source.of_codes() if coded.issuperset(source.stored) else source for source in sources]
+        shapes = dict(stored_shapes(sources))
     fields = _config_json(checkpoint, kind, place, config, shapes)
     if kind not in _BITS:
         types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
         return _Plan(fields, sources, types, shapes)
-    types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
     linear = {
         name: types[name] in _NUMBERS
         for source in sources
@@ -200,8 +214,8 @@ def _types_of_codes(
     """The type of each tensor of a folder of codes.
 
     Matrices are codes, but those whose rows are no multiple of a block. Tables of tokens are read by row:
-    in bf16, as in every model of codes; in f32 where they are codes in the file. What else the core keeps
-    in f32 stays so.
+    in bf16, as in every model of codes; in the codes of the file where they are these, else in f32 where
+    they are codes. What else the core keeps in f32 stays so.
     """
     types = dict.fromkeys(shapes, "F32")
     plain = "BF16" if checkpoint.dtype == "bf16" else "F32"
@@ -211,16 +225,17 @@ def _types_of_codes(
         if not is_matrix(source):
             continue
         (name,) = source.stored
-        if source.canonical in _TABLES and name != head:
+        of_codes = source.of_codes()
+        if source.canonical in _TABLES and name != head and held.get(source.canonical) != codes:
             types[name] = "F32" if source.canonical in held else "BF16"
-        elif not source.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
+        elif not of_codes.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
             raise UnsupportedModelError(
                 f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a folder of codes: "
                 f"tensor '{name}' does not have a row for each output of one linear layer; expected out to "
                 f"end in .specdec (type int8 or int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
             )
         else:
-            types[name] = plain if shapes[name][1] % _BLOCK else codes
+            types[name] = plain if of_codes.stored_shapes[0][1] % _BLOCK else codes
     return types
 
 
@@ -317,6 +332,33 @@ def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Pat
             continue
         blocks = array if array.dtype == np.uint8 else _quantised(array, type, what, threads)
         yield from packed(blocks, bits, (shape[0], shape[1])).values()
+
+
+def _write_weights(
+    folder: Path,
+    described: Mapping[str, tuple[str, tuple[int, ...]]],
+    arrays: Iterator[Array],
+    max_shard_size: int | None,
+) -> None:
+    """Write the tensors in their order to one file, or to files of at most so many bytes and an index."""
+    shards: list[list[str]] = [[]]
+    total, size = 0, 0
+    for name, (numbers, shape) in described.items():
+        n_bytes = written_bytes(numbers, shape)
+        if shards[-1] and max_shard_size is not None and size + n_bytes > max_shard_size:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += n_bytes
+        total += n_bytes
+    weight_map: dict[str, str] = {}
+    for i, names in enumerate(shards, 1):
+        file = SINGLE_NAME if len(shards) == 1 else f"model-{i:05}-of-{len(shards):05}.safetensors"
+        one = {name: described[name] for name in names}
+        write_tensors(folder / file, one, islice(arrays, len(names)), {"format": "pt"})
+        weight_map |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        _write_json(folder / INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _quantised(array: Array, type: str, what: str, n_threads: int) -> Array:

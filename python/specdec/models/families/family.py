@@ -40,9 +40,10 @@ class Named:
     decoder's tensor. `shape_there`: The shape in the file, from the decoder's and the configuration.
     `keeps_rows`: Whether the rows of a matrix are whole rows of the file's, in some order. `inputs_first`:
     Whether the file has a matrix as [inputs, outputs]. `index`: Which part of the first axis is read, an
-    expert's; None: all of it. `suffixes`: What the file has for ".weight" and ".bias". `plus`: The numbers
-    are stored less this. `heads`: "n_head" or "n_kv_head": each head's part is a tensor. `make`: No file
-    holds the tensor: it is computed, f32, from its shape.
+    expert's; None: all of it. `coded`: The same tensor where the file holds it as codes, whose groups run
+    along the inputs. `suffixes`: What the file has for ".weight" and ".bias". `plus`: The numbers are stored
+    less this. `heads`: "n_head" or "n_kv_head": each head's part is a tensor. `make`: No file holds the
+    tensor: it is computed, f32, from its shape.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Named:
     keeps_rows: bool = True
     inputs_first: bool = False
     index: int | None = None
+    coded: Named | None = None
     suffixes: Mapping[str, str] = field(default_factory=dict)
     plus: float = 0.0
     heads: str = ""
@@ -124,8 +126,10 @@ def head_norms(name: str, heads: str) -> Named:
 
 
 def transposed(name: str) -> Named:
-    """A Conv1D matrix, [n_in, n_out]."""
-    return Named(name, lambda array, *_: array.T, lambda shape, _: shape[::-1], False, True)
+    """A Conv1D matrix, [n_in, n_out]; as codes [n_out, n_in]."""
+    return Named(
+        name, lambda array, *_: array.T, lambda shape, _: shape[::-1], False, True, coded=Named(name)
+    )
 
 
 def _widths(config: Config) -> list[int]:
@@ -144,7 +148,7 @@ def fused_row(name: str, part: int, turned: bool = False) -> Named:
         first = sum(_widths(config)[:part])
         return (array.T if turned else array)[first : first + shape[0]]
 
-    return Named(name, view, shape_there, not turned, turned)
+    return Named(name, view, shape_there, not turned, turned, coded=fused_row(name, part) if turned else None)
 
 
 def fused_rows(name: str, *, turned: bool = False) -> dict[str, Named]:
@@ -256,6 +260,14 @@ class Source:
     def is_rows(self) -> bool:
         """Whether it has whole rows of the file's, in some order, with the file's numbers."""
         return self.entry.keeps_rows and self.entry.is_view
+
+    def of_codes(self) -> Source:
+        """The same tensor of a file that holds it as codes."""
+        entry = self.entry.coded
+        if entry is None:
+            return self
+        shapes = [entry.shape_there(self.shape, self.config)]
+        return dataclasses.replace(self, entry=entry, stored_shapes=shapes)
 
     def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
         """The tensor and its number format, from arrays of the file."""
