@@ -90,6 +90,7 @@ def frequent(*texts: np.ndarray, n_vocab: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
+    parser.add_argument("--target", type=Path, help="folder of the target (default: the embedded one)")
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--medusa", action="store_true", help="heads that see no guesses")
@@ -103,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
 
-    target, _ = specdec.embedded_pair()
+    target = specdec.load(args.target) if args.target else specdec.embedded_pair()[0]
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     starts = np.random.default_rng(SEED).integers(0, len(train) - CONTEXT, args.windows)
     texts = {
