@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import drafts, engine, harness, kernels, paper, peers, products, serving
+from benchmarks import drafts, engine, harness, kernels, paper_pair, peers, products, serving
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
 
@@ -26,7 +26,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "peers-pairs": (peers.pairs, peers.pairs_options),
     "peers-batch": (peers.batches, peers.batches_options),
     "peers-exact": (peers.exactness, peers.exactness_options),
-    "paper": (paper.paper, paper.paper_options),
+    "paper-pair": (paper_pair.paper_pair, paper_pair.paper_pair_options),
     "harness": (harness.harness, harness.harness_options),
 }
 
