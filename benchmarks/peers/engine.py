@@ -62,7 +62,8 @@ class Job:
     def checkpoint(self) -> Path:
         """The Hugging Face folder every engine starts from; written if need be."""
         if self.shape in EMBEDDED:
-            return Path(specdec.__file__).with_name("embedded") / EMBEDDED[self.shape]
+            shipped = Path(specdec.__file__).with_name("embedded") / EMBEDDED[self.shape]
+            return self.made(f"{self.shape}-bf16", lambda path: specdec.convert(shipped, path, "BF16"))
         return write_checkpoint(self.shape, self.work / f"{self.name}-bf16", "bf16", alpha=self.alpha)
 
     @property

@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import specdec
@@ -141,27 +142,35 @@ def sampled(engine: str, gamma: int, law: Law, args: argparse.Namespace) -> tupl
 
 
 def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Speculative texts beside plain ones; also the engine's settings."""
+    """Speculative texts and plain ones, prompt by prompt in turns; also the engine's settings."""
     job = Job(args.target, number, args.work, args.threads)
-    prompts = _prompts(job, args)
-    answers = {}
-    for gamma in (0, args.gamma):
-        with Contestant(engine, args.target, number, gamma, args) as contestant:
-            answers[gamma] = contestant.ask("write", prompts=prompts, n=args.tokens)
-    plain, speculative = answers[0], answers[args.gamma]
-    differences = [
-        first_difference(*texts) for texts in zip(plain["tokens"], speculative["tokens"], strict=True)
-    ]
-    found = {
+    n_equal, found = [0, 0], {"first": None, "rates": ([], [])}
+    with (
+        Contestant(engine, args.target, number, 0, args) as one,
+        Contestant(engine, args.target, number, args.gamma, args) as two,
+    ):
+        prompts = _prompts(job, args)
+        for contestant in (one, two):  # kernels are made, memory is taken
+            contestant.ask("write", prompts=prompts[:1], n=args.tokens)
+        for prompt in prompts:
+            plain, speculative = (
+                one_of.ask("write", prompts=[prompt], n=args.tokens) for one_of in (one, two)
+            )
+            different = first_difference(plain["tokens"][0], speculative["tokens"][0])
+            n_equal[0] += different is None
+            if different is not None:
+                found["first"] = min(found["first"] or 1 + different, 1 + different)
+            n_equal[1] += plain.get("logits") == speculative.get("logits")
+            for rates, answer in zip(found["rates"], (plain, speculative), strict=True):
+                rates.append(len(answer["tokens"][0]) / answer["seconds"])
+    found |= {
         "n": len(prompts),
-        "equal": differences.count(None),
-        "first": min((1 + d for d in differences if d is not None), default=None),
+        "equal": n_equal[0],
         "tokens_a_run": speculative["n_tokens"] / (speculative["n_tokens"] - speculative["n_accepted"]),
     }
     if "logits" in plain:
-        pairs = zip(plain["logits"], speculative["logits"], strict=True)
-        found["equal logits"] = sum(a == b for a, b in pairs)
-    return found, contestant.settings
+        found["equal logits"] = n_equal[1]
+    return found, two.settings
 
 
 def _prompts(job: Job, args: argparse.Namespace) -> list[list[int]]:
@@ -187,7 +196,10 @@ def greedy_text(result: dict[str, Any]) -> str:
         text = f"**{text}**, from token {result['first']}"
     if "equal logits" in result:
         text += f", logits {result['equal logits']}/{result['n']}"
-    return f"{text}; {result['tokens_a_run']:.2f} a run"
+    plain, speculative = result["rates"]
+    speedup = median(b / a for a, b in zip(plain, speculative, strict=True))
+    rates = f"{median(plain):.0f} to {median(speculative):.0f} tokens/s, {speedup:.2f}"
+    return f"{text}; {result['tokens_a_run']:.2f} a run; {rates}"
 
 
 def exactness_options(options: Options) -> None:
@@ -217,7 +229,8 @@ def exactness(args: argparse.Namespace, report: Report) -> None:
     plainly, in the same engine and number format. How many of the prompts' texts are equal, and the first
     token (from 1) that differs in any. For specdec the logits that the tokens were chosen from are compared
     as well, bit by bit. "a run" is tokens per run of the target, by the engine's own counts: above 1, drafts
-    were accepted.
+    were accepted. Then tokens per second of whole calls, plain and speculative in turns, and the median of
+    their ratios.
     """
     begin(args, report)
     if args.target in EMBEDDED and args.text is None:

@@ -73,7 +73,9 @@ def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
     if request["do"] == "logits":
         return engine, {"logits": [last_logits(engine, ids) for ids in request["prompts"]]}
     if request["do"] == "write":
+        begun = time.perf_counter()
         answer = {"tokens": [engine.write(ids, request["n"]) for ids in request["prompts"]]}
+        answer["seconds"] = time.perf_counter() - begun
         if isinstance(engine, SayingLogits):
             logits = [engine.logits(ids, request["n"]) for ids in request["prompts"]]
             answer["logits"] = [hashlib.sha256(rows.tobytes()).hexdigest() for rows in logits]
