@@ -46,7 +46,6 @@ def expected_of_a_round(
         ({"rule": "greedy"}, independent), ({"rule": "greedy", "lenience": 0.4}, independent),
         ({"rule": "k-sequential"}, independent), ({"rule": "classical"}, independent),
     ],
-    ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize(("where", "shape", "n_vocab"), CASES)
 def test_betas_expect_as_many_accepted_drafts_as_there_are(
