@@ -77,7 +77,7 @@ class ReadFiles:
 
     @classmethod
     def at(cls, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
-        """The files that are being `read`, in the folder `place` or in that of the file; some may be missing."""
+        """The files that are being `read`, in the folder `place` or in that of the file."""
         place = Path(os.path.abspath(place))
         folder, entry = (place, "") if place.is_dir() else (place.parent, place.name)
         if hub is not None and _COMMIT.fullmatch(folder.name):  # in the hub's cache
