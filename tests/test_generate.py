@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import os
 import signal
 import subprocess
@@ -179,10 +180,11 @@ def test_prompts_as_text_and_ids_are_one(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("argument", "values"),
     [
-        ("gamma", [-1, 1025, 2.0, True, "much"]), ("max_new_tokens", [0, 1.5]), ("temperature", [-0.5]),
-        ("top_k", [0]), ("top_p", [1.5]), ("n_threads", [0, 10**6, "2"]), ("seed", [-1, 2**64, 0.5, [1, 2]]),
-        ("logprobs", [-1, True, N_VOCAB + 1]), ("prompt_logprobs", [1.5, N_VOCAB + 1]),
-        ("logprobs_of", ["draft"]), ("prompt_cache", [{}]),
+        ("gamma", [-1, 1025, 2.0, True, "much"]), ("max_new_tokens", [0, 1.5]),
+        ("temperature", [-0.5, math.nan, math.inf, "1", None, True]), ("top_k", [0, -1, 1.0, "5", True]),
+        ("top_p", [0.0, -0.5, 1.0001, math.nan, "1", True]), ("n_threads", [0, 10**6, "2"]),
+        ("seed", [-1, 2**64, 0.5, [1, 2]]), ("logprobs", [-1, True, N_VOCAB + 1]),
+        ("prompt_logprobs", [1.5, N_VOCAB + 1]), ("logprobs_of", ["draft"]), ("prompt_cache", [{}]),
         # not of `stream`
         ("batch_size", [0, -1, 1.5, True, "4"]), ("node_budget", [0, -1, 1.5, True, "4"]),
         ("n", [0, -1, True, 1.5, 2**40]),
