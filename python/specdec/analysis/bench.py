@@ -16,11 +16,18 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from specdec import _core
-from specdec.analysis.acceptance import mean_of
-from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
 from specdec.analysis.arguments import decoding_options, in_json, name_of, named_one, run_options, seed_of
 from specdec.analysis.experiment import NOT_RUN, Speedup, take_turns
-from specdec.analysis.questions import Question, QuestionsLike, questions_of
+from specdec.analysis.prediction import mean_of
+from specdec.analysis.questions import (
+    Answer,
+    AnswerFile,
+    Question,
+    QuestionsLike,
+    Reply,
+    check_settings,
+    questions_of,
+)
 from specdec.analysis.statistics import mean_interval
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma

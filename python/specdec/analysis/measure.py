@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.analysis.acceptance import Acceptance, acceptance, mean_of, predicted_row
+from specdec.analysis import prediction
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
@@ -38,7 +38,6 @@ from specdec.analysis.experiment import (
     reason_tables,
 )
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
-from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, step_seconds
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.models.model import ModelLike, Prompt
@@ -305,10 +304,10 @@ class _Measuring:
     share: int = 0  # new tokens of each prompt that are counted
     timed: Work = ()
     timed_leniences: list[float] = field(default_factory=list)
-    texts: dict[float, Acceptance] = field(default_factory=dict)  # by temperature, where distributions are
-    speedups: dict[tuple[float, float, int], Speedup] = field(default_factory=dict)  # of such a draft
+    texts: dict[float, prediction.Acceptance] = field(default_factory=dict)
+    speedups: dict[tuple[float, float, int], Speedup] = field(default_factory=dict)
     rows: list[ExperimentRow] = field(default_factory=list)
-    times: ForwardTimes | None = None
+    times: prediction.ForwardTimes | None = None
 
     def plan(self, n_tokens: int, *, has_limit: bool) -> int:
         """Decide how many tokens are counted and timed; return how many are decoded in all."""
@@ -322,7 +321,7 @@ class _Measuring:
             n_timed = timing.n_tokens
         self.share = setup.share(n_tokens)
         if has_limit:
-            step_s = step_seconds(setup.target, setup.prompts, setup.options.threads) * len(self.samplings)
+            step_s = prediction.step_seconds(setup) * len(self.samplings)
             fitting = _COUNTING * self.limit.left_s / step_s / n_counted / len(setup.prompts)
             self.share = int(min(self.share, max(_FEWEST, fitting)))
             n_timed = int(min(n_timed, max(_FEWEST, _TIMING * self.limit.left_s / step_s / max(n_runs, 1))))
@@ -369,7 +368,7 @@ class _Measuring:
     def _by_distribution(self) -> bool:
         """Hold a draft's distribution against the target's, then time runs; False if the time was over."""
         for options in self.samplings:
-            found = self.texts[options.temperature] = acceptance(
+            found = self.texts[options.temperature] = prediction.acceptance(
                 self.setup, self.draft, options, n_tokens=self.share, done=self.done,
                 leniences=list(dict.fromkeys([1.0, *self.leniences])),  # the exact rule's betas are kept
             )  # fmt: skip
@@ -386,7 +385,7 @@ class _Measuring:
     def _row(self, temperature: float, lenience: float, gamma: int) -> ExperimentRow:
         """What distributions, times and runs say."""
         betas = self.texts[temperature].betas[lenience]
-        row = predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
+        row = prediction.predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
         speedup = self.speedups.get((temperature, lenience, gamma))
         tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_run)
         return replace(row, speedup=speedup, tokens_per_call=tokens)
@@ -425,15 +424,12 @@ class _Measuring:
     def _time(self, tokens: Sequence[Sequence[int]]) -> None:
         """Time forward passes on as many positions as rounds have, where times are asked for."""
         if self.timing is not None:
-            n_rows = max(self.gammas) + 1
-            text = sample_text(self.setup.target, self.setup.prompts, tokens, n_rows)
-            self.times = forward_times(self.setup, self.draft, text, n_rows)
+            self.times = prediction.forward_times(self.setup, self.draft, tokens, max(self.gammas) + 1)
 
 
 def _alpha_in_words(temperature: float, betas: Sequence[Array]) -> str:
-    low, high = mean_interval(betas)
-    figures = f"alpha {mean_of(betas):.3f} ({low:.3f} to {high:.3f}), {sum(map(len, betas))} tokens"
-    return f"temperature {temperature:g}: {figures}"
+    alpha, (low, high), n = prediction.mean_of(betas), mean_interval(betas), sum(map(len, betas))
+    return f"temperature {temperature:g}: alpha {alpha:.3f} ({low:.3f} to {high:.3f}), {n} tokens"
 
 
 def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: Speedup | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specdec import theory
-from specdec.analysis.acceptance import acceptance, predicted_row
+from specdec.analysis import prediction
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
@@ -23,7 +23,6 @@ from specdec.analysis.arguments import (
 )
 from specdec.analysis.compare import compare_ways
 from specdec.analysis.experiment import COLUMNS, ExperimentRow, number_of
-from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
@@ -282,11 +281,10 @@ def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens
     ((name, draft),) = drafts.items()
     share = setup.share(n_tokens)
     with counted(len(setup.prompts) * share, "token", setup.options.progress) as done:
-        texts = acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
-    text = sample_text(setup.target, setup.prompts, texts.tokens, max_gamma + 1)
-    times = forward_times(setup, draft, text, max_gamma + 1)
+        texts = prediction.acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
+    times = prediction.forward_times(setup, draft, texts.tokens, max_gamma + 1)
     return [
-        predicted_row(name, texts.betas[1.0], times, setup.options.temperature, gamma)
+        prediction.predicted_row(name, texts.betas[1.0], times, setup.options.temperature, gamma)
         for gamma in range(max_gamma + 1)
     ]
 
