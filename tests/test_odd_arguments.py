@@ -499,10 +499,10 @@ def shown(value: Any) -> str:
 def test_every_parameter_takes_or_refuses_every_value(
     name: str, pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("specdec.analysis.timing._ENOUGH_S", 0.0)
-    monkeypatch.setattr("specdec.analysis.timing._TURNS", (1, 1))
-    monkeypatch.setattr("specdec.analysis.timing._WARM_UP", 0)
-    monkeypatch.setattr("specdec.analysis.timing._N_NEW", 4)
+    monkeypatch.setattr("specdec.analysis.prediction._ENOUGH_S", 0.0)
+    monkeypatch.setattr("specdec.analysis.prediction._TURNS", (1, 1))
+    monkeypatch.setattr("specdec.analysis.prediction._WARM_UP", 0)
+    monkeypatch.setattr("specdec.analysis.prediction._N_NEW", 4)
     function, given = CASES[name](World(*pair, tmp_path))
     assert complaint(function, given) is None
     found: Counter[tuple[str, str]] = Counter()

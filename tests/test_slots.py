@@ -406,6 +406,9 @@ def test_slots_are_taken_and_left_in_order(models: Any) -> None:
         joined(session, 2, [1, 2])
     with pytest.raises(TypeError, match="settings: expected specdec._core.Settings"):
         session.replace(0, [1, 2], (1, 0))
+    for seed in (3, (0, -1, 2)):
+        with pytest.raises(TypeError, match="seed"):
+            session.replace(0, [1, 2], seed, settings=Settings(max_new_tokens=2, sampling=GREEDY))
 
 
 def test_which_drafts_of_an_ensemble_guess_is_the_sequences_own(models: Any) -> None:
