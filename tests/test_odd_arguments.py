@@ -405,7 +405,7 @@ def test_every_parameter_takes_or_refuses_every_value(
     name: str, pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for setting, less in {"ENOUGH_S": 0.0, "TURNS": (1, 1), "WARM_UP": 0, "N_NEW": 4}.items():
-        monkeypatch.setattr(f"specdec.analysis.timing._{setting}", less)
+        monkeypatch.setattr(f"specdec.analysis.prediction._{setting}", less)
     function, given = CASES[name](World(*pair, tmp_path))
     assert complaint(function, given) is None
     found: Counter[tuple[str, str]] = Counter()

@@ -318,3 +318,6 @@ def test_slots_are_taken_and_left_in_order(pair):
         joined(session, 2, [1, 2])
     with pytest.raises(TypeError, match="settings: expected specdec._core.Settings"):
         session.replace(0, [1, 2], (1, 0))
+    for seed in (3, (0, -1, 2)):
+        with pytest.raises(TypeError, match="seed"):
+            session.replace(0, [1, 2], seed, settings=Settings(max_new_tokens=2, sampling=GREEDY))
