@@ -95,19 +95,18 @@ def test_an_object_is_told_of_every_prompt_before_it_is_asked(
     told = [(sequence, tuple(prompt)) for note, sequence, prompt, *_ in inner.told if note == "begin"]
     assert sorted(prompt for _, prompt in told) == sorted(map(tuple, PROMPTS)), "each told once"
     assert {sequence for sequence, _ in told} == {0, 1}
-    texts: dict[int, list[int]] = {}
+    begun: dict[int, list[int]] = {}
     for note, sequence, text, *_ in inner.told:
-        assert note == "begin" or text[: len(texts[sequence])] == texts[sequence]
-        texts[sequence] = text
+        begun[sequence] = text if note == "begin" else begun[sequence]
+        assert text[: len(begun[sequence])] == begun[sequence]
     assert inner.budgets
 
 
 @needs_hooks
 def test_each_model_reads_each_prompt_once(world: World) -> None:
     """Forwards of a run: those of the draft's models read a prompt together, and no prompt twice."""
-    draft = in_a_model(
-        world, together(world.draft, drafts.ContextCopy(), in_a_model(world, drafts.Lookahead()))
-    )
+    inner = in_a_model(world, drafts.Lookahead())
+    draft = in_a_model(world, together(world.draft, drafts.ContextCopy(), inner))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
     session = Session(
         world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4, temperature=0.0
