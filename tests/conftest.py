@@ -157,7 +157,7 @@ def quick_gc() -> Iterator[None]:
 def quick_timing() -> Iterator[None]:
     """Let `measure`, `tune` and `oracle` time runs for a fifth of a second: tests need no exact times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.analysis.timing._ENOUGH_S", 0.2)
+        patch.setattr("specdec.analysis.prediction._ENOUGH_S", 0.2)
         yield
 
 

@@ -179,7 +179,7 @@ def test_the_time_of_a_file_counts_unless_it_was_just_written(tmp_path: Path) ->
     ):
         file.write_bytes(b"abc")
         os.utime(file, ns=(written_at, written_at))
-        reference = ReadFiles(file, [file]).reference()
+        reference = ReadFiles.at(file, [file]).reference()
         file.write_bytes(b"abd")
         os.utime(file, ns=(written_at, written_at))
         with expects:
@@ -224,7 +224,7 @@ def test_files_of_the_hub_are_fetched_by_their_commit(
     there = make_llama(commit)
     monkeypatch.setattr(hub, "download", download)
     monkeypatch.chdir(tmp_path)
-    model = specdec.load("org/name", revision="main", cache_dir="cache", token="secret")
+    model = specdec.load("org/name", hub={"revision": "main", "cache_dir": "cache", "token": "secret"})
     pickled = pickle.dumps(model)
     assert b"secret" not in pickled
     there = there.rename(tmp_path / "moved")
