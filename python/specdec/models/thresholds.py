@@ -32,10 +32,8 @@ _OFF = "off"
 _NEVER = 1 << 20
 """A threshold that no number of rows reaches."""
 
-_FAR_BYTES = 64 << 20
-"""Panels in all, twice the size of models that count as near; all but the near ones are far."""
-_NEAR_BYTES = 8 << 20
-"""Panels that count as near: they fit a shared cache, and no cache of one core."""
+_BYTES = 8 << 20
+"""Panels in all: near ones fit a shared cache, and no cache of one core."""
 _SAMPLE_BYTES = 512 << 10
 """Panels of one timing: tens of microseconds."""
 _N_IN = 2048
@@ -228,24 +226,22 @@ def _surely(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class _PanelTimer:
-    """Times products with panels; those that are far have not been read for as long as the others take."""
+    """Times products with panels that are in a shared cache (near), or in no cache."""
 
     def __init__(self) -> None:
         # a byte that makes no number of any format subnormal; lines of a panel are lines of a cache
-        room = np.full(_FAR_BYTES + 64, 0x3C, np.uint8)
+        room = np.full(_BYTES + 64, 0x3C, np.uint8)
         begin = -room.ctypes.data % 64
-        self._panels = room[begin : begin + _FAR_BYTES].view(np.float32)
-        self._samples = [0, 0]  # so far: of far panels, of near ones
+        self._panels = room[begin : begin + _BYTES].view(np.float32)
+        self._n_samples = 0
         self._was_near = False
 
     def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
         if near and not self._was_near:
-            self._seconds(0, _NEAR_BYTES, dtype, 1, near)  # which brings them into the cache
+            self._seconds(0, _BYTES, dtype, 1, near)  # which brings them into the cache
         self._was_near = near
-        place = self._samples[near] * _SAMPLE_BYTES
-        self._samples[near] += 1
-        begin = place % _NEAR_BYTES if near else _NEAR_BYTES + place % (_FAR_BYTES - _NEAR_BYTES)
-        return self._seconds(begin, _SAMPLE_BYTES, dtype, n_rows, near)
+        self._n_samples += 1
+        return self._seconds(self._n_samples * _SAMPLE_BYTES % _BYTES, _SAMPLE_BYTES, dtype, n_rows, near)
 
     def _seconds(self, begin: int, n_bytes: int, dtype: str, n_rows: int, near: bool) -> float:
         panels = self._panels[begin // 4 : (begin + n_bytes) // 4]
