@@ -27,7 +27,6 @@ SEED = 20261123
 TOKENS_PER_STEP = 2048
 CONTEXT = 256
 HELD_OUT = 0.1
-EMBEDDED = Path(__file__).parents[1] / "python" / "specdec" / "embedded" / "target"
 
 
 class Logits(nn.Module):
@@ -71,9 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("texts", type=Path, nargs="+", help="text files, read one behind the other")
     parser.add_argument("--work", type=Path, required=True, metavar="FOLDER", help="of the adapter")
-    parser.add_argument(
-        "--target", type=Path, default=EMBEDDED, help="or a draft; default: the embedded target"
-    )
+    parser.add_argument("--target", type=Path, help="or a draft, a folder; default: the embedded target")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--alpha", type=float, default=32.0)
     parser.add_argument("--steps", type=int, default=100)
@@ -86,6 +83,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
     args.work.mkdir(parents=True, exist_ok=True)
+    if args.target is None:  # in numbers, as transformers reads no folder of codes by itself
+        args.target = args.work / "target"
+        specdec.convert(specdec.embedded_pair()[0].path, args.target, "BF16", force=True)
     text = "".join(path.read_text(encoding="utf-8") for path in args.texts)
     cut = int((1 - HELD_OUT) * len(text))
     tokenizer = specdec.load(args.target).tokenizer

@@ -2,7 +2,7 @@
 
     python training/train_vocabularies.py novels.tar.xz --work training/work/vocabularies
 
-For each overlap a byte-level BPE vocabulary of 4,096 tokens is made: of the merges of the embedded pair's
+For each overlap a byte-level BPE vocabulary of 8,192 tokens is made: of the merges of the embedded pair's
 tokenizer the first so many, and then the most frequent others whose tokens it has not. Each draft has the
 shape of the embedded draft and begins with its weights: a new token with the mean of the embeddings of the
 tokens that it is for the embedded pair. Then all are trained on the same novels for as many tokens; so is a
