@@ -29,11 +29,10 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.analysis.bench import Bench, BenchRow, bench
     from specdec.analysis.compare import Comparison, compare
     from specdec.analysis.experiment import ExperimentRow, Speedup
-    from specdec.analysis.known_models import KnownModel
     from specdec.analysis.measure import Measurement, Timing, measure
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
-    from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
+    from specdec.analysis.recommend import DraftFit, DraftRecommendation, KnownModel, recommend_draft
     from specdec.analysis.skip_search import SkipSearch, SkipTrial, search_skips
     from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -84,11 +83,10 @@ _NAMES = {
     "analysis.bench": "Bench BenchRow bench",
     "analysis.compare": "Comparison compare",
     "analysis.experiment": "ExperimentRow Speedup",
-    "analysis.known_models": "KnownModel",
     "analysis.measure": "Measurement Timing measure",
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
-    "analysis.recommend": "DraftFit DraftRecommendation recommend_draft",
+    "analysis.recommend": "DraftFit DraftRecommendation KnownModel recommend_draft",
     "analysis.skip_search": "SkipSearch SkipTrial search_skips",
     "analysis.tune": "Tuning tune",
     "decoding.adaptive_gamma": "AdaptiveGamma",
