@@ -14,13 +14,20 @@ from specdec.models.chat_template import begins_reply
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import event
-from specdec.serve.choices import Choice, Delta, Usage, piece_of
-from specdec.serve.logprobs import ScoredToken, chat_logprobs, legacy_logprobs
+from specdec.serve.choices import (
+    Choice,
+    Delta,
+    ScoredToken,
+    Usage,
+    chat_logprobs,
+    legacy_logprobs,
+    piece_of,
+)
+from specdec.serve.reply_readers import ToolCall
 from specdec.serve.request_fields import refused
 from specdec.serve.schemas import ChatFields, CompletionFields
 from specdec.serve.service import Service
 from specdec.serve.text_request import ConversationRequest, TextRequest, check_prompt_size, new_id
-from specdec.serve.tool_calls import ToolCall
 
 _FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
 """What makes the texts: with another one equal seeds may give other texts."""

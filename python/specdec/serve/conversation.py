@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, FailFast, F
 
 from specdec.errors import shown
 from specdec.serve import request_fields
+from specdec.serve.reply_readers import Tools
 from specdec.serve.request_fields import Only, ReasoningTexts, RequestFields, Texts, at_most, refused, wrong
-from specdec.serve.tool_calls import Tools
 
 _NOT_SAID: Final = "a reply of this server has text and tool calls"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

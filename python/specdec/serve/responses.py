@@ -9,12 +9,11 @@ from typing import Any, Final
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.serve.bodies import event
-from specdec.serve.choices import Usage, piece_of
+from specdec.serve.choices import Usage, chat_logprobs, piece_of
 from specdec.serve.conversation import messages_of_input
-from specdec.serve.logprobs import chat_logprobs
+from specdec.serve.reply_readers import Reasoning, Said, ToolCall
 from specdec.serve.schemas import ResponseFields
 from specdec.serve.text_request import ConversationRequest, new_id
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 
 _STATUS: Final = {"length": "incomplete"}
 _ECHOED: Final = (

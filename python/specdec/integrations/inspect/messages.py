@@ -22,9 +22,16 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
-from specdec.serve.reply_readers import TOOL_FORMATS, MarkedText, reply_reader, tool_format_of
-from specdec.serve.tool_calls import Reasoning, Tools, loads
-from specdec.serve.tool_calls import ToolCall as WrittenCall
+from specdec.serve.reply_readers import (
+    TOOL_FORMATS,
+    MarkedText,
+    Reasoning,
+    Tools,
+    loads,
+    reply_reader,
+    tool_format_of,
+)
+from specdec.serve.reply_readers import ToolCall as WrittenCall
 
 _THINK: Final = "<think>"
 _THINK_END: Final = "</think>"
