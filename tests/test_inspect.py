@@ -177,21 +177,20 @@ def test_prompts_by_the_chat_template(make_llama: Factory) -> None:
         ask(api, [model.ChatMessageUser(content=[model.ContentImage(image="data:image/png;base64,AA==")])])
 
 
-@pytest.mark.parametrize(
-    ("text", "answer", "calls"),
-    [
-        ("No call.", "No call.", []),
-        ('So: <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "So:", [("f", {"a": 1})]),
-        ('<function>{"name": "f", "parameters": {}}</function>', "", [("f", {})]),
-        ('```json\n{"name": "f", "arguments": {}}\n```', "", [("f", {})]),
-        ('{"name": "f", "parameters": {"a": {"b": 2}}}', "", [("f", {"a": {"b": 2}})]),
-        ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", [("f", {}), ("g", {})]),
-        ('{"name": "f"}', '{"name": "f"}', []),
-        ('{"name": "f", "arguments": null}', "", [("f", {})]),
-        ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", [("f", {"a": "x\ny"})]),
-        ("<tool_call>{broken</tool_call>", "", [("unknown", {})]),
-    ],
-)
+CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
+    ("No call.", "No call.", []),
+    ('So: <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "So:", [("f", {"a": 1})]),
+    ('<function>{"name": "f", "parameters": {}}</function>', "", [("f", {})]),
+    ('```json\n{"name": "f", "arguments": {}}\n```', "", [("f", {})]),
+    ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", [("f", {}), ("g", {})]),
+    ('{"name": "f"}', '{"name": "f"}', []),
+    ('{"name": "f", "arguments": null}', "", [("f", {})]),
+    ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", [("f", {"a": "x\ny"})]),
+    ("<tool_call>{broken</tool_call>", "", [("unknown", {})]),
+]
+
+
+@pytest.mark.parametrize(("text", "answer", "calls"), CALLS)
 def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     info = tool.ToolInfo(name="f", description="f")
     reply = messages.reply_of(f"<think>\nHm.\n</think>\n\n{text}", "m", [info])
