@@ -142,17 +142,9 @@ class Choice:
     """
 
     def __init__(
-        self,
-        service: Service,
-        prompt_ids: Sequence[int],
-        *,
-        own_text: bool,
-        stops: Sequence[str | int] = (),
-        scored: bool = False,
-        reply: bool = False,
-        tools: Tools | None = None,
-        begin: int = 0,
-    ) -> None:
+        self, service: Service, prompt_ids: Sequence[int], *, own_text: bool, stops: Sequence[str | int] = (),
+        scored: bool = False, reply: bool = False, tools: Tools | None = None, begin: int = 0,
+    ) -> None:  # fmt: skip
         ids, tokenizer = list(prompt_ids), service.tokenizer
         continuing = not own_text and bool(tokenizer.decode(ids[-16:]) or tokenizer.decode(ids))
 

@@ -324,15 +324,9 @@ class MarkedCalls(ReplyReader):
     """
 
     def __init__(
-        self,
-        tools: Tools,
-        begin: str,
-        end: str | None,
-        read: ReadCalls,
-        spelling: MarkSpelling | None = None,
-        *,
-        tags: bool = False,
-    ) -> None:
+        self, tools: Tools, begin: str, end: str | None, read: ReadCalls,
+        spelling: MarkSpelling | None = None, *, tags: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(tools, spelling)
         self._begin = self._spelling.spell(begin)
         self._close = "" if end is None else self._spelling.spell(end)

@@ -208,15 +208,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        api_key: str | None = None,
-        drain_s: float | None = None,
-        log: Callable[[str], None] | None = None,
-    ) -> None:
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 8000, api_key: str | None = None,
+        drain_s: float | None = None, log: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
             raise InputError.of("api_key", api_key, "a text, or None")
         if drain_s is not None:

@@ -135,16 +135,10 @@ class Service:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        names: Sequence[str],
-        *,
-        adapters: Mapping[str, Model] | None = None,
-        limits: ServerLimits | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        draft_name: str | None = None,
-        tool_format: str | None = None,
-    ) -> None:
+        self, engine: Engine, names: Sequence[str], *, adapters: Mapping[str, Model] | None = None,
+        limits: ServerLimits | None = None, sampling: Mapping[str, Any] | None = None,
+        draft_name: str | None = None, tool_format: str | None = None,
+    ) -> None:  # fmt: skip
         target = engine.target
         if target.tokenizer is None:
             raise InputError(f"{target.path} cannot be served: {why_no_tokenizer(target.path)}")
