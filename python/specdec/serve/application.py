@@ -79,7 +79,6 @@ class AccessControl:
         self._digest = None if api_key is None else _digest(api_key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
             await error_response(refusal)(scope, receive, send)
             return
@@ -167,8 +166,6 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
 
 
 class _Endpoints:
-    """The functions of the paths."""
-
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
         self._service, self._metrics = service, metrics
         self._scoring = asyncio.Lock()
@@ -178,7 +175,6 @@ class _Endpoints:
     # ── Texts
 
     def texts(self, kind: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
-        """Make an endpoint for texts."""
         service = self._service
 
         def begin(body: bytes) -> TextAnswer | CompletionRequest:
@@ -245,8 +241,6 @@ class _Endpoints:
     # ── The rest
 
     def answered(self, answer: Callable[[Mapping[str, Any], Service], Any]) -> Endpoint:
-        """Make an endpoint that runs no model."""
-
         async def endpoint(request: Request) -> Response:
             body = await _read_body(request, self._service.limits)
             async with self._tokenizing:
@@ -278,7 +272,6 @@ class _Endpoints:
         return _json(tokenizer_info(self._service))
 
     async def health(self, request: Request) -> Response:
-        """Answer whether the server takes requests."""
         service = self._service
         ready = not (service.stopping or service.engine.closed)
         body = {"status": "ok" if ready else "stopping", "draft": service.draft_name}
@@ -342,7 +335,6 @@ class TextAnswer(Response):
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give the answer."""
         self._scope, gone = scope, False
         watch = asyncio.ensure_future(self._watch(receive))
         try:
@@ -358,7 +350,6 @@ class TextAnswer(Response):
             self._ended(gone)
 
     def cancel(self) -> None:
-        """End the texts."""
         for generation in self.generations:
             if not generation.done:
                 generation.cancel()

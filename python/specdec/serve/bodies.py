@@ -37,7 +37,6 @@ class RequestError(SpecdecError):
         self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the answer."""
         message = printable(str(self))
         if len(message) > _LONGEST_MESSAGE:
             message = f"{message[: _LONGEST_MESSAGE - 1]}…"

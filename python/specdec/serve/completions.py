@@ -57,11 +57,9 @@ class ChoicesRequest(TextRequest):
         return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
 
     def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
-        """Return the event of a chunk."""
         return event(self.answer(self.chunk_kind, list(choices), usage))
 
     def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
-        """Return what the texts have cost."""
         return Usage(self.generations, results, sum(choice.n_reasoning_tokens for choice in self.choices))
 
     def fed(self, results: Sequence[Sequence[Result]]) -> Iterator[tuple[int, Result, Delta]]:
@@ -127,7 +125,6 @@ class CompletionRequest(ChoicesRequest):
         return {**self.answer(self.kind, choices), "usage": usage}
 
     def _echoed(self, prompt: int, ids: Sequence[int]) -> str:
-        """The text of a prompt."""
         given = self.fields.prompt[prompt]
         return given if isinstance(given, str) else self.service.tokenizer.decode(ids)
 
@@ -239,7 +236,6 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
         return self.chunk({"index": index, "delta": delta, **self._rest(rest)})
 
     def _rest(self, delta: Delta) -> dict[str, Any]:
-        """The fields of a choice after its message."""
         logprobs = None
         if self.n_top is not None:
             logprobs = {"content": chat_logprobs(self.service.texts, delta.scored), "refusal": None}
@@ -247,6 +243,5 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
 
 
 def _entry_of(call: ToolCall) -> dict[str, Any]:
-    """A call in a message."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": new_id("call_"), "type": "function", "function": function}

@@ -23,11 +23,9 @@ class Tools:
 
     @property
     def for_template(self) -> list[dict[str, Any]]:
-        """The tools as chat templates read them."""
         return [{"type": "function", "function": function} for function in self.functions.values()]
 
     def parameters(self, name: str) -> Any:
-        """Return the JSON schema of a function's arguments."""
         return self.functions[name].get("parameters") or {"type": "object", "properties": {}}
 
     def schema(self) -> Any:
@@ -70,7 +68,14 @@ ReadCalls: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
 """Parses the text between two marks as calls; None: it is none."""
 
 _DECODER: Final = json.JSONDecoder(strict=False)  # models write line ends into strings
-loads: Final = _DECODER.decode
+
+
+def parsed(text: str, otherwise: Any = None) -> Any:
+    """Parse JSON as models write it; return something else for other texts."""
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return otherwise
 
 
 def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
@@ -106,12 +111,7 @@ def json_arguments(text: str) -> str | None:
 
     Models write nothing, or null, where a function has no arguments.
     """
-    if not text.strip():
-        return "{}"
-    try:
-        return _written(loads(text.strip()))
-    except (ValueError, RecursionError):
-        return None
+    return _written(parsed(text.strip(), text.strip())) if text.strip() else "{}"
 
 
 def _written(arguments: Any) -> str | None:
@@ -163,10 +163,7 @@ def _typed(text: str, schema: Any) -> Any:
     """The value between tags: a text where the schema says so, else JSON if it is JSON."""
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
-    try:
-        return loads(text)
-    except (ValueError, RecursionError):
-        return text
+    return parsed(text, text)
 
 
 # ── Readers
@@ -221,7 +218,6 @@ class MarkCutter:
         return cuts
 
     def finish(self) -> str:
-        """Return what was held back, when no more text comes."""
         held, self._held = self._held, ""
         return held
 
@@ -262,7 +258,6 @@ class ReplyReader(ABC):
         return [said]
 
     def _end(self) -> list[Said]:
-        """The space at the end of a text without calls."""
         space, self._space = self._space, ""
         return [space] if space and not self._n_calls else []
 
@@ -290,7 +285,6 @@ class _JsonText:
 
     @property
     def text(self) -> str:
-        """All of it."""
         return "".join(self._parts)
 
     def append(self, text: str) -> list[int]:
@@ -340,7 +334,6 @@ class MarkedCalls(ReplyReader):
         return [one for piece, mark in self._cutter.feed(text) for one in self._more(piece, mark)]
 
     def _more(self, piece: str, mark: str) -> list[Said]:
-        """Read a text and the mark after it, if there is one."""
         if self._body is None:
             if mark == self._begin:
                 self._body, mark = _JsonText(), ""
@@ -429,7 +422,7 @@ class ForcedCalls(ReplyReader):
         if self._tools.choice == "required":
             before = self._pending.text[: -len(text)] if ends else ""
             for end in ends:
-                call = json_call(_value_of((before + text[begin:end]).lstrip(" \t\r\n[,")))
+                call = json_call(parsed((before + text[begin:end]).lstrip(" \t\r\n[,")))
                 if call is not None and call.name in self._tools.functions:
                     calls.append(call)
                 before, begin = "", end
@@ -440,19 +433,8 @@ class ForcedCalls(ReplyReader):
     def finish(self) -> list[Said]:
         if self._tools.choice == "required":
             return []
-        (name,), text = self._tools.functions, self._pending.text
-        try:
-            json.loads(text)
-        except (ValueError, RecursionError):
-            return []
-        return self._call([ToolCall(name, text.strip())])
-
-
-def _value_of(text: str) -> Any:
-    try:
-        return loads(text)
-    except (ValueError, RecursionError):
-        return None
+        (name,), text = self._tools.functions, self._pending.text.strip()
+        return self._call([ToolCall(name, text)]) if parsed(text) is not None else []
 
 
 _HARMONY_MARKS: Final = (

@@ -98,7 +98,6 @@ class ResponseRequest(ConversationRequest):
         return event({"type": kind, "sequence_number": number, **values}, kind)
 
     def _response(self, results: Sequence[Sequence[Result]] | None) -> dict[str, Any]:
-        """The response, with its usage if its text has ended."""
         usage = None
         if results is not None:
             usage = Usage(self.generations, results, self._choice.n_reasoning_tokens)
@@ -143,7 +142,6 @@ class ResponseRequest(ConversationRequest):
         return found
 
     def _end_item(self) -> list[bytes]:
-        """End the open item, if there is one."""
         item = self._open
         if item is None:
             return []

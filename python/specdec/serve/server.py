@@ -116,7 +116,6 @@ class Connection(HttpToolsProtocol):
             self._begin_idling()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or what a callback refused."""
         self._stop(self._refusal or RequestError("the request is no HTTP", status=400))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -284,7 +283,6 @@ class Server(uvicorn.Server):
     # ── What uvicorn calls
 
     async def startup(self, sockets: Any = None) -> None:
-        """Start to listen."""
         self._loop = asyncio.get_running_loop()
         if self._n_asked:
             self._begin_to_drain()

@@ -98,7 +98,6 @@ class TokenTexts:
         return self._tokenizer.decode([token]).encode("utf-8", "replace")
 
     def longest(self, n_vocab: int) -> int:
-        """Return the number of bytes of the longest token."""
         n = min(n_vocab, self._tokenizer.n_vocab)
         return max((len(self.utf8(token)) for token in range(n)), default=0)
 

@@ -27,7 +27,7 @@ from specdec.serve.reply_readers import (
     MarkedText,
     Reasoning,
     Tools,
-    loads,
+    parsed,
     reply_reader,
     tool_format_of,
 )
@@ -161,20 +161,13 @@ def _calls(answer: str, first: int) -> tuple[str, list[ToolCall]]:
     """(what of a reply is text, the calls in it, numbered from `first` on)."""
     pieces = [next(filter(None, groups), "") for groups in _CALL.findall(answer)]
     if pieces:
-        found = [_call(_object(piece), piece, i) for i, piece in enumerate(pieces, first)]
+        found = [_call(parsed(piece.strip()), piece, i) for i, piece in enumerate(pieces, first)]
         return _CALL.sub("", answer).strip(), found
-    whole = _object(answer)
+    whole = parsed(answer.strip())
     several = whole if isinstance(whole, list) else [whole]
     if several and all(_is_call(value) for value in several):
         return "", [_call(value, answer, i) for i, value in enumerate(several, first)]
     return answer, []
-
-
-def _object(text: str) -> Any:
-    try:
-        return loads(text.strip())
-    except (ValueError, RecursionError):
-        return None
 
 
 def _is_call(value: Any) -> bool:
