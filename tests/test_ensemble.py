@@ -207,27 +207,6 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
     assert sum(covered for _, covered in found[5:]) < 0.1 * 150
 
 
-@needs_hooks
-def test_what_changes_is_noticed() -> None:
-    rounds = Rounds()
-    seldom = 0.1 * 500
-    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
-    rounds.run(500, brings=2, n_nodes=2, seconds=0.1)
-    assert rounds.run(500, brings=2, n_nodes=2, seconds=0.1) > 450
-    rounds.run(200, brings=0, n_nodes=2, seconds=0.1)
-    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
-
-
-@needs_hooks
-def test_one_long_round_changes_little() -> None:
-    """The system was elsewhere while it drafted, or while the target ran."""
-    for hiccup in ({"seconds": 300.0}, {"seconds": 0.1, "after_s": 300.0}):
-        rounds = Rounds()
-        rounds.run(200, brings=2, n_nodes=2, seconds=0.1)
-        rounds.run(1, brings=2, n_nodes=2, **hiccup)
-        assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
-
-
 @pytest.mark.parametrize(("guesses", "n_asked"), [([3], 10), ([], 30)], ids=str)
 def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_asked: int) -> None:
     """It costs so much that its first trial is far off. One that never guesses loses a few tokens first."""

@@ -84,12 +84,9 @@ def text_of(records: list[dict[str, Any]], sequence: int) -> list[int]:
     return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
 
 
-A, B, C, D, E, F, G, H = range(8)
-NOTE = {A: [B], B: [C, D], C: [E, F], D: [G, H]}
-
-
 # ------------------------------------------------------------------------------------ given shapes
 
+PROMPT = [1, 2, 0]
 TREES = {
     "(2, 2)": (0, 0, 1, 1, 2, 2),
     "(3, 1)": (0, 0, 0, 1, 2, 3),
@@ -138,57 +135,52 @@ def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
             assert len(record["parents"]) == sum(0 < depth <= 2 for depth in depths[: gamma + 1])
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_chains_are_dealt_out_level_by_level(k: int) -> None:
-    draft = by_method("parallel_chains", random_model(9, 2), k)
-    for gamma in (1, 4, 8):
-        (record,) = rounds(random_model(9, 1), draft, [[1, 2]], gamma=gamma)
-        assert record["parents"] == [max(0, node - k) for node in range(1, gamma + 1)]
-
-
 PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
     "sample": independent,
     "without replacement": without_replacement,
 }
 
 
-@pytest.mark.parametrize("name", TREES)
-@pytest.mark.parametrize("how", PROPOSALS)
-def test_nodes_say_what_the_draft_says(how: str, name: str) -> None:
-    """The distribution after the parent, or what earlier siblings left of it.
+def check_rows(described: tuple[object, ...], parents: Sequence[int], proposal: Proposal) -> None:
+    """Hold what nodes say that they were drawn from against a proposal; equal nodes share a row.
 
     That nodes are drawn from what they say is shown in `test_every_drafter.py`.
     """
-    target, draft, prompt = random_model(4, 1), random_model(4, 2, 1.0), [1, 2]
-    parents = TREES[name][:4]
-    proposal = PROPOSALS[how]([-1, *parents], conditional(draft, prompt))
-    found = rounds(target, by_method("static_tree", draft, parents, how), [prompt] * 60, gamma=4)
-    assert len({tuple(record["drafted"]) for record in found}) > 20
-    for record in found:
-        prefixes = prefixes_of(record["drafted"], record["parents"])
-        for node in range(1, 5):
-            row = proposal(node, prefixes[:node])
-            np.testing.assert_allclose(record["draft_probs"][node], row, atol=2e-6)
+    for gamma in (len(parents), 1, 2):
+        found = rounds(random_model(3, 1), described, [PROMPT] * 60, gamma=gamma)
+        assert len({tuple(record["drafted"]) for record in found}) > gamma
+        for record in found:
+            assert record["parents"] == list(parents[:gamma])
+            prefixes = prefixes_of(record["drafted"], record["parents"])
+            assert record["n_rows"] == len(set(prefixes))
+            for node, row in enumerate(record["draft_probs"][1:], 1):
+                np.testing.assert_allclose(row, proposal(node, prefixes[:node]), atol=2e-6)
 
 
-def test_duplicates_are_read_once_and_rightly() -> None:
-    """Equal nodes after equal nodes share a row of the draft; equal nodes after others do not."""
-    target, draft, prompt = random_model(3, 1), random_model(3, 2, 1.0), [1, 2]
-    probs = conditional(draft, prompt)
-    for record in rounds(target, by_method("parallel_chains", draft, 3), [prompt] * 100, gamma=12):
-        prefixes = prefixes_of(record["drafted"], record["parents"])
-        assert record["n_rows"] == len(set(prefixes))
-        for node in range(1, 13):
-            np.testing.assert_allclose(record["draft_probs"][node], probs(prefixes[node][:-1]), atol=2e-6)
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("how", PROPOSALS)
+def test_nodes_say_what_the_draft_says(how: str, name: str) -> None:
+    """The distribution after the parent, or what earlier siblings left of it."""
+    draft, parents = random_model(3, 2, 1.0), TREES[name]
+    proposal = PROPOSALS[how]([-1, *parents], conditional(draft, PROMPT))
+    check_rows(by_method("static_tree", draft, parents, how), parents, proposal)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_chains_are_dealt_out_level_by_level(k: int) -> None:
+    draft, parents = random_model(3, 2, 1.0), [max(0, node - k) for node in range(1, 13)]
+    proposal = independent([-1, *parents], conditional(draft, PROMPT))
+    check_rows(by_method("parallel_chains", draft, k), parents, proposal)
 
 
 def test_samples_run_out_where_the_draft_knows_no_more() -> None:
     """Without replacement there are as many children as tokens with mass."""
-    draft = by_method("static_tree", follower(NOTE, 8), [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
+    known = follower({0: [1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, 8)
+    draft = by_method("static_tree", known, [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
     sampling = {"temperature": 1.0, "top_p": 0.99}
-    (record,) = rounds(random_model(8, 1), draft, [[A, B]], draft_sampling=sampling)
+    (record,) = rounds(random_model(8, 1), draft, [[0, 1]], draft_sampling=sampling)
     assert record["parents"] == [0, 0, 1, 1, 2]
-    assert sorted(record["drafted"][:2]) == [C, D]
+    assert sorted(record["drafted"][:2]) == [2, 3]
 
 
 def test_top_k_are_the_most_probable() -> None:
@@ -203,8 +195,8 @@ def test_top_k_are_the_most_probable() -> None:
         order = np.argsort(-logits_after(draft, [1, 2]), kind="stable")
         assert record["drafted"] == order[1:41].tolist()
         assert np.array_equal(record["draft_probs"][1:], np.eye(700)[record["drafted"]])
-    tied = follower({B: [7, 3, 29, 5]}, 30)
-    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[A, B]])
+    tied = follower({1: [7, 3, 29, 5]}, 30)
+    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[0, 1]])
     assert record["drafted"] == [3, 5, 7, 29]  # the others have no mass
 
 
@@ -286,16 +278,9 @@ NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
 @pytest.mark.parametrize("name", NESTED)
 def test_a_draft_of_a_draft_says_what_the_middle_model_says(name: str) -> None:
     """Four guesses, so that there are several inner rounds, and the last has more than is taken."""
-    target, draft, small = random_model(3, 1), random_model(3, 2, 1.0), random_model(3, 4, 1.7)
-    prompt = [1, 2, 0]
-    probs = conditional(draft, prompt)
-    found = rounds(target, nested(draft, small, 3)[name], [prompt] * 60, gamma=4)
-    assert len({tuple(record["drafted"]) for record in found}) > 10
-    for record in found:
-        assert record["parents"] == [0, 1, 2, 3]
-        for node in range(1, 5):
-            row = probs(tuple(record["drafted"][: node - 1]))
-            np.testing.assert_allclose(record["draft_probs"][node], row, atol=2e-6)
+    draft, small = random_model(3, 2, 1.0), random_model(3, 4, 1.7)
+    proposal = independent([-1, 0, 1, 2, 3], conditional(draft, PROMPT))
+    check_rows(nested(draft, small, 3)[name], [0, 1, 2, 3], proposal)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -312,9 +297,8 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
     alone = rounds(target, by_method("model", draft), prompts, **options)
     found = rounds(target, nested(draft, small, 61)[name], prompts, n_threads=2, **options)
     keys = ("sequence", "drafted", "accepted", "tokens")
-    assert [[record[key] for key in keys] for record in found] == [
-        [record[key] for key in keys] for record in alone
-    ]
+    mine, its = ([[record[key] for key in keys] for record in some] for some in (found, alone))
+    assert mine == its
     assert any(record["accepted"] for record in found)
 
 
@@ -331,13 +315,13 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
     trees = {how: by_method("static_tree", draft, [0, 0, 1, 2], how) for how in PROPOSALS}
     trees["chains of three"] = by_method("parallel_chains", draft, 3)
     several = nested(draft, small, 3) | trees
-    prompt, n = [1, 2, 0], 6000
+    n = 6000
     texts: list[Tokens] = [()] * n
     options: dict[str, Any] = {"n": None, "gamma": 4, "max_new_tokens": 5, "keep_drafts": False}
-    for record in rounds(target, several[name], [prompt] * n, **options):
+    for record in rounds(target, several[name], [PROMPT] * n, **options):
         texts[record["sequence"]] += tuple(record["tokens"])
     seen = Counter(text[:5] for text in texts)
-    assert p_value(dict(seen), chain_distribution(conditional(target, prompt), 5)) > FALSE_ALARM
+    assert p_value(dict(seen), chain_distribution(conditional(target, PROMPT), 5)) > FALSE_ALARM
 
 
 def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
