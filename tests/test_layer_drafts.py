@@ -15,17 +15,8 @@ from exact import prefixes_of
 from sessions import Session, all_rounds
 from specdec import InputError, reference
 from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
-from worlds.canonical import (
-    FORMATS,
-    LLAMA,
-    VARIANTS,
-    Tensors,
-    build,
-    fixed_acceptance,
-    random_tensors,
-    run_session,
-    with_drafts,
-)
+from worlds import canonical
+from worlds.canonical import FORMATS, LLAMA, VARIANTS, Tensors, build, random_tensors, with_drafts
 
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 30]
 N_LAYER = LLAMA["n_layer"]
@@ -134,10 +125,10 @@ DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER
 def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
     """A draft of fixed acceptance has other tokens than the layers ran on; with alpha 0 all are wrong."""
     target = build(LLAMA, lively(LLAMA))
-    wanted, logits, _ = run_session(target, None, PROMPTS, gamma=0)
+    wanted, logits, _ = canonical.run_session(target, None, PROMPTS, gamma=0)
     texts = [prompt + tokens for prompt, tokens in zip(PROMPTS, wanted, strict=True)]
-    fixed = fixed_acceptance(draft, alpha, texts)
-    tokens, found, records = run_session(target, fixed, PROMPTS, gamma=4, n_threads=2)
+    fixed = canonical.fixed_acceptance(draft, alpha, texts)
+    tokens, found, records = canonical.run_session(target, fixed, PROMPTS, gamma=4, n_threads=2)
     assert tokens == wanted and all(map(np.array_equal, found, logits))
     n_accepted = sum(len(r["accepted"]) for r in records)
     assert (n_accepted == 0) == (alpha == 0.0)

@@ -19,21 +19,15 @@ from numpy.typing import NDArray
 import specdec
 from descriptions import by_method
 from distributions import FALSE_ALARM, p_value
-from exact import (
-    Conditional,
-    Proposal,
-    Tokens,
-    chain_distribution,
-    independent,
-    prefixes_of,
-    without_replacement,
-)
+from exact import Conditional, Proposal, chain_distribution, independent, prefixes_of, without_replacement
 from sessions import Session, all_rounds
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
 from worlds import canonical
 from worlds.canonical import LLAMA, build, perturbed, random_tensors
+
+Tokens = tuple[int, ...]
 
 
 def config_of(n_vocab: int, **changes: Any) -> dict[str, Any]:
@@ -356,35 +350,13 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
     return by_method("static_tree", draft, [0, 0, 0, 1, 1, 2, 4, 4], name)
 
 
-def both_texts(
-    target: _core.Model, draft: tuple[object, ...], prompts: list[list[int]], **options: Any
-) -> tuple[list[list[int]], list[dict[str, Any]]]:
-    """New tokens of plain decoding, which those with the draft begin with, and the records of the latter."""
-    plain = rounds(target, None, prompts, n=None, **options | {"gamma": 0})
-    found = rounds(target, draft, prompts, n=None, **options)
-    texts = [text_of(plain, i) for i in range(len(prompts))]
-    assert texts == [text_of(found, i)[: len(text)] for i, text in enumerate(texts)]
-    return texts, found
-
-
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
-@pytest.mark.parametrize("name", ALL)
-def test_all_are_accepted(name: str, rule: str) -> None:
-    """The target as its own draft; to the end of the context, in a batch."""
-    config, prompts = config_of(61), [[1, 2], [3] * 9, [5]]
-    target = build(config, random_tensors(config, 3))
-    options: dict[str, Any] = {"max_new_tokens": 100, "rule": rule, "gamma": 6, "n_threads": 2}
-    options["temperature"] = float(rule != "greedy")
-    texts, found = both_texts(target, described(name, target, 61), prompts, **options)
-    assert [len(prompt) + len(text) for prompt, text in zip(prompts, texts, strict=True)] == [64] * 3
-    assert all(record["accepted"] for record in found if record["drafted"])
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_draft_of_a_shorter_context(name: str) -> None:
     """It drafts as far as it can read, and then no more; the text goes on."""
     target, draft = random_model(61, 1), described(name, random_model(61, 1, n_ctx=20), 61)
-    _, found = both_texts(target, draft, [[1, 2], [4] * 30], max_new_tokens=60, temperature=0.0)
+    options: dict[str, Any] = {"n": None, "max_new_tokens": 60, "temperature": 0.0}
+    plain, found = (rounds(target, one, [[1, 2], [4] * 30], **options) for one in (None, draft))
+    assert [text_of(plain, i) for i in range(2)] == [text_of(found, i) for i in range(2)]
     assert found[0]["drafted"] and not found[-1]["drafted"]
     assert not any(record["drafted"] for record in found if record["sequence"] == 1)
 
