@@ -5,7 +5,6 @@ That rejection is exact on their trees, drawn from what they say, is shown in `t
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -60,31 +59,6 @@ def test_the_trees_are_appended_in_the_order_of_the_drafts(target: _core.Model) 
         np.testing.assert_allclose(found[2:5], rows, rtol=1e-12)
         points = np.eye(N_VOCAB)[[5, 6, 5, 6, 9]]
         assert np.array_equal(found[[0, 1, 5, 6, 7]], points)
-
-
-def test_drafts_draw_independently(target: _core.Model) -> None:
-    """Two equal drafts guess alike as often as two draws of one distribution: within 4 sigma, seed fixed."""
-    table = Bigram([1, 2, 3, 1, 2, 4, 1, 2, 2, 1, 2, 3, 2, 5], N_VOCAB)
-    n = 2000
-    p = table.probabilities([1, 2])[-1]
-    expected = float((p**2).sum())
-    for best in (
-        Ensemble(table, table, adaptive=False),
-        Ensemble(Ensemble(table, table, adaptive=False), table, adaptive=False),
-    ):
-        session = Session(
-            target, describe(best), [[1, 2]] * n, gamma=len(best.drafts) + (best.gamma > 8), max_new_tokens=3,
-            temperature=1.0,
-        )  # fmt: skip
-        session.prefill()
-        roots = [
-            [token for token, parent in zip(r["drafted"], r["parents"], strict=True) if parent == 0]
-            for r in session.round()
-        ]
-        assert min(map(len, roots)) >= 2
-        for i, j in itertools.combinations(range(min(map(len, roots))), 2):
-            alike = np.mean([row[i] == row[j] for row in roots])
-            assert abs(alike - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
 
 
 # ------------------------------------------------------------------------------------------- the budget
@@ -241,14 +215,11 @@ def test_rows_of_earlier_drafts_are_counted_once() -> None:
 
 
 def test_without_adapting_all_are_asked() -> None:
-    model, _ = specdec.embedded_pair()
     slow = Scripted([], seconds=0.002)
     best = Ensemble(Scripted([]), slow, adaptive=False)
-    out = specdec.generate(model, best, "Once upon a time", max_new_tokens=30, ignore_eos=True)
+    options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
+    out = specdec.generate(specdec.embedded_pair()[0], best, "Once upon a time", **options)
     assert len(slow.budgets) == out.trace.n_calls - 1  # the last round has no room for a guess
-
-
-# ---------------------------------------------------------------------------------------- bookkeeping
 
 
 def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
@@ -276,9 +247,6 @@ def test_best_of_bests(target: _core.Model) -> None:
     inner = Ensemble(Scripted([5, 6]), Scripted([7]), adaptive=False)
     record = one_round(target, Ensemble(Scripted([8]), inner, adaptive=False))
     assert record["drafted"] == [8, 5, 6, 7] and record["parents"] == [0, 0, 2, 0]
-
-
-# ------------------------------------------------------------------------------------------- arguments
 
 
 def test_arguments() -> None:

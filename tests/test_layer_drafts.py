@@ -14,7 +14,7 @@ from descriptions import by_method
 from exact import prefixes_of
 from sessions import Session, all_rounds
 from specdec import InputError, reference
-from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
+from specdec.drafts import Bigram, EarlyExit, Ensemble, SkipLayers
 from worlds import canonical
 from worlds.canonical import FORMATS, LLAMA, VARIANTS, Tensors, build, random_tensors, with_drafts
 
@@ -112,8 +112,6 @@ def test_skipping_layers_is_what_the_reference_says(variant: str, skip: str) -> 
             np.testing.assert_allclose(row, reference.distribution(expected, 1.0), rtol=2e-3, atol=1e-6)
 
 
-# ------------------------------------------------------------------------------ outputs stay plain
-
 DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER)} | {
     f"without {name}": skipping(*skips) for name, skips in SKIPS.items()
 }
@@ -132,9 +130,6 @@ def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) 
     assert tokens == wanted and all(map(np.array_equal, found, logits))
     n_accepted = sum(len(r["accepted"]) for r in records)
     assert (n_accepted == 0) == (alpha == 0.0)
-
-
-# ------------------------------------------------------------------------ no work is done twice
 
 
 @pytest.mark.grid
@@ -163,9 +158,6 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
         assert work.blocks == n_rows * 2 * N_LAYER
 
 
-# -------------------------------------------------------------------------------- what is refused
-
-
 def test_what_does_not_fit_the_target_is_refused() -> None:
     with pytest.raises(InputError, match="attn and mlp are empty"):
         SkipLayers()
@@ -184,9 +176,6 @@ def test_repr() -> None:
     assert repr(EarlyExit(2)) == "specdec.drafts.EarlyExit(2)"
     assert repr(SkipLayers([3, 1, 3], [2])) == "specdec.drafts.SkipLayers(attn=[1, 3], mlp=[2])"
     assert SkipLayers([1]) == SkipLayers(attn=(1,)) != SkipLayers(mlp=[1])
-
-
-# ------------------------------------------------------------------------------- among other drafts
 
 
 @needs_hooks
@@ -211,11 +200,3 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
             n_trees += len(prefixes) > round_.depth + 1
     assert n_trees > 10, "the drafts hardly ever disagreed"
     assert work.blocks == n_rows * 2 * n_layer
-
-
-@pytest.mark.parametrize("inner", [SkipLayers([1]), Ensemble(Unigram([0], 4096), EarlyExit(1))])
-def test_they_draft_for_no_draft(inner: Any) -> None:
-    """Its cache is not theirs."""
-    _, draft = specdec.embedded_pair()
-    with pytest.raises(InputError, match="does not work in its target's cache"):
-        ModelDraft(draft, draft=inner)

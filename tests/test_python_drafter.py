@@ -183,9 +183,6 @@ def test_guesses_beyond_the_room_of_the_text_are_left_out(target: Any) -> None:
     assert record["drafted"] == [5, 6, 9] and record["parents"] == [0, 1, 1]
 
 
-# ------------------------------------------------------------------------------------------- exceptions
-
-
 @pytest.mark.parametrize("method", ["begin", "propose", "commit"])
 @pytest.mark.parametrize("wrap", [PythonDraft, lambda bad: Ensemble(Scripted([3]), bad)])
 def test_exceptions_pass_through(method: str, wrap: Any) -> None:

@@ -25,7 +25,7 @@ from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
 from worlds import canonical
-from worlds.canonical import LLAMA, build, perturbed, random_tensors
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, step_by_step
 
 Tokens = tuple[int, ...]
 
@@ -50,15 +50,10 @@ def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
     return build(config, tensors)
 
 
-def logits_after(model: _core.Model, ids: Sequence[int]) -> NDArray[np.float32]:
-    """Of the next token: the sequence decoded alone, token by token."""
-    return canonical.step_by_step(model, ids)[-1]
-
-
 def conditional(model: _core.Model, prompt: Sequence[int], temperature: float = 1.0) -> Conditional:
     @cache
     def probs(new: Tokens) -> NDArray[np.float64]:
-        return reference.distribution(logits_after(model, [*prompt, *new]), temperature)
+        return reference.distribution(step_by_step(model, [*prompt, *new])[-1], temperature)
 
     return probs
 
@@ -181,12 +176,12 @@ def test_top_k_are_the_most_probable() -> None:
     """In order, as point masses; ties go to the lowest id, and a forbidden token is never among them."""
     target, draft = random_model(700, 1), random_model(700, 2)
     for temperature in (0.0, 0.7):
-        bias = {int(np.argmax(logits_after(draft, [1, 2]))): -np.inf}
+        bias = {int(np.argmax(step_by_step(draft, [1, 2])[-1])): -np.inf}
         (record,) = rounds(
             target, by_method("static_tree", draft, [0] * 40, "top-k"), [[1, 2]], gamma=40,
             temperature=temperature, draft_sampling={"temperature": temperature, "logit_bias": bias},
         )  # fmt: skip
-        order = np.argsort(-logits_after(draft, [1, 2]), kind="stable")
+        order = np.argsort(-step_by_step(draft, [1, 2])[-1], kind="stable")
         assert record["drafted"] == order[1:41].tolist()
         assert np.array_equal(record["draft_probs"][1:], np.eye(700)[record["drafted"]])
     tied = follower({1: [7, 3, 29, 5]}, 30)
@@ -201,7 +196,7 @@ def test_siblings_of_the_coupled_rule_are_the_first_of_the_race(grown: bool) -> 
     described = by_method("static_tree", draft, [0, 0, 0, 1], "sample")
     if grown:
         described = by_method("dynamic_tree", draft, 3, 1, 1.0)
-    probs = reference.distribution(logits_after(draft, prompt), 1.0)
+    probs = reference.distribution(step_by_step(draft, prompt)[-1], 1.0)
     for i, record in enumerate(
         rounds(target, described, [prompt] * 20, rule="coupled", gamma=3 + (not grown))
     ):
@@ -334,8 +329,6 @@ def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
     assert scipy.stats.chi2_contingency(table, correction=False).pvalue > FALSE_ALARM
 
 
-# ------------------------------------------------------------------------------ ends and bookkeeping
-
 ALL = ["chains", "sample", "without replacement", "top-k", "dynamic tree", *NESTED]
 
 
@@ -359,9 +352,6 @@ def test_a_draft_of_a_shorter_context(name: str) -> None:
     assert [text_of(plain, i) for i in range(2)] == [text_of(found, i) for i in range(2)]
     assert found[0]["drafted"] and not found[-1]["drafted"]
     assert not any(record["drafted"] for record in found if record["sequence"] == 1)
-
-
-# ----------------------------------------------------------------------------------------- origins
 
 
 @pytest.mark.parametrize("name", ["ensemble", "chains", "shape"])
@@ -423,10 +413,9 @@ def test_rules_that_cannot_judge_a_tree(embedded: Any) -> None:
             with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
                 judged(embedded, draft, verify)
         judged(embedded, drafts.ModelDraft(embedded[1], draft=distinct), verify)
-    for draft, verify in itertools.product(trees, ("rejection", "coupled", "classical")):
+    taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
+    for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
         judged(embedded, draft, verify)
-    judged(embedded, samples, "k-sequential")
-    judged(embedded, chains, "k-sequential")
     with pytest.raises(InputError, match="temperature 0"):
         judged(embedded, samples, "k-sequential", draft_sampling=specdec.Sampling(0.0))
 
