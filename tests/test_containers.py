@@ -123,7 +123,7 @@ def test_columns_of_texts(target: specdec.Model) -> None:
     copying = drafts.ContextCopy(Series(texts))
     assert repr(copying) == repr(drafts.ContextCopy(texts))
     counted = [drafts.Ngram.from_text(one, target, 2).probabilities([3]) for one in (Series(texts), texts)]
-    assert len(counted[0]) == target.config["n_vocab"] and np.array_equal(*counted)
+    assert counted[0].shape == (1, target.config["n_vocab"]) and np.array_equal(*counted)
 
 
 def test_stop_ids_in_a_tensor(target: specdec.Model) -> None:
