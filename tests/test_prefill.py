@@ -1,6 +1,6 @@
-"""Prompts, scores and sources by OpenBLAS or in the order of tiles: near the row kernels, with bits of their own.
+"""Prompts, scores and sources by OpenBLAS, for models in f32, or in tiles, for other formats.
 
-OpenBLAS is for models in f32, tiles are for other formats. Their bits are the same on every machine.
+Both are near the row kernels and have bits of their own, those of tiles on every machine the same.
 """
 
 from __future__ import annotations
