@@ -98,7 +98,8 @@ class Fields:
         prefix: str = "",
         kind: type[SpecdecError] = CheckpointError,
     ) -> None:
-        self._values, self.file, self._prefix, self._kind = values, file, prefix, kind
+        self.file: Any = file
+        self._values, self._prefix, self._kind = values, prefix, kind
         if not isinstance(values, Mapping):
             self._prefix = prefix[:-1] or "values"
             raise self.error("", f"a dict, not {kind_of(values)}", values)

@@ -43,7 +43,7 @@ class HubPlace:
         if check_path("path", path, CheckpointError).exists():
             return None
         options = HubOptions.of(hub)
-        return cls(str(path), options.revision, options.cache_dir and str(options.cache_dir))
+        return cls(str(path), options.revision, str(options.cache_dir) if options.cache_dir else None)
 
 
 @dataclass(frozen=True)
