@@ -185,15 +185,10 @@ def _smollm3(reader: ConfigReader) -> dict[str, Any]:
     windowed = fields.boolean("use_sliding_window", default=False)
     kinds = ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
     return llama_like(
-        reader,
-        sizes=sizes,
-        theta=2_000_000.0,
-        tied=True,
-        bias=False,
-        mlp_bias=fields.boolean("mlp_bias", default=False),
-        rotations=[0 if turn else -1 for turn in turns],
+        reader, sizes=sizes, theta=2_000_000.0, tied=True, bias=False,
+        mlp_bias=fields.boolean("mlp_bias", default=False), rotations=[0 if turn else -1 for turn in turns],
         **reader.windows(reader.layer_types(n_layer, kinds)),
-    )
+    )  # fmt: skip
 
 
 def _granite(reader: ConfigReader) -> dict[str, Any]:
@@ -354,17 +349,10 @@ def _stablelm(reader: ConfigReader) -> dict[str, Any]:
 
 def _starcoder2(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
-        reader,
-        sizes=reader.sizes(absent_kv_head=2),
-        tied=True,
-        norm="layer",
-        eps_field="norm_epsilon",
-        norm_eps=1e-5,
-        activation=reader.activation("hidden_act", "gelu_pytorch_tanh"),
-        gated=False,
-        **reader.attention_bias("use_bias", default=True, mlp=True),
-        **reader.windows(["sliding_attention"]),
-    )
+        reader, sizes=reader.sizes(absent_kv_head=2), tied=True, norm="layer", eps_field="norm_epsilon",
+        norm_eps=1e-5, activation=reader.activation("hidden_act", "gelu_pytorch_tanh"), gated=False,
+        **reader.attention_bias("use_bias", default=True, mlp=True), **reader.windows(["sliding_attention"]),
+    )  # fmt: skip
 
 
 _COHERE2_HARMLESS = (
