@@ -188,7 +188,8 @@ def _read_neo(reader: ConfigReader) -> dict[str, Any]:
     windows = _neo_windows(reader, sizes["n_layer"])
     return _read(
         reader, sizes, learned="max_position_embeddings",
-        activation_field=("activation_function", "gelu_new"), qkv_bias=False, score_scales=[1.0] * sizes["n_layer"], sliding_window=max(windows), windows=windows,
+        activation_field=("activation_function", "gelu_new"), qkv_bias=False,
+        score_scales=[1.0] * sizes["n_layer"], sliding_window=max(windows), windows=windows,
     )  # fmt: skip
 
 
