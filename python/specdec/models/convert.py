@@ -139,11 +139,9 @@ def _check_out(place: Path, force: bool) -> None:
     if _FILE_SUFFIX.fullmatch(place.suffix) and not place.is_dir():
         expected = ".gguf, .specdec, or no suffix for a Hugging Face folder"
         raise InputError(f"out {place} ends in {place.suffix}; expected {expected}")
-    if not place.exists():
-        return
-    if not place.is_dir():
+    if place.exists() and not place.is_dir():
         raise InputError(f"out {place} is a file; expected .gguf, .specdec, or the path of a folder")
-    if not any(place.iterdir()):
+    if not place.exists() or not any(place.iterdir()):
         return
     if not force:
         expected = "a new or empty folder (force=True, --force: replace the model in it)"
