@@ -221,8 +221,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
 class ProjectedTable(FileTensor):
     """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
 
-    The product is that of the row kernels, so that its bits are the same on every machine. The projection is
-    [d_model, width], or, ``transposed``, [width, d_model].
+    The product is that of the row kernels. The projection is [d_model, width], ``transposed`` the other way.
     """
 
     table: FileTensor
