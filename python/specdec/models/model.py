@@ -169,17 +169,14 @@ class Model:
         if self.beside is not None and self.beside.key is not None:
             return _unpickled_adapted, (self.beside.key, self.beside.base, self.beside.files.reference())
         if self.origin is None:
-            raise InputError(
-                f"{self.path} is a model that was made in memory, which cannot be pickled; expected one "
-                "that specdec.load has read, as a pickle names its files"
-            )
+            found = f"{self.path} is a model that was made in memory, which cannot be pickled"
+            raise InputError(f"{found}; expected one that specdec.load has read, as a pickle names its files")
         return _unpickled, (self.origin.reference(),)
 
-    def __copy__(self) -> Model:
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Model:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
-        return self
+    __copy__ = __deepcopy__
 
     @property
     def core(self) -> _core.Model:

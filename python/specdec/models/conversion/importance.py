@@ -53,9 +53,8 @@ class Importance:
             every = [experts[expert] for expert in sorted(experts)]
             found = every[0] if parts[0][0] is None else np.stack(every)
         if found.shape not in ((shape[-1],), (shape[0], shape[-1])):
-            raise CheckpointError(
-                f"importance of tensor '{stored}' is for {list(found.shape)} inputs; expected {shape[-1]}"
-            )
+            what = f"importance of tensor '{stored}' is for {list(found.shape)} inputs"
+            raise CheckpointError(f"{what}; expected {shape[-1]}")
         return found
 
 

@@ -311,9 +311,9 @@ def _fixed(
         }
         how: dict[str, Any] = betas | {"truncate": rope.boolean("truncate", default=True)}
         scaled = yarn_scaled(size, base, factor=factor, original_n_ctx=original, **how)
-        recommended, names = yarn_attention_factor(factor), ("mscale", "mscale_all_dim")
-        if all([rope.raw(name) for name in names]):  # a list: both are read
-            first, second = (yarn_attention_factor(factor, rope.number(name)) for name in names)
+        recommended, scales = yarn_attention_factor(factor), ("mscale", "mscale_all_dim")
+        if all([rope.raw(name) for name in scales]):  # a list: both are read
+            first, second = (yarn_attention_factor(factor, rope.number(name)) for name in scales)
             recommended = first / second
         return scaled, rope.number("attention_factor", default=recommended)
     return plain, 1.0
