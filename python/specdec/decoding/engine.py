@@ -114,20 +114,11 @@ class Engine:
     """
 
     def __init__(
-        self,
-        target: ModelLike,
-        draft: DraftLike | Mapping[str, DraftLike] | None = None,
-        *,
-        gamma: Gamma = None,
-        n_slots: int = 16,
-        n_text: int | None = None,
-        max_waiting: int = 256,
-        node_budget: int | None = None,
-        max_top_logprobs: int = 20,
-        predictions: bool = True,
-        prompt_cache: PromptCache | None = None,
-        n_threads: int | None = None,
-    ) -> None:
+        self, target: ModelLike, draft: DraftLike | Mapping[str, DraftLike] | None = None, *,
+        gamma: Gamma = None, n_slots: int = 16, n_text: int | None = None, max_waiting: int = 256,
+        node_budget: int | None = None, max_top_logprobs: int = 20, predictions: bool = True,
+        prompt_cache: PromptCache | None = None, n_threads: int | None = None,
+    ) -> None:  # fmt: skip
         self.n_slots = check_integer("n_slots", n_slots, 1, 4096)
         self.max_waiting = check_integer("max_waiting", max_waiting, 0)
         self.n_threads = check_threads(n_threads)
@@ -173,17 +164,10 @@ class Engine:
 
     def _new_scheduler(self) -> Scheduler[Sample]:
         return Scheduler(
-            self.target,
-            self._drafts.of_session,
-            plan=self._turns.plan,
-            prompt_cache=self._prompt_cache,
-            in_slices=True,
-            n_slots=self.n_slots,
-            n_text=self.n_text,
-            n_threads=self.n_threads,
-            max_top=self.max_top_logprobs,
-            node_budget=self.node_budget or 0,
-        )
+            self.target, self._drafts.of_session, plan=self._turns.plan, prompt_cache=self._prompt_cache,
+            in_slices=True, n_slots=self.n_slots, n_text=self.n_text, n_threads=self.n_threads,
+            max_top=self.max_top_logprobs, node_budget=self.node_budget or 0,
+        )  # fmt: skip
 
     def _run(self) -> None:
         try:
@@ -431,14 +415,9 @@ class EngineDrafts:
     """
 
     def __init__(
-        self,
-        target: Model,
-        draft: DraftLike | Mapping[str, DraftLike] | None,
-        options: DecodingOptions,
-        *,
-        predictions: bool,
-        n_threads: int,
-    ) -> None:
+        self, target: Model, draft: DraftLike | Mapping[str, DraftLike] | None, options: DecodingOptions, *,
+        predictions: bool, n_threads: int,
+    ) -> None:  # fmt: skip
         self.names, self.drafts = _opened(draft, target)
         guesses = [most_guesses(options, one) for one in self.drafts]
         self._gammas = [most for most, _ in guesses]
