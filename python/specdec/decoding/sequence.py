@@ -13,7 +13,7 @@ from specdec import _core
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import NewText
-from specdec.models.score import Score, score_and_keep, score_ids, score_of_nothing, top_pairs
+from specdec.models.score import Score, joined, scored, top_pairs
 from specdec.trace import Round, Trace
 
 __all__ = ["AnySequence", "Sequence", "score_prompts", "sequences_of"]
@@ -99,22 +99,15 @@ def score_prompts(sequences: list[Any]) -> None:
     options, begun = sequences[0].request.options, time.perf_counter()
     n_top, n, n_threads = options.prompt_logprobs or 0, options.n, options.threads
     given = sequences[::n]
-    scores = [score_of_nothing(n_top) for _ in given]
+    scores = [joined([], n_top) for _ in given]
     read: _core.CachedText | None = None
     long = [i for i, sequence in enumerate(given) if len(sequence.prompt.ids) > 1]
-    if len(given) == len(long) == 1:
-        prompt, model = given[0].prompt, given[0].model
-        scores[0], read = score_and_keep(
-            model, prompt.ids, prompt.source_of(model), n_top=n_top, n_threads=n_threads
-        )
-        long = []
     for model in {given[i].model.core: given[i].model for i in long}.values():
         together = [i for i in long if given[i].model.core is model.core]
-        sources = [np.asarray(given[i].prompt.source or (), np.int32) for i in together]
-        found = score_ids(
-            model, [(given[i].prompt.ids, 1) for i in together],
-            None if model.config.encoder is None else sources, n_top=n_top, n_threads=n_threads,
-        )  # fmt: skip
+        texts = [(given[i].prompt.ids, 1) for i in together]
+        sources = [given[i].prompt.source or () for i in together] if model.config.encoder else None
+        keep = len(given) == 1
+        found, read = scored(model, texts, sources, n_top=n_top, n_threads=n_threads, keep=keep)
         for i, score in zip(together, found, strict=True):
             scores[i] = score
     seconds = time.perf_counter() - begun

@@ -167,7 +167,7 @@ def load(
     adapter_files = None
     if of_adapter is not None:
         checkpoint, fitted = merged(checkpoint, of_adapter)
-        adapter_files = ReadFiles(of_adapter, fitted.folder.files)
+        adapter_files = ReadFiles.at(of_adapter, fitted.folder.files)
     stored = checkpoint.stored if dtype is None and prefill != "blas" else None
     if not stored:
         arguments["dtype"] = dtype or checkpoint.dtype

@@ -27,7 +27,7 @@ from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
-from specdec.models.origin import FilesReference, ModelOrigin, ReadFiles
+from specdec.models.origin import ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, score
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
@@ -323,7 +323,7 @@ class Model:
             )
         fitted = fit_adapter(place, self.architecture, self._weights.config, self.path, merging=False)
         core = beside(self.core, fitted, self.path, threads)
-        own = _Beside(self, ReadFiles(place, fitted.folder.files), place)
+        own = _Beside(self, ReadFiles.at(place, fitted.folder.files), place)
         sizes = {"n_bytes": core.n_bytes, "n_parameters": core.n_parameters}
         return self._changed(_weights=core, beside=own, **sizes)
 
@@ -754,8 +754,8 @@ def _unpickled(reference: ModelOrigin) -> Model:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
             origin = model.origin
             assert origin is not None  # specdec.load gives every model one
-            of_hub = origin.files.from_hub(reference.files.hub)
-            model = model._changed(origin=replace(origin, key=reference.key, files=of_hub))
+            files = replace(origin.files, hub=reference.files.hub)
+            model = model._changed(origin=replace(origin, key=reference.key, files=files))
             _UNPICKLED.append(model)
         elif model in _UNPICKLED:
             _UNPICKLED.remove(model)
@@ -776,7 +776,7 @@ class _Beside:
     key: str | None = field(default_factory=lambda: secrets.token_hex(16))
 
 
-def _unpickled_adapted(key: str, base: Model, files: FilesReference) -> Model:
+def _unpickled_adapted(key: str, base: Model, files: ReadFiles) -> Model:
     """The model with an adapter that a pickle refers to, of this process or made anew."""
     if (model := _OF_KEY.get(key)) is None:
         model = _OF_KEY[key] = base.with_adapter(files.found())

@@ -38,7 +38,10 @@ def main() -> None:
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     search_path, max_memory = pickle.load(requests)
     sys.path += search_path  # last, so that no module there replaces one of the standard library
-    _limit_memory(max_memory)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = max_memory if hard == resource.RLIM_INFINITY else min(max_memory, hard)
+    with suppress(ValueError, OSError):  # macOS has no such bound
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     with suppress(_Reply):  # it is the reply to each request then
@@ -56,14 +59,6 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         replies.write(kind + len(text).to_bytes(8, "big") + text)
         replies.flush()
-
-
-def _limit_memory(n_bytes: int) -> None:
-    """Bound the address space of this process, where the system can (macOS does not)."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:

@@ -33,20 +33,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Importance:
-    """Mean squares of the inputs of matrices.
-
-    `of_stored`: By the names of a GGUF file: float32 [n_in], or [n_experts, n_in]. `of_canonical`: By
-    canonical names of matrices: float32 [n_in].
-    """
+    """Mean squares of the inputs of matrices, f32 [n_in], of experts in a GGUF file [n_experts, n_in]."""
 
     of_stored: Mapping[str, Array] = field(default_factory=dict)
     of_canonical: Mapping[str, Array] = field(default_factory=dict)
 
     def of(self, stored: str, made_of: Sequence[Source], shape: tuple[int, ...]) -> Array | None:
-        """That of a tensor of a file; None where it is not known.
+        """That of a tensor of a file, which is made of these matrices; None where it is not known.
 
-        `made_of`: What lies in the tensor. Several matrices in one have the same inputs, unless they are
-        experts. `shape`: Of the tensor.
+        Several matrices in one tensor have the same inputs, unless they are experts.
         """
         found = self.of_stored.get(stored)
         if found is None:
@@ -100,11 +95,7 @@ def read_text(place: Path) -> str | None:
 
 
 def measured_importance(model: Model, text: str, n_threads: int, progress: bool | None = None) -> Importance:
-    """What a model multiplies with its matrices while it reads a text, in pieces of 512 tokens.
-
-    `model`: Without encoder. `text`: A longer one says more: llama.cpp's users take some 50,000 tokens.
-    `n_threads`: That pieces are read by. It does not change a bit of the result.
-    """
+    """What a model without encoder multiplies with its matrices while it reads a text, in pieces."""
     if model.config.encoder is not None:
         expected = "a model without one, whose importance a text can say"
         raise InputError(f"{model.path} has an encoder; expected {expected}")

@@ -208,19 +208,17 @@ def _read_umt5(reader: ConfigReader) -> dict[str, Any]:
     return _read_t5_like(reader, feed_forward="gated-gelu", scaled=scaled, by_layer=True)
 
 
-def _t5_settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
-    """All of T5 is tied where there is no head, whatever the file says."""
-    return settle_tables(config | {"tied": True}, tensors)
-
-
 # A table that files of the first T5 have and that nothing reads.
 _T5_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
 
 def _t5_family(read: Any, model_type: str, sizes: tuple[int, ...], *harmless: str) -> Family:
-    harmless = ("n_positions", *harmless)  # relative positions have no end
-    more: dict[str, Any] = {"left_out": _T5_UNUSED, "harmless": harmless, "settled": _t5_settled}
-    return Family(read, _t5_tensors, model_type, absent_t5(*sizes), prefix="", **more)
+    return Family(
+        read, _t5_tensors, model_type, absent_t5(*sizes), prefix="", left_out=_T5_UNUSED,
+        harmless=("n_positions", *harmless),  # relative positions have no end
+        # All of T5 is tied where there is no head, whatever the file says.
+        settled=lambda config, tensors: settle_tables(config | {"tied": True}, tensors),
+    )  # fmt: skip
 
 
 _MT5_SIZES = (512, 1024, 8, 6, 250112)
@@ -254,31 +252,24 @@ def _side(name: str, config: Config) -> dict[str, Named]:
     )  # fmt: skip
 
 
-def _bart_like_tensors(config: Config, positions: Callable[[str], Named]) -> dict[str, Named]:
-    """``positions``: from the name of a side to where its table of positions is."""
+def _bart_like_tensors(config: Config, positions: Callable[[Shape], Array] | None) -> dict[str, Named]:
+    """``positions`` computes tables; None: files have them, whose first two rows stand for nothing."""
+
+    def table(side: str) -> Named:
+        if positions is None:
+            return offset(f"model.{side}.embed_positions.weight", 2)
+        return Named("", keeps_rows=False, make=positions)
+
     decoder = _side("decoder", config) | {
         **named(token_embedding="model.shared.weight", head="lm_head.weight"),
-        "position_embedding": positions("decoder"),
+        "position_embedding": table("decoder"),
         "head_bias": row(_BIAS),
     }
     encoder = _side("encoder", config) | {
         **named(token_embedding="model.encoder.embed_tokens.weight"),
-        "position_embedding": positions("encoder"),
+        "position_embedding": table("encoder"),
     }
     return decoder | of_encoder(encoder)
-
-
-def _bart_tensors(config: Config) -> dict[str, Named]:
-    """The first two rows of the tables of positions stand for nothing."""
-    return _bart_like_tensors(config, lambda side: offset(f"model.{side}.embed_positions.weight", 2))
-
-
-def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_marian_positions))
-
-
-def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_m2m_positions))
 
 
 def _marian_positions(shape: Shape) -> Array:
@@ -386,17 +377,19 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-def _bart_family(read: Any, tensors: Any, unused: tuple[str, ...], model_type: str, n_vocab: int) -> Family:
+def _bart_family(read: Any, positions: Any, model_type: str, n_vocab: int) -> Family:
+    unused = _VERSIONS if positions is None else _UNUSED
+    tensors = partial(_bart_like_tensors, positions=positions)
     absent = absent_bart(1024, *(12, 16, 4096) * 2, n_vocab, 1024)
     more: dict[str, Any] = {"left_out": unused, "harmless": _HARMLESS, "settled": _settled}
     return Family(read, tensors, model_type, absent, renamed={_BIAS: _BIAS}, **more)
 
 
 _BART = {
-    "BartForConditionalGeneration": _bart_family(_read_bart, _bart_tensors, _VERSIONS, "bart", 50265),
-    "MBartForConditionalGeneration": _bart_family(_read_mbart, _bart_tensors, _VERSIONS, "mbart", 50265),
-    "MarianMTModel": _bart_family(_read_marian, _marian_tensors, _UNUSED, "marian", 58101),
-    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_tensors, _UNUSED, "m2m_100", 128112),
+    "BartForConditionalGeneration": _bart_family(_read_bart, None, "bart", 50265),
+    "MBartForConditionalGeneration": _bart_family(_read_mbart, None, "mbart", 50265),
+    "MarianMTModel": _bart_family(_read_marian, _marian_positions, "marian", 58101),
+    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_positions, "m2m_100", 128112),
 }
 
 

@@ -222,13 +222,6 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
-def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    table, into, out = (
-        f"model.decoder.{name}.weight" for name in ("embed_tokens", "project_in", "project_out")
-    )
-    return _settle_projections(config, tensors, (table, "lm_head.weight", into, out))
-
-
 @dataclass(frozen=True)
 class ProjectedTable(FileTensor):
     """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
@@ -270,35 +263,26 @@ class ProjectedTable(FileTensor):
         return _core.product(_f32(self.table), projection, "f32")
 
 
-def _settle_projections(
-    config: dict[str, Any], tensors: MutableMapping[str, Any], names: tuple[str, str, str, str]
-) -> dict[str, Any]:
+def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
     """Put projected tables in the place of a table of tokens and a head, where the files hold projections.
 
     A head that the files do not hold is the table; projected, the two differ.
-
-    `config`: The canonical configuration, which is returned. `tensors`: By the names of the family's table;
-    changed. `names`: Of the table, the head, and the projections after the one and before the other.
     """
-    table, head, into, out = names
+    names = ("embed_tokens", "project_in", "project_out")
+    table, into, out = (f"model.decoder.{name}.weight" for name in names)
+    head = "lm_head.weight"
     if config["tied"] or not all(name in tensors for name in (table, into, out)):
         return config
     held = tensors[table]
-    outer, into, out = tensors.get(head, held), tensors.pop(into), tensors.pop(out)
+    outer, after, before = tensors.get(head, held), tensors.pop(into), tensors.pop(out)
     width, d_model = max(1, *held.shape[-1:], 1), config["d_model"]
-    of_table = (config["n_vocab"], width)
-    for tensor, shape in (
-        (held, of_table),
-        (outer, of_table),
-        (into, (d_model, width)),
-        (out, (width, d_model)),
-    ):
+    shapes = (config["n_vocab"], width), (config["n_vocab"], width), (d_model, width), (width, d_model)
+    for tensor, shape in zip((held, outer, after, before), shapes, strict=True):
         if tensor.shape != shape:
-            raise wrong_shape(
-                tensor.file, tensor.name, tensor.shape, shape, f", with embeddings of {width} numbers"
-            )
-    tensors[table] = ProjectedTable.of(held, into)
-    tensors[head] = ProjectedTable.of(outer, out, transposed=True)
+            more = f", with embeddings of {width} numbers"
+            raise wrong_shape(tensor.file, tensor.name, tensor.shape, shape, more)
+    tensors[table] = ProjectedTable.of(held, after)
+    tensors[head] = ProjectedTable.of(outer, before, transposed=True)
     return config
 
 
@@ -482,10 +466,6 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
-def _falcon_tensors(config: Any) -> Any:
-    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM
-
-
 _MPT_HARMLESS = (
     "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "is_encoder_decoder",  # of attn_config
     "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "tokenizer_name",
@@ -530,7 +510,8 @@ FAMILIES = {
     "BloomForCausalLM": _transformer(_read_bloom, _BLOOM, "bloom", _BLOOM_ABSENT, harmless=_BLOOM_HARMLESS),
     "MptForCausalLM": _transformer(_read_mpt, _MPT, "mpt", _MPT_ABSENT, harmless=_MPT_HARMLESS),
     "FalconForCausalLM": _transformer(
-        _read_falcon, _falcon_tensors, "falcon", absent(4544, None, 32, 71, 65024, 2048),
+        _read_falcon, lambda config: _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM,
+        "falcon", absent(4544, None, 32, 71, 65024, 2048),
         harmless=("apply_residual_connection_post_layernorm",),
     ),
 }  # fmt: skip
