@@ -21,7 +21,7 @@ from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
 from processes import wait_for
 from refusals import refuses
-from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
+from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Sampling, Speculative
 from specdec.errors import ContextLengthError
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
@@ -55,7 +55,9 @@ def request_of(world: World, draws: random.Random) -> tuple[list[int], dict[str,
     more: list[tuple[float, str, list[Any]]] = [
         (0.3, "presence_penalty", [-0.5, 0.7]), (0.3, "frequency_penalty", [0.2, 1.0]),
         (0.3, "stop", [["e"], [" the", "zz"], [262]]), (0.3, "logprobs", [0, 1, 2, 3]),
-        (0.2, "transform", [halved]), (0.2, "n", [2]),
+        (0.2, "transform", [halved]), (0.2, "n", [2]), (0.2, "repetition_penalty", [1.2]),
+        (0.2, "logit_bias", [{300: -2.0}, {262: 3.0}]),
+        (0.3, "draft_sampling", [Sampling(0.0), Sampling(1.0)]),
     ]  # fmt: skip
     how |= {name: draws.choice(values) for chance, name, values in more if draws.random() < chance}
     return world.ids[at : at + size], how

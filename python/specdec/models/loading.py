@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.resources import as_file, files
 from typing import Any
 
@@ -43,7 +43,9 @@ def load(
     n_ctx: int | None = None,
     n_threads: int | None = None,
     progress: bool | None = None,
-    hub: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
     cache: bool | str | os.PathLike[str] = False,
     adapter: str | os.PathLike[str] | None = None,
 ) -> Model:
@@ -90,10 +92,9 @@ def load(
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
-    hub : mapping, optional
-        Of a hub name: "revision", a branch, tag or commit; "cache_dir", where downloads are kept (None:
-        ``HF_HOME``); "token" (True, or None where there is one: that of ``hf auth login`` or ``HF_TOKEN``;
-        False: none).
+    revision, cache_dir, token : optional
+        Of a hub name: a branch, tag or commit; where downloads are kept (None: ``HF_HOME``); a token (True,
+        or None where there is one: that of ``hf auth login`` or ``HF_TOKEN``; False: none).
     cache : bool or path-like
         Keep the packed model, which takes the model's memory on disk, and map it when it is loaded so again,
         at once. True: in ``$XDG_CACHE_HOME/specdec/packed``, else ``~/.cache/specdec/packed``; a path: in
@@ -151,7 +152,9 @@ def load(
         adapted = {} if of_adapter is None else {"adapter": str(of_adapter)}
         again = functools.partial(load, progress=progress)
         return cached_model(place, cache, arguments | adapted, again, threads)
-    checkpoint = open_checkpoint(path, tokenizer=tokenizer, n_ctx=n_ctx, hub=hub)
+    checkpoint = open_checkpoint(
+        path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
+    )
     adapter_files = None
     if of_adapter is not None:
         checkpoint, fitted = merged(checkpoint, of_adapter)
@@ -165,7 +168,9 @@ def load(
         named = check_path("tokenizer", tokenizer)
         arguments["tokenizer"] = None
         tokenizer_files = ReadFiles.of_model(named, [named] if named.is_file() else [])
-    files = ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=HubPlace.of(path, hub))
+    files = ReadFiles.of_model(
+        checkpoint.path, checkpoint.weight_files, hub=HubPlace.of(path, revision, cache_dir)
+    )
     origin = ModelOrigin(files, tokenizer_files, arguments, load, adapter_files=adapter_files)
     return _made(checkpoint, stored, origin, dtype or checkpoint.dtype, threads, progress)
 
