@@ -272,7 +272,7 @@ def test_hub_name_is_downloaded(monkeypatch, make_llama, tmp_path):
     plain = {"revision": None, "cache_dir": None, "token": None}
     assert asked == [("org/name-1.0", plain)] * 2  # the weights, and templates in a folder of their own
     options = {"revision": "v1.1", "cache_dir": tmp_path, "token": "hf_x"}
-    assert specdec.load("org/name", hub=options).path == folder
+    assert specdec.load("org/name", **options).path == folder
     assert asked[2:] == [("org/name", options)] * 2
     specdec.load("gpt2")
     assert asked[4:] == [("openai-community/gpt2", plain)] * 2
@@ -282,12 +282,12 @@ def test_hub_name_is_downloaded(monkeypatch, make_llama, tmp_path):
     ("path", "name", "value"),
     [
         ("org/name", "revision", 3), ("org/name", "revision", ""), ("org/name", "token", 3.5),
-        ("org/name", "cache_dir", b"x"), (".", "revision", "main"), ("org/name", "hub", {"revisions": "x"}),
+        ("org/name", "cache_dir", b"x"), (".", "revision", "main"),
     ],
 )  # fmt: skip
 def test_bad_hub_options(path, name, value):
     with pytest.raises(InputError, match=f"^{name} is "):
-        open_checkpoint(path, hub=value if name == "hub" else {name: value})
+        open_checkpoint(path, **{name: value})
 
 
 @pytest.mark.oracle

@@ -224,7 +224,7 @@ def test_files_of_the_hub_are_fetched_by_their_commit(
     there = make_llama(commit)
     monkeypatch.setattr(hub, "download", download)
     monkeypatch.chdir(tmp_path)
-    model = specdec.load("org/name", hub={"revision": "main", "cache_dir": "cache", "token": "secret"})
+    model = specdec.load("org/name", revision="main", cache_dir="cache", token="secret")
     pickled = pickle.dumps(model)
     assert b"secret" not in pickled
     there = there.rename(tmp_path / "moved")
