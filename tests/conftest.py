@@ -118,6 +118,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
 
 
+@pytest.fixture(scope="session")
+def embedded() -> Any:
+    """(target, draft): the trained pair that comes with the package."""
+    import specdec
+
+    return specdec.embedded_pair()
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """One thread where a test does not say otherwise, for models that are too small for two to pay."""
@@ -149,7 +157,7 @@ def quick_gc() -> Iterator[None]:
 def quick_timing() -> Iterator[None]:
     """Let `measure`, `tune` and `oracle` time runs for a fifth of a second: tests need no exact times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.analysis.timing._ENOUGH_S", 0.2)
+        patch.setattr("specdec.analysis.prediction._ENOUGH_S", 0.2)
         yield
 
 

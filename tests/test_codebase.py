@@ -639,7 +639,7 @@ def test_readme_example_runs() -> None:
 def test_every_snippet_of_the_readme_runs() -> None:
     """One after the other, as a reader would: later ones use what earlier ones made. Times may be inexact."""
     settings = "import matplotlib\nmatplotlib.use('Agg')\n"
-    settings += "from specdec.analysis import timing\ntiming._ENOUGH_S = 0.2\n"
+    settings += "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
     script = settings + "".join(readme_snippets())
     python("-c", script)
 

@@ -415,7 +415,7 @@ def test_a_prediction_from_a_time_below_t1_is_marked(measured: specdec.Measureme
 
 def test_the_seconds_bound_a_measurement(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the time of a token there are fewer tokens; with what is over, temperatures that are not timed."""
-    monkeypatch.setattr("specdec.analysis.measure.step_seconds", lambda *_: 0.01)
+    monkeypatch.setattr("specdec.analysis.prediction.step_seconds", lambda *_: 0.01)
     use_forward_times(monkeypatch)
     lines: list[str] = []
     found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append)
@@ -442,7 +442,7 @@ def test_ctrl_c_keeps_the_rows_that_were_measured(pair: Pair, monkeypatch: pytes
         found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
     assert found.stopped == "interrupted" and len(found.rows) == 2 * 4
     assert all(row.speedup is None and row.alpha is not None for row in found.rows)
-    monkeypatch.setattr("specdec.analysis.measure.acceptance", interrupt)
+    monkeypatch.setattr("specdec.analysis.prediction.acceptance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
 

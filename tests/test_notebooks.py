@@ -83,7 +83,7 @@ def texts(cell: Any) -> list[str]:
     ]
 
 
-QUICK_TIMING = "from specdec.analysis import timing as _timing; _timing._ENOUGH_S = 0.2"
+QUICK_TIMING = "from specdec.analysis import prediction as _timing; _timing._ENOUGH_S = 0.2"
 """A cell before all others, as the fixture `quick_timing` in tests."""
 
 

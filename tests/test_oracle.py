@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import specdec
+from experiments import use_forward_times
 from refusals import refuses
 from specdec import OracleRow, theory
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import fastest, outcomes, replayed
-from specdec.analysis.timing import ForwardTimes
+from specdec.analysis.prediction import ForwardTimes
 from specdec.drafts import ModelDraft, StaticTree, SuffixMemory
 from specdec.errors import InputError
 
@@ -31,7 +32,7 @@ def pair() -> Pair:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """No times are measured here."""
-    monkeypatch.setattr(oracle_module, "forward_times", lambda *args, **options: TIMES)
+    use_forward_times(monkeypatch, TIMES.target_s)
 
 
 def made(n_drafted: int, n_accepted: int) -> Any:
@@ -91,7 +92,7 @@ def test_no_fixed_gamma_is_faster_than_the_oracle() -> None:
 
 def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = ForwardTimes({m: 1.0 if m != 3 else 0.2 for m in range(1, 50)}, 0.01)
-    monkeypatch.setattr(oracle_module, "forward_times", lambda *args, **options: wrong)
+    use_forward_times(monkeypatch, wrong.target_s, 0.01)
     found = specdec.oracle(*pair, PROMPTS, max_new_tokens=40, gammas=[0, 1, 2], n_threads=1)
     rows = {row.name: row for row in found.rows}
     assert rows["gamma 2"].invalid and rows["oracle"].invalid

@@ -101,6 +101,26 @@ def test_the_help_of_the_program() -> None:
             assert word in done.output
 
 
+def test_help_loads_neither_decoding_nor_drafts() -> None:
+    """Only the settings, which the help is made of; `specdec.drafts` alone loads no draft at all."""
+    script = """
+import sys, specdec.drafts
+assert not any(name.startswith("specdec.drafts.") for name in sys.modules)
+from specdec.commands.program import main
+main(["--help"])
+print(*(name for name in sys.modules if name.startswith(("specdec.decoding.", "specdec.drafts."))))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "specdec.decoding.options" in loaded
+    assert loaded.isdisjoint(
+        f"specdec.decoding.{name}" for name in ("engine", "generate", "request", "scheduler")
+    )
+    assert {name for name in loaded if name.startswith("specdec.drafts.")} == {"specdec.drafts.draft"}
+
+
 def examples_of(text: str) -> list[list[str]]:
     """The arguments of each call of specdec in a text, without what the shell does."""
     calls = re.findall(r"^ *(?:echo .* \| )?specdec (.*?)(?: {2,}.*| [|<>] .*)?$", text, re.MULTILINE)

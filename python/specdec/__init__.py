@@ -29,11 +29,10 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.analysis.bench import Bench, BenchRow, bench
     from specdec.analysis.compare import Comparison, compare
     from specdec.analysis.experiment import ExperimentRow, Speedup
-    from specdec.analysis.known_models import KnownModel
     from specdec.analysis.measure import Measurement, Timing, measure
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
-    from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
+    from specdec.analysis.recommend import DraftFit, DraftRecommendation, KnownModel, recommend_draft
     from specdec.analysis.skip_search import SkipSearch, SkipTrial, search_skips
     from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -41,11 +40,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
     from specdec.decoding.constraint import Constraint, ConstraintState, StatefulTransform, TransformState
     from specdec.decoding.engine import Engine
-    from specdec.decoding.engine_metrics import EngineMetrics
     from specdec.decoding.generate import Stream, generate, stream
     from specdec.decoding.generation import Generation, Piece, Speculative
     from specdec.decoding.options import DecodingOptions
     from specdec.decoding.prompt_cache import PromptCache
+    from specdec.decoding.request_queue import EngineMetrics
     from specdec.decoding.result import Result
     from specdec.errors import (
         BusyError,
@@ -84,11 +83,10 @@ _NAMES = {
     "analysis.bench": "Bench BenchRow bench",
     "analysis.compare": "Comparison compare",
     "analysis.experiment": "ExperimentRow Speedup",
-    "analysis.known_models": "KnownModel",
     "analysis.measure": "Measurement Timing measure",
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
-    "analysis.recommend": "DraftFit DraftRecommendation recommend_draft",
+    "analysis.recommend": "DraftFit DraftRecommendation KnownModel recommend_draft",
     "analysis.skip_search": "SkipSearch SkipTrial search_skips",
     "analysis.tune": "Tuning tune",
     "decoding.adaptive_gamma": "AdaptiveGamma",
@@ -96,11 +94,11 @@ _NAMES = {
     "decoding.beam_search": "Beam BeamResult BeamTrace beam_search",
     "decoding.constraint": "Constraint ConstraintState StatefulTransform TransformState",
     "decoding.engine": "Engine",
-    "decoding.engine_metrics": "EngineMetrics",
     "decoding.generate": "Stream generate stream",
     "decoding.generation": "Generation Piece Speculative",
     "decoding.options": "DecodingOptions",
     "decoding.prompt_cache": "PromptCache",
+    "decoding.request_queue": "EngineMetrics",
     "decoding.result": "Result",
     "errors": (
         "BusyError CheckpointError CheckpointNotFoundError ConstraintError ContextLengthError "

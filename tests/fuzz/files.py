@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import specdec
 from specdec import drafts
-from specdec.analysis.answers import Answer, AnswerFile, Reply
 from specdec.analysis.bench import bench_rows
+from specdec.analysis.questions import Answer, AnswerFile, Reply
 from specdec.trace import Step
 from worlds import adapters, folders, learned
 from worlds.described import make_model

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specdec import Speedup
-from specdec.analysis.timing import ForwardTimes
+from specdec.analysis.prediction import ForwardTimes
 
 MANY_ROWS = {m: 1.0 + 0.1 * (m - 1) for m in range(1, 1026)}
 """Seconds of the target for M positions."""
@@ -19,8 +19,7 @@ def use_forward_times(
 ) -> None:
     """Measure no times of forward passes, in any view: the target's by positions, and the draft's."""
     times = ForwardTimes(dict(target_s), draft_s)
-    for view in ("measure", "oracle", "tune"):
-        patch.setattr(f"specdec.analysis.{view}.forward_times", lambda *_: times)
+    patch.setattr("specdec.analysis.prediction.forward_times", lambda *_: times)
 
 
 def use_speedups(patch: pytest.MonkeyPatch, speedup: Callable[[Any], Speedup]) -> None:

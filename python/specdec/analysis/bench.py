@@ -11,16 +11,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from specdec import _core
-from specdec.analysis.acceptance import mean_of
-from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
 from specdec.analysis.arguments import decoding_options, in_json, name_of, named_one, run_options, seed_of
 from specdec.analysis.experiment import NOT_RUN, Speedup, take_turns
-from specdec.analysis.questions import Question, QuestionsLike, questions_of
+from specdec.analysis.prediction import mean_of
+from specdec.analysis.questions import (
+    Answer,
+    AnswerFile,
+    Question,
+    QuestionsLike,
+    Reply,
+    check_settings,
+    questions_of,
+)
 from specdec.analysis.statistics import mean_interval
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -51,7 +58,6 @@ _N_WARM_UPS: Final = 3  # runs that are thrown away: caches, threads, the proces
 _WARM_UP_TOKENS: Final = 16
 TooLong: TypeAlias = Literal["error", "skip"]
 """What happens with questions that the context has no room for."""
-TOO_LONG: Final[tuple[TooLong, ...]] = ("error", "skip")
 _N_NAMED: Final = 5  # questions that a message names at most
 
 
@@ -167,9 +173,8 @@ class Bench(Tabular):
             title += f"; {last.n_equal} of {last.n_compared} answers equal those of plain decoding"
         if self.skipped:
             title += f"; not asked, or not to the end: {len(self.skipped)} questions"
-        columns: list[Column] = [
-            _CATEGORY, figure("questions", "n_questions", "d"), figure("tokens", "n_tokens", "d"),
-        ]  # fmt: skip
+        columns: list[Column] = [_CATEGORY, figure("questions", "n_questions", "d")]
+        columns.append(figure("tokens", "n_tokens", "d"))
         if self.plain_answers:
             columns.append(("plain tokens/s", lambda row: _spread(row.plain_tokens_per_s)))
         if self.answers:
@@ -181,11 +186,9 @@ class Bench(Tabular):
 
     def __repr__(self) -> str:
         row = self.rows[-1]
+        figures = f"{row.n_questions} questions, alpha {or_dash(row.alpha, '.3f')}"
         gain = "" if math.isnan(row.speedup.median) else f", speed-up {_ratio(row.speedup)}"
-        return (
-            f"<specdec.Bench of {self.draft!r} drafting for {self.target!r}: {row.n_questions} questions, "
-            f"alpha {or_dash(row.alpha, '.3f')}{gain}>"
-        )
+        return f"<specdec.Bench of {self.draft!r} drafting for {self.target!r}: {figures}{gain}>"
 
 
 _CATEGORY: Final[Column] = ("", lambda row: row.category)
@@ -274,12 +277,14 @@ def bench(
     >>> print(found)
     >>> found["overall"].mean_acceptance_length  # with a file that has several categories
     """
-    decoding = decoding_options(options, _once(changes), {}, max_new_tokens=1024)
+    if isinstance(stop := changes.get("stop"), Iterator):  # each answer goes through it
+        changes["stop"] = list(stop)
+    decoding = decoding_options(options, changes, {}, max_new_tokens=1024)
     asked = questions_of(questions)
     repeats, seed = check_integer("repeats", repeats, 1), seed_of(decoding)
     if seed + repeats > 2**64:
         raise InputError.of("seed", seed, f"at most {2**64 - repeats}, for {repeats} repeats")
-    plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, TOO_LONG)
+    plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, get_args(TooLong))
     folder = None if answers is None else check_path("answers", answers)
 
     target_name, given = named_one("target", target)
@@ -289,11 +294,11 @@ def bench(
     name = _called(name, opened)
     asker = Asker(target, chat, too_long)
     fitting, skipped = asker.fitting(asked)
-    settings = run_options(decoding) | {"max_new_tokens": decoding.max_new_tokens}
-    exact = {key: value for key, value in settings.items() if key != "lenience"}
+    how = run_options(decoding) | {"max_new_tokens": decoding.max_new_tokens}
+    exact = {key: value for key, value in how.items() if key != "lenience"}
     ways = [_Way(PLAIN, None, exact, asker, fitting)] if plain or opened is None else []
     if opened is not None:
-        ways.append(_Way(name, opened, settings | {"gamma": decoding.gamma}, asker, fitting))
+        ways.append(_Way(name, opened, how | {"gamma": decoding.gamma}, asker, fitting))
     settings = _settings(target_name or name_of(target), ways[-1], decoding, seed)
     if folder is not None:
         check_settings(folder / "settings.json", settings)
@@ -307,22 +312,9 @@ def bench(
     for i, question in enumerate(fitting):  # sampled answers of a question may end in some runs alone
         reasons = [run[i].left_out for way in reversed(ways) for run in way.answers if run[i].left_out]
         skipped += [(question.id, reason) for reason in reasons[:1]]
-    return Bench(
-        target=settings["target"],
-        draft=name,
-        settings=settings,
-        rows=bench_rows(fitting, ours, theirs, sampled=not decoding.sampling.greedy),
-        questions=tuple(fitting),
-        skipped=tuple(skipped),
-        answers=tuple(map(tuple, ours)),
-        plain_answers=tuple(map(tuple, theirs)),
-    )
-
-
-def _once(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, of which an iterator of stops is read: each answer goes through it."""
-    stop = changes.get("stop")
-    return {**changes, "stop": list(stop)} if isinstance(stop, Iterator) else dict(changes)
+    rows = bench_rows(fitting, ours, theirs, sampled=not decoding.sampling.greedy)
+    answered = (tuple(map(tuple, runs)) for runs in (ours, theirs))
+    return Bench(settings["target"], name, settings, rows, tuple(fitting), tuple(skipped), *answered)
 
 
 @dataclass
@@ -345,12 +337,12 @@ class _Way:
         if turn == len(self.answers):
             self._begin(turn)
         found = self.files[turn].find(item) if self.files else None
-        if found is not None and len(self.answers[turn]) < self.n_learned:
-            self.asker.answer(item, self.drafting, seed, self.options)
         if found is None:
             found = self._answer(item, seed)
             if self.files:
                 self.files[turn].add(item, found)
+        elif index < self.n_learned:
+            self.asker.answer(item, self.drafting, seed, self.options)
         self.answers[turn].append(found)
         return 1
 
@@ -397,12 +389,10 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
     """What the answers depend on, in the types of JSON."""
     asker = way.asker
     gamma: object = options.gamma
-    if isinstance(gamma, AdaptiveGamma):
-        gamma = "auto"
-    elif gamma is None:
+    if gamma is None:
         gamma = 0 if way.draft is None else way.draft.gamma
     elif not isinstance(gamma, int | str):
-        gamma = type(gamma).__name__
+        gamma = "auto" if isinstance(gamma, AdaptiveGamma) else type(gamma).__name__
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip
     return {
@@ -450,11 +440,10 @@ class Asker:
                 found.append(question)
         if skipped and (self.too_long == "error" or not found):
             named = "; ".join(f"{question_id!r}: {why}" for question_id, why in skipped[:_N_NAMED])
-            more = f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
+            named += f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
             expected = "questions that fit" if not found else "questions that fit, or too_long='skip'"
-            raise InputError(
-                f"{number_of(len(skipped), 'question')} cannot be asked: {named}{more}; expected {expected}"
-            )
+            n_skipped = number_of(len(skipped), "question")
+            raise InputError(f"{n_skipped} cannot be asked: {named}; expected {expected}")
         return found, skipped
 
     def answer(
@@ -470,45 +459,37 @@ class Asker:
                     why = f"turn {turn + 1}: {error}"
                     if self.too_long == "skip":
                         return Answer(tuple(replies), why)
-                    raise InputError(
-                        f"question {question.id!r}, {why}; expected turns that fit, or too_long='skip'"
-                    ) from None
+                    expected = "expected turns that fit, or too_long='skip'"
+                    raise InputError(f"question {question.id!r}, {why}; {expected}") from None
             begun = time.perf_counter()
             result = self.run(question, replies, draft, seed, options)
             replies.append(Reply.of(result, time.perf_counter() - begun))
         return Answer(tuple(replies))
 
     def run(
-        self,
-        question: Question,
-        replies: Sequence[Reply],
-        draft: Draft | None,
-        seed: int,
-        options: Mapping[str, Any],
+        self, question: Question, replies: Sequence[Reply], draft: Draft | None, seed: int, options: Any
     ) -> Result:
-        """Decode the answer to the turn after those that have replies."""
+        """Decode the answer to the turn after those that have replies, with random numbers of its own."""
         prompt = self._prompt(question, replies)
-        asked = (
-            {"messages": prompt, "chat_template_kwargs": self.variables} if self.chat else {"prompt": prompt}
-        )
-        key = [(seed, _sequence(question, len(replies)))]
-        result: Result = generate(self.target, draft, seed=key, **asked, **options)
+        asked = {"prompt": prompt}
+        if self.chat:
+            asked = {"messages": prompt, "chat_template_kwargs": self.variables}
+        turn = json.dumps([question.id, len(replies)]).encode()  # whichever other questions there are
+        sequence = int.from_bytes(blake2b(turn, digest_size=4).digest(), "little")
+        result: Result = generate(self.target, draft, seed=[(seed, sequence)], **asked, **options)
         return result
 
     def _prompt(self, question: Question, replies: Sequence[Reply]) -> Any:
         """What the next turn is asked as: messages, or a text."""
-        turn = len(replies)
+        said, asked = zip(question.turns, replies, strict=False), question.turns[len(replies)]
         if self.chat:
             messages = [] if question.system is None else [{"role": "system", "content": question.system}]
-            for said, reply in zip(question.turns, replies, strict=False):
-                messages += [{"role": "user", "content": said}, {"role": "assistant", "content": reply.text}]
-            return [*messages, {"role": "user", "content": question.turns[turn]}]
+            for turn, reply in said:
+                messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": reply.text}]
+            return [*messages, {"role": "user", "content": asked}]
         if self.is_encoder_decoder:
-            return question.turns[turn]
-        before = "".join(
-            f"{said}{reply.text}\n\n" for said, reply in zip(question.turns, replies, strict=False)
-        )
-        return before + question.turns[turn]
+            return asked
+        return "".join(f"{turn}{reply.text}\n\n" for turn, reply in said) + asked
 
     def _check(self, prompt: Any) -> None:
         """See that the context has room for a prompt and an answer."""
@@ -517,11 +498,6 @@ class Asker:
             assert chat is not None
             (prompt,) = chat.prompts(self.target)
         PromptIds.of(self.target, prompt, "prompt")
-
-
-def _sequence(question: Question, turn: int) -> int:
-    """The number of a turn's random numbers: the same whichever other questions there are."""
-    return int.from_bytes(blake2b(json.dumps([question.id, turn]).encode(), digest_size=4).digest(), "little")
 
 
 # ------------------------------------------------------------------------------------------------- figures
@@ -547,15 +523,15 @@ def bench_rows(
     if n_categories > 1:
         groups[OVERALL] = list(range(len(questions)))
 
-    def of(ids: list[int], runs: Sequence[Sequence[Answer]]) -> list[list[Answer]]:
-        return [[run[i] for i in ids] for run in runs]
-
-    return tuple(_row(name, of(ids, answers), of(ids, plain), sampled) for name, ids in groups.items())
+    both = (answers, plain)
+    return tuple(
+        _row(name, *([[run[i] for i in ids] for run in runs] for runs in both), sampled)
+        for name, ids in groups.items()
+    )
 
 
 def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], sampled: bool) -> BenchRow:
     main = answers or plain
-    counts = _counts([answer for run in answers for answer in run])
     betas = [
         np.minimum([beta for step in reply.steps for beta in step.betas], 1.0)
         for run in (answers if sampled else answers[:1])  # repetitions of one text say nothing more
@@ -576,6 +552,7 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
         ratios = tuple(one / other if other else math.nan for one, other in runs)
         return Speedup(ratios, tuple(bounds)) if ratios else NOT_RUN
 
+    counts = _counts([answer for run in answers for answer in run])
     names = ("mean_acceptance_length", "draft_acceptance_rate", "per_position_acceptance_rate")
     per_run = [_counts(run).tokens_per_call for run in answers]
     return BenchRow(

@@ -7,23 +7,23 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import theory
 from specdec.analysis.statistics import mean_interval
 from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
 from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
-from specdec.tables import Column, Table, bounds, figure, marked, tables_by_position
+from specdec.tables import Column, Table, bounds, figure, interval, marked, plain, tables_by_position
 from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.trace import Trace, invalid_ratio, invalid_speedup
 
 Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item")
-AnyItem = TypeVar("AnyItem", contravariant=True)
+Item = TypeVar("Item", contravariant=True)
 Work: TypeAlias = Sequence[tuple[Prompt, int]]
 """Prompts, each with its number of new tokens."""
 
@@ -85,7 +85,7 @@ class Speedup:
     @property
     def interval(self) -> str:
         """The smallest and the largest, for a table."""
-        return f"{self.low:.2f} to {self.high:.2f}"
+        return interval(self.low, self.high, ".2f")
 
     def text(self, unit: str = "X") -> str:
         """The median for a table, marked if it is an error of measurement."""
@@ -93,15 +93,14 @@ class Speedup:
 
     def columns(self, name: str) -> dict[str, float | str]:
         """Median, least and most as columns of a table of pandas, and why the median is invalid."""
-        ends = {f"{name}_{end}": getattr(self, end) for end in ("low", "high", "invalid")}
-        return {name: self.median, **ends}
+        return {name: self.median} | {f"{name}_{end}": getattr(self, end) for end in _ENDS}
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain lists and numbers."""
-        shares = {"ratios": list(self.ratios), "tokens_per_run": list(self.tokens_per_run)}
-        return {name: getattr(self, name) for name in ("median", "low", "high", "invalid")} | shares
+        return {name: plain(getattr(self, name)) for name in ("median", *_ENDS, "ratios", "tokens_per_run")}
 
 
+_ENDS: Final = ("low", "high", "invalid")
 NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
 """The speed-up where nothing was timed."""
 
@@ -222,6 +221,15 @@ class ExperimentRow:
         return "" if self.by_running else invalid_ratio(self.gamma, number_of(self.verify_ratio))
 
     @property
+    def speedup_bounds(self) -> tuple[float, float, float]:
+        """(speed-up, least, greatest) as measured, or as predicted at alpha and both ends of its interval."""
+        if self.by_running:
+            return self.timed.median, self.timed.low, self.timed.high
+        costs = number_of(self.c), max(number_of(self.verify_ratio), 1.0)
+        low, high = (float(theory.expected_speedup(one, self.gamma, *costs)) for one in self.rates[1:])
+        return number_of(self.predicted_speedup), low, high
+
+    @property
     def setting(self) -> tuple[str, float]:
         """Draft and temperature, of which there are rows by gamma and lenience."""
         return self.draft, self.temperature
@@ -297,10 +305,10 @@ def _ends(text: Trace) -> NDArray[np.float64]:
     return np.array([float(i == one.kept) for one in text.rounds for i in range(1, one.kept + 1)])
 
 
-class Runner(Protocol[AnyItem]):
+class Runner(Protocol[Item]):
     """One way to do some work."""
 
-    def run(self, turn: int, index: int, item: AnyItem, seed: int) -> int:
+    def run(self, turn: int, index: int, item: Item, seed: int) -> int:
         """Do item `index` of the work in a repetition; return what a progress bar counts."""
         ...
 
@@ -377,15 +385,14 @@ class Configuration:
     @property
     def tokens_per_s(self) -> tuple[float, ...]:
         """New tokens per second of each repetition."""
-        totals = [sum(len(result.tokens) for result in turn) for turn in self.turns]
-        return tuple(n / math.fsum(seconds) for n, seconds in zip(totals, self.seconds, strict=True))
+        turns = zip(self.turns, self.seconds, strict=True)
+        return tuple(sum(len(one.tokens) for one in turn) / math.fsum(seconds) for turn, seconds in turns)
 
     def of(self, index: int) -> Configuration:
         """The runs of one prompt alone: run `index` of every repetition that reached it."""
         part = Configuration(self.target, self.draft, self.gamma, **self.options)
-        reached = [turn for turn, results in enumerate(self.turns) if len(results) > index]
-        part.turns = [[self.turns[turn][index]] for turn in reached]
-        part.seconds = [[self.seconds[turn][index]] for turn in reached]
+        part.turns = [turn[index : index + 1] for turn in self.turns if len(turn) > index]
+        part.seconds = [turn[index : index + 1] for turn in self.seconds if len(turn) > index]
         return part
 
     def over(self, plain: Configuration) -> Speedup:
@@ -395,8 +402,8 @@ class Configuration:
         """
         shared = self._shared(plain)
         return Speedup(
-            tuple(theirs.s_per_token / ours.s_per_token for ours, theirs in shared),
-            tuple(ours.n_tokens / ours.n_calls for ours, _ in shared),
+            tuple(step_s * trace.n_tokens / seconds for trace, seconds, step_s in shared),
+            tuple(trace.tokens_per_call for trace, _, _ in shared),
         )
 
     def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
@@ -406,30 +413,23 @@ class Configuration:
         Theorem 3.8, tokens per round over draft + 1, only if verify is below 1.
         """
         guess, draft, verify = [], [], []
-        for ours, theirs in self._shared(plain):
-            step_s = theirs.s_per_token
-            if ours.n_drafted:
-                guess.append(ours.draft_s / ours.n_drafted / step_s)
-            draft.append(ours.draft_s / ours.n_calls / step_s)
-            verify.append((ours.seconds - ours.draft_s) / ours.n_calls / step_s)
+        for trace, seconds, step_s in self._shared(plain):
+            if trace.n_drafted:
+                guess.append(trace.draft_s / trace.n_drafted / step_s)
+            draft.append(trace.draft_s / trace.n_calls / step_s)
+            verify.append((seconds - trace.draft_s) / trace.n_calls / step_s)
         c = statistics.median(guess) if guess else None
         return c, statistics.median(draft), statistics.median(verify)
 
-    def _shared(self, plain: Configuration) -> list[tuple[_Totals, _Totals]]:
-        """The totals of each repetition, over the texts that both have decoded."""
-        lengths = [min(map(len, both)) for both in zip(self.turns, plain.turns, strict=False)]
-        return [(self._totals(i, n), plain._totals(i, n)) for i, n in enumerate(lengths) if n]
-
-    def _totals(self, turn: int, n: int) -> _Totals:
-        results = self.turns[turn][:n]
-        traces = [result.trace for result in results]
-        return _Totals(
-            sum(len(result.tokens) for result in results),
-            sum(trace.n_calls for trace in traces),
-            sum(trace.n_drafted for trace in traces),
-            math.fsum(self.seconds[turn][:n]),
-            math.fsum(trace.draft_s for trace in traces),
-        )
+    def _shared(self, plain: Configuration) -> list[tuple[Trace, float, float]]:
+        """Trace and seconds of each repetition, and seconds of a plain token, over the texts of both."""
+        found = []
+        turns = zip(self.turns, self.seconds, plain.turns, plain.seconds, strict=False)
+        for ours, seconds, theirs, plain_s in turns:
+            if n := min(len(ours), len(theirs)):
+                trace, plain_trace = (Trace.joined(one.trace for one in part[:n]) for part in (ours, theirs))
+                found.append((trace, math.fsum(seconds[:n]), math.fsum(plain_s[:n]) / plain_trace.n_tokens))
+        return found
 
     def timing(self, plain: Configuration) -> dict[str, Any]:
         """Return the fields of an `ExperimentRow` that are times."""
@@ -450,13 +450,9 @@ class Configuration:
         gamma = self.draft.gamma if self.gamma is None and isinstance(self.draft, Draft) else self.gamma
         n_named, total = self._named
         return ExperimentRow(
-            draft=draft,
-            temperature=temperature,
-            gamma=gamma,
-            lenience=self.options.get("lenience", 1.0),
-            named_share=float(total / n_named) if n_named else None,
-            **fields,
-        )
+            draft=draft, temperature=temperature, gamma=gamma, lenience=self.options.get("lenience", 1.0),
+            named_share=float(total / n_named) if n_named else None, **fields,
+        )  # fmt: skip
 
 
 def interleaved(
@@ -486,20 +482,6 @@ def interleaved(
     runners = [*[plain] * timing, *ways.values()]
     take_turns(runners, work, repeats=repeats, seed=seed, done=done, limit=limit, goes_on=goes_on)
     return plain, ways
-
-
-class _Totals(NamedTuple):
-    """Counts and seconds of some texts."""
-
-    n_tokens: int
-    n_calls: int
-    n_drafted: int
-    seconds: float
-    draft_s: float
-
-    @property
-    def s_per_token(self) -> float:
-        return self.seconds / self.n_tokens
 
 
 def _timed(

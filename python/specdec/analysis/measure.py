@@ -7,12 +7,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.analysis.acceptance import Acceptance, acceptance, mean_of, predicted_row
+from specdec.analysis import prediction
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
@@ -32,17 +33,17 @@ from specdec.analysis.experiment import (
     Speedup,
     Work,
     interleaved,
+    number_of,
     position_tables,
     reason_tables,
 )
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
-from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, step_seconds
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import Column, Table, Tabular, bounds, figure, marked, or_dash
+from specdec.tables import Column, Table, Tabular, figure, marked, or_dash
 from specdec.time_limit import TimeLimit
 from specdec.verification.rules import check_lenience
 
@@ -267,15 +268,13 @@ def measure(
     >>> print(found)
     """
     decoding = decoding_options(options, changes, _OWNS, in_distributions=True)
+    temperatures = different_numbers("temperatures", temperatures)
+    leniences = different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     asked: dict[str, Any] = {
         "gammas": check_gammas(gammas),
-        "samplings": [
-            decoding.replace(temperature=one) for one in different_numbers("temperatures", temperatures)
-        ],
-        "leniences": [
-            check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
-        ],
+        "samplings": [decoding.replace(temperature=one) for one in temperatures],
+        "leniences": [check_lenience("leniences", one, "has") for one in leniences],
         "timing": timed,
         "limit": TimeLimit.of(seconds),
         "say": check_say(say),
@@ -302,17 +301,13 @@ class _Measuring:
     limit: TimeLimit
     say: Callable[[str], object]
     done: Callable[[int], object] = lambda n: None
-    share: int = 0
-    """New tokens of each prompt that are counted."""
+    share: int = 0  # new tokens of each prompt that are counted
     timed: Work = ()
-    """What is timed."""
     timed_leniences: list[float] = field(default_factory=list)
-    texts: dict[float, Acceptance] = field(default_factory=dict)
-    """By temperature, of a draft with a distribution of its own."""
+    texts: dict[float, prediction.Acceptance] = field(default_factory=dict)
     speedups: dict[tuple[float, float, int], Speedup] = field(default_factory=dict)
-    """By temperature, lenience and gamma, of such a draft."""
     rows: list[ExperimentRow] = field(default_factory=list)
-    times: ForwardTimes | None = None
+    times: prediction.ForwardTimes | None = None
 
     def plan(self, n_tokens: int, *, has_limit: bool) -> int:
         """Decide how many tokens are counted and timed; return how many are decoded in all."""
@@ -326,17 +321,14 @@ class _Measuring:
             n_timed = timing.n_tokens
         self.share = setup.share(n_tokens)
         if has_limit:
-            step_s = step_seconds(setup.target, setup.prompts, setup.options.threads) * len(self.samplings)
-            counting_s, timing_s = _COUNTING * self.limit.left_s, _TIMING * self.limit.left_s
-            fitting = counting_s / step_s / n_counted / len(setup.prompts)
+            step_s = prediction.step_seconds(setup) * len(self.samplings)
+            fitting = _COUNTING * self.limit.left_s / step_s / n_counted / len(setup.prompts)
             self.share = int(min(self.share, max(_FEWEST, fitting)))
-            if n_runs:
-                n_timed = int(min(n_timed, max(_FEWEST, timing_s / step_s / n_runs)))
+            n_timed = int(min(n_timed, max(_FEWEST, _TIMING * self.limit.left_s / step_s / max(n_runs, 1))))
         if isinstance(self.draft, RUN_BY_THE_CORE):
             self.timed = setup.work(n_timed, self.share)
         n_of_texts = sum(n for _, n in self.work) if running else len(setup.prompts) * self.share
-        n_steps = n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)
-        return n_steps * len(self.samplings)
+        return (n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)) * len(self.samplings)
 
     @property
     def work(self) -> Work:
@@ -354,11 +346,10 @@ class _Measuring:
             stopped = "interrupted"
         settings = itertools.product(self.texts, self.leniences, self.gammas)
         self.rows += [self._row(*setting) for setting in settings]
-        times, texts = self.times, self.texts
-        pieces = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
+        times, texts, setup = self.times, self.texts, self.setup
         betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
         return Measurement(
-            target=self.setup.name,
+            target=setup.name,
             draft=self.name,
             rows=tuple(self.rows),
             verify_ratio={} if times is None else times.verify_ratio,
@@ -367,22 +358,22 @@ class _Measuring:
             independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
             betas=betas,
             tokens={temperature: found.tokens for temperature, found in texts.items()},
-            text=pieces or None,
-            prompts=[beginning.given for beginning in self.setup.prompts],
-            seed=self.setup.seed,
-            n_threads=self.setup.options.threads,
+            text={t: found.text for t, found in texts.items() if found.text is not None} or None,
+            prompts=[beginning.given for beginning in setup.prompts],
+            seed=setup.seed,
+            n_threads=setup.options.threads,
             stopped=stopped,
         )
 
     def _by_distribution(self) -> bool:
         """Hold a draft's distribution against the target's, then time runs; False if the time was over."""
         for options in self.samplings:
-            found = self.texts[options.temperature] = acceptance(
+            found = self.texts[options.temperature] = prediction.acceptance(
                 self.setup, self.draft, options, n_tokens=self.share, done=self.done,
                 leniences=list(dict.fromkeys([1.0, *self.leniences])),  # the exact rule's betas are kept
             )  # fmt: skip
             self.say(_alpha_in_words(options.temperature, found.betas[1.0]))
-        self.times = self._times(self.texts[self.samplings[0].temperature].tokens)
+        self._time(self.texts[self.samplings[0].temperature].tokens)
         groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
         for (options, lenience), part in self.limit.shares(groups):
             plain, ways = self._run_timed(options, lenience, part)
@@ -394,7 +385,7 @@ class _Measuring:
     def _row(self, temperature: float, lenience: float, gamma: int) -> ExperimentRow:
         """What distributions, times and runs say."""
         betas = self.texts[temperature].betas[lenience]
-        row = predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
+        row = prediction.predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
         speedup = self.speedups.get((temperature, lenience, gamma))
         tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_run)
         return replace(row, speedup=speedup, tokens_per_call=tokens)
@@ -415,7 +406,7 @@ class _Measuring:
                 said = _speedup_in_words(options.temperature, lenience, gamma, self.rows[-1].speedup)
                 self.say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
             if self.times is None:
-                self.times = self._times([result.tokens for result in counting[self.gammas[0]].results])
+                self._time([result.tokens for result in counting[self.gammas[0]].results])
         return len(self.rows) == len(groups) * len(self.gammas)
 
     def _run_timed(self, options: DecodingOptions, lenience: float, limit: TimeLimit) -> Any:
@@ -430,19 +421,15 @@ class _Measuring:
         runs = self.setup.runs(temperature=options.temperature, lenience=lenience)
         return interleaved(self.setup.target, drafts, work, runs, seed=self.setup.seed, done=self.done, **how)
 
-    def _times(self, tokens: Sequence[Sequence[int]]) -> ForwardTimes | None:
-        """Time forward passes on as many positions as rounds have; None if nothing is timed."""
-        if self.timing is None:
-            return None
-        n_rows = max(self.gammas) + 1
-        text = sample_text(self.setup.target, self.setup.prompts, tokens, n_rows)
-        return forward_times(self.setup, self.draft, text, n_rows)
+    def _time(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Time forward passes on as many positions as rounds have, where times are asked for."""
+        if self.timing is not None:
+            self.times = prediction.forward_times(self.setup, self.draft, tokens, max(self.gammas) + 1)
 
 
 def _alpha_in_words(temperature: float, betas: Sequence[Array]) -> str:
-    low, high = mean_interval(betas)
-    figures = f"alpha {mean_of(betas):.3f} ({low:.3f} to {high:.3f}), {sum(map(len, betas))} tokens"
-    return f"temperature {temperature:g}: {figures}"
+    alpha, (low, high), n = prediction.mean_of(betas), mean_interval(betas), sum(map(len, betas))
+    return f"temperature {temperature:g}: alpha {alpha:.3f} ({low:.3f} to {high:.3f}), {n} tokens"
 
 
 def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: Speedup | None) -> str:
@@ -468,10 +455,8 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
     found = [_speedup_table(ran, target)] if ran else []
     if predicted:
         title = f"Table 3: acceptance rates of drafts for {target} (Corollary 3.6)"
-        columns = [
-            COLUMNS["draft"], _SAMPLING, COLUMNS["alpha"], bounds("95 % interval", "alpha"),
-            COLUMNS["n_tokens"],
-        ]  # fmt: skip
+        columns = [COLUMNS["draft"], _SAMPLING]
+        columns += [COLUMNS[name] for name in ("alpha", "alpha_interval", "n_tokens")]
         found.append(Table.of(title, _first_of_each(predicted), columns))
     if any(row.predicted_speedup is not None for row in predicted):
         title = "Table 4: speed-up predicted with t(γ+1)/t(1), measured (min to max), ideal (Theorem 3.8)"
@@ -489,12 +474,8 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
 
 def _speedup_table(ran: Sequence[ExperimentRow], target: str) -> Table:
     """Make Table 2; the fastest valid row of each draft and temperature has a star, if it pays."""
-    fastest: dict[Any, ExperimentRow] = {}
-    for row in ran:
-        # if none is above 1, plain decoding is the fastest
-        least = fastest[row.setting].timed.median if row.setting in fastest else 1.0
-        if not row.invalid and row.timed.median > least:
-            fastest[row.setting] = row
+    faster = [row for row in ran if not row.invalid and row.timed.median > 1.0]
+    fastest = {row.setting: row for row in sorted(reversed(faster), key=lambda row: row.timed.median)}
     columns: list[Column] = [
         COLUMNS["draft"], COLUMNS["temperature"],
         ("gamma", lambda row: f"{row.gamma}{' ★' if row in fastest.values() else '  '}"), _ALPHA,
@@ -510,11 +491,9 @@ def _running_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
     if not ran:
         return []
     settings = ("draft", "temperature", "lenience", "gamma")
+    names = [*settings, "n_tokens", "tokens_per_call", "tokens_interval", "alpha", "alpha_interval"]
     named = any(row.named_share is not None for row in ran)
-    names = [
-        *settings, "n_tokens", "tokens_per_call", "tokens_interval", "alpha", "alpha_interval",
-        *["named_share"] * named, "c", "verify_ratio",
-    ]  # fmt: skip
+    names += [*["named_share"] * named, "c", "verify_ratio"]
     title = "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token"
     title += f"{NAMED if named else ''})"
     found = [Table.of(title, ran, [COLUMNS[name] for name in names]), *position_tables(ran, settings)]
@@ -537,48 +516,37 @@ def _lenience_table(rows: Sequence[ExperimentRow]) -> Table:
         timed = [row for row in alike if row.predicted_speedup is not None]
         if not timed:
             return found
-        best = max(timed, key=lambda row: row.predicted_speedup or 0.0)
-        promised = best.predicted_speedup or 0.0
+        best = max(timed, key=lambda row: number_of(row.predicted_speedup))
+        promised = number_of(best.predicted_speedup)
         predicted = marked(f"{promised:.2f}X", best.invalid_prediction)
         choice = f"{predicted}, γ {best.gamma}" if promised > 1.0 else "1X, γ 0"  # plain decoding
         ran = "" if best.speedup is None else f"; measured {_measured(best, 'X')}"
         return f"{found} ({choice}{ran})"
 
-    body = [
-        (first.draft, f"T={first.temperature:g}", *(cell(first, lenience) for lenience in leniences))
-        for first in _first_of_each(rows)
-    ]
     title = "Table 5: alpha by lenience l"
     if any(row.predicted_speedup is not None for row in rows):
         title += " (in brackets the predicted speed-up at its best gamma)"
-    return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
+    columns: list[Column] = [COLUMNS["draft"], _SAMPLING]
+    columns += [(f"l = {lenience:g}", partial(cell, lenience=lenience)) for lenience in leniences]
+    return Table.of(title, _first_of_each(rows), columns)
 
 
 def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     n_lags = max(len(one.autocorrelation) for one in found)
-    body: list[tuple[str, ...]] = []
-
-    def line(name: str, cells: Iterable[str]) -> None:
-        body.append((name, *cells))
-
-    for lag in range(min(3, n_lags)):
-        line(f"correlation with lag {lag + 1}", (or_dash(one.autocorrelation[lag], "+.3f") for one in found))
-    line("95 % band of none", (f"±{one.band:.3f}" for one in found))
-    line(f"Ljung-Box, {n_lags} lags", (or_dash(one.statistic, ".1f") for one in found))
-    line("p value", ("< 1e-300" if one.p_value == 0.0 else or_dash(one.p_value, ".2g") for one in found))
-    for position in range(max(len(one.by_position) for one in found)):
-        # empty where no round got so far
-        line(
-            f"draft {position + 1} accepted",
-            (or_dash(one.by_position[position], ".3f", none="") for one in found),
-        )
+    cells: dict[str, Iterable[str]] = {
+        f"correlation with lag {lag + 1}": [or_dash(one.autocorrelation[lag], "+.3f") for one in found]
+        for lag in range(min(3, n_lags))
+    }
+    cells["95 % band of none"] = (f"±{one.band:.3f}" for one in found)
+    cells[f"Ljung-Box, {n_lags} lags"] = (or_dash(one.statistic, ".1f") for one in found)
+    cells["p value"] = ("< 1e-300" if one.p_value == 0.0 else or_dash(one.p_value, ".2g") for one in found)
+    for i in range(max(len(one.by_position) for one in found)):  # empty where no round got so far
+        cells[f"draft {i + 1} accepted"] = [or_dash(one.by_position[i], ".3f", none="") for one in found]
     head = ("are betas independent?", *(f"T={one.temperature:g}" for one in found))
-    return Table(f"Independence of acceptances of {draft} (section 3.1)", head, body)
+    title = f"Independence of acceptances of {draft} (section 3.1)"
+    return Table(title, head, [(name, *several) for name, several in cells.items()])
 
 
 def _first_of_each(rows: Sequence[ExperimentRow]) -> list[ExperimentRow]:
     """The first row of each draft and temperature."""
-    firsts: dict[Any, ExperimentRow] = {}
-    for row in rows:
-        firsts.setdefault(row.setting, row)
-    return list(firsts.values())
+    return list({row.setting: row for row in reversed(rows)}.values())[::-1]

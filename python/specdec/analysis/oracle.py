@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec import theory
+from specdec.analysis import prediction
 from specdec.analysis.arguments import (
     Setup,
     decoding_options,
@@ -16,7 +17,6 @@ from specdec.analysis.arguments import (
     named_one,
 )
 from specdec.analysis.experiment import Configuration, counts_of, number_of, take_turns
-from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.options import DecodingOptions, SampleOptions
@@ -185,8 +185,7 @@ def oracle(
     longest, with_auto, *ran = [[result.trace.rounds for result in texts] for texts in results]
     # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"
     n_rows = max(max_gamma + 1, *(len(set(r.rows)) for rounds in with_auto for r in rounds))
-    text = sample_text(setup.target, setup.prompts, [result.tokens for result in results[0]], n_rows)
-    times = forward_times(setup, measured, text, n_rows)
+    times = prediction.forward_times(setup, measured, [result.tokens for result in results[0]], n_rows)
     counts = counts_of(results[0])
     if not replays:
         drafting_s = math.fsum(result.trace.draft_s for result in results[0])
@@ -228,7 +227,7 @@ def rows_of(
     auto: Texts,
     gammas: Sequence[int],
     alpha: float | None,
-    times: ForwardTimes,
+    times: prediction.ForwardTimes,
     fixed: Mapping[int, Texts] | None = None,
 ) -> tuple[OracleRow, ...]:
     """The table, from the rounds of each text with as many guesses as possible, and with auto.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, TypeAlias
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from specdec import _core
 from specdec.analysis.arguments import (
@@ -21,7 +23,6 @@ from specdec.analysis.arguments import (
 )
 from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
-from specdec.analysis.known_models import KnownModel, known_models, vocabulary_of
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, Online, SuffixMemory, named
@@ -448,3 +449,59 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     return sum(n * width for n, width in zip(n_kv_heads, padded, strict=True)) * (
         4 if cache_dtype == "f32" else 2
     )
+
+
+# ---------------------------------------------------------------------------------- models known by name
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A public model on the hub, and about how many weights it has."""
+
+    name: str
+    n_parameters: int
+
+
+class KnownVocabulary(NamedTuple):
+    """A vocabulary of several public models, small ones first; with an encoder, they are encoder-decoders.
+
+    `marks` are some of its tokens by id: the first vocabulary of the table that has its marks counts.
+    """
+
+    name: str
+    marks: Mapping[int, bytes]
+    models: tuple[KnownModel, ...]
+    has_encoder: bool = False
+
+
+@cache
+def known_vocabularies() -> tuple[KnownVocabulary, ...]:
+    """Vocabularies whose small models are known."""
+    table = json.loads(Path(__file__).with_name("known_models.json").read_bytes())
+    return tuple(
+        KnownVocabulary(
+            row["name"],
+            {int(token): text.encode() for token, text in row["marks"].items()},
+            tuple(KnownModel(name, millions * 1_000_000) for name, millions in row["models"].items()),
+            row.get("has_encoder", False),
+        )
+        for row in table
+    )
+
+
+def vocabulary_of(target: Model) -> KnownVocabulary | None:
+    """The known vocabulary that a target has; None for any other, and without a tokenizer of bytes."""
+    if not isinstance(target.tokenizer, ByteTokenizer):
+        return None
+    tokens = dict(enumerate(target.tokenizer.vocabulary()))
+    for known in known_vocabularies():
+        if known.has_encoder == (target.config.encoder is not None) and known.marks.items() <= tokens.items():
+            return known
+    return None
+
+
+def known_models(target: Model) -> tuple[KnownModel, ...]:
+    """Known models with the target's vocabulary and at most half of its weights, small ones first."""
+    known = vocabulary_of(target)
+    models = () if known is None else known.models
+    return tuple(model for model in models if 2 * model.n_parameters <= target.n_parameters)

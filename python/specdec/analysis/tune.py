@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specdec import theory
-from specdec.analysis.acceptance import acceptance, predicted_row
+from specdec.analysis import prediction
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
@@ -23,7 +23,6 @@ from specdec.analysis.arguments import (
 )
 from specdec.analysis.compare import compare_ways
 from specdec.analysis.experiment import COLUMNS, ExperimentRow, number_of
-from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
@@ -32,7 +31,7 @@ from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import OneTable, Table, figure, marked, plain
+from specdec.tables import OneTable, Table, figure, interval, marked, plain
 
 _REPEATS: Final = 3  # turns, where drafts are run
 _LOOKED_AT: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
@@ -69,11 +68,11 @@ class Tuning(OneTable):
         Measured speed-ups that are errors of measurement do not count, nor do those of drafts that drafted
         nothing.
         """
-        wrong = {
-            gamma for gamma, row in self.rows.items() if row.by_running and (row.invalid or row.is_plain)
-        }
-        possible = {g: s for g, s in self.speedups.items() if g not in wrong and not math.isnan(s)}
-        return max(sorted(possible), key=lambda gamma: possible[gamma], default=0)
+        speedups = self.speedups
+        for gamma, row in self.rows.items():
+            if (row.by_running and (row.invalid or row.is_plain)) or math.isnan(speedups[gamma]):
+                del speedups[gamma]
+        return max(sorted(speedups), key=lambda gamma: speedups[gamma], default=0)
 
     @property
     def row(self) -> ExperimentRow:
@@ -102,25 +101,12 @@ class Tuning(OneTable):
         Predicted as E(tokens) / (gamma c + t(gamma + 1) / t(1)), where a ratio of times below 1 counts as 1;
         so none is above `idealised`.
         """
-        return {gamma: ends[0] for gamma, ends in self._speedups().items()}
+        return {0: 1.0} | {gamma: row.speedup_bounds[0] for gamma, row in self.rows.items()}
 
     @property
     def speedup_intervals(self) -> dict[int, tuple[float, float]]:
         """(low, high) of each: at both ends of alpha's confidence interval, or of the measured ones."""
-        return {gamma: ends[1:] for gamma, ends in self._speedups().items()}
-
-    def _speedups(self) -> dict[int, tuple[float, float, float]]:
-        found = {0: (1.0, 1.0, 1.0)}
-        for gamma, row in self.rows.items():
-            if row.by_running:
-                found[gamma] = row.timed.median, row.timed.low, row.timed.high
-            else:
-                c, verify = number_of(row.c), max(number_of(row.verify_ratio), 1.0)
-                low, high = (
-                    float(theory.expected_speedup(alpha, gamma, c, verify)) for alpha in row.rates[1:]
-                )
-                found[gamma] = number_of(row.predicted_speedup), low, high
-        return found
+        return {0: (1.0, 1.0)} | {gamma: row.speedup_bounds[1:] for gamma, row in self.rows.items()}
 
     @property
     def invalid_predictions(self) -> dict[int, str]:
@@ -149,32 +135,26 @@ class Tuning(OneTable):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
-        names = ("n_tokens", "alpha", "alpha_low", "alpha_high", "reason")
-        intervals, ideal, invalid = self.speedup_intervals, self.idealised, self.invalid_predictions
-        rows = []
-        for gamma, speedup in self.speedups.items():
-            row = self.rows.get(gamma)
-            ran = row if self.ran else None
-            rows.append(
-                {
-                    "gamma": gamma, "verify_ratio": 1.0 if row is None else row.verify_ratio,
-                    "speedup": speedup, "invalid": invalid.get(gamma, ""),
-                    "speedup_interval": intervals[gamma], "idealised": ideal.get(gamma),
-                    "tokens_per_call": ran and ran.tokens_per_call, "by_position": ran and ran.by_position,
-                    "c": ran.c if ran else self.c,
-                }
-            )  # fmt: skip
-        found = {name: getattr(self, name) for name in ("target", "draft", "temperature", "others")}
-        found |= {name: getattr(self.row, name) for name in names}
-        found |= {"c": self.c, "gamma": self.gamma, "idealised_gamma": self.idealised_gamma, "rows": rows}
-        plainly: dict[str, Any] = plain(found)
-        return plainly
+        row, intervals = self.row, self.speedup_intervals
+        of_rows = ("verify_ratio", "tokens_per_call", "by_position", "c")
+        figures = [
+            {
+                "gamma": gamma, "speedup": speedup, "speedup_interval": intervals[gamma],
+                "invalid": self.invalid_predictions.get(gamma, ""), "idealised": self.idealised.get(gamma),
+                **{name: getattr(self.rows.get(gamma), name, None) for name in of_rows},
+            }
+            for gamma, speedup in self.speedups.items()
+        ]  # fmt: skip
+        of_self = ("target", "draft", "temperature", "others", "c", "gamma", "idealised_gamma")
+        of_row = ("n_tokens", "alpha", "alpha_low", "alpha_high", "reason")
+        found = {name: plain(getattr(self, name)) for name in of_self}
+        return found | {name: plain(getattr(row, name)) for name in of_row} | {"rows": plain(figures)}
 
     def table(self) -> Table:
         """Every gamma with its speed-ups; the chosen one has a star."""
         if self.ran:
             return self._table_of_runs()
-        low_high, row = self.speedup_intervals, self.row
+        row = self.row
         title = (
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
             f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.c:.3f}"
@@ -182,11 +162,8 @@ class Tuning(OneTable):
         columns = [
             ("gamma", lambda row: f"{row.gamma}{' ★' if row.gamma == self.gamma else ''}"),
             figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
-            (
-                "predicted speed-up",
-                lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction),
-            ),
-            ("95 % by alpha", lambda row: "{:.2f} to {:.2f}".format(*low_high[row.gamma])),
+            ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
+            ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], ".2f")),
             figure("ideal (Theorem 3.8)", "ideal_speedup", ".2f", "X"),
         ]
         return Table.of(title, list(self.rows.values()), columns)
@@ -195,12 +172,11 @@ class Tuning(OneTable):
         best = f"{self.draft} with gamma {self.gamma}" if self.gamma else "plain decoding"
         chosen = self.rows.get(self.gamma)
         gamma = ("gamma", lambda row: f"{row.gamma}{' ★' if row is chosen else '  '}")
-        names = ("draft", "gamma", "alpha", "tokens_per_call", "c", "verify_ratio", "speedup",
-                 "speedup_interval")  # fmt: skip
+        names = ("alpha", "tokens_per_call", "c", "verify_ratio", "speedup", "speedup_interval")
         return Table.of(
             f"Drafting for {self.target} at temperature {self.temperature:g}: {best} is fastest",
             [row for one in (self, *self.others) for row in one.rows.values()],
-            [gamma if name == "gamma" else COLUMNS[name] for name in names],
+            [COLUMNS["draft"], gamma, *(COLUMNS[name] for name in names)],
         )
 
     def __repr__(self) -> str:
@@ -281,12 +257,8 @@ def tune(
     else:
         rows = _ran(setup, drafts, max_gamma, n_tokens)
     temperature = decoding.temperature
-    tunings = [
-        Tuning(
-            setup.name, name, temperature, {row.gamma: row for row in rows if row.draft == name}, given[name]
-        )
-        for name in drafts
-    ]
+    by_gamma = {name: {row.gamma: row for row in rows if row.draft == name} for name in drafts}
+    tunings = [Tuning(setup.name, name, temperature, by_gamma[name], given[name]) for name in drafts]
     best, *others = sorted(tunings, key=lambda one: -one.speedups[one.gamma])
     return replace(best, others=tuple(others))
 
@@ -309,11 +281,10 @@ def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens
     ((name, draft),) = drafts.items()
     share = setup.share(n_tokens)
     with counted(len(setup.prompts) * share, "token", setup.options.progress) as done:
-        texts = acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
-    text = sample_text(setup.target, setup.prompts, texts.tokens, max_gamma + 1)
-    times = forward_times(setup, draft, text, max_gamma + 1)
+        texts = prediction.acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
+    times = prediction.forward_times(setup, draft, texts.tokens, max_gamma + 1)
     return [
-        predicted_row(name, texts.betas[1.0], times, setup.options.temperature, gamma)
+        prediction.predicted_row(name, texts.betas[1.0], times, setup.options.temperature, gamma)
         for gamma in range(max_gamma + 1)
     ]
 

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import click
 
+from specdec import drafts
 from specdec.commands.verb import several
 from specdec.drafts.draft import Draft
-from specdec.drafts.model_draft import ModelDraft
-from specdec.drafts.opening import named
 from specdec.errors import InputError
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.loading import embedded_pair, load
@@ -134,9 +133,9 @@ def is_pair_in_package(given: Mapping[str, Any]) -> bool:
 
 def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -> Model | Draft:
     """A draft by its name or path, in the languages of the target."""
-    draft = named(text, target, dtype=dtype)
+    draft = drafts.named(text, target, dtype=dtype)
     languages = _languages(given)
-    if languages and isinstance(draft, ModelDraft) and draft.model.config.encoder is not None:
+    if languages and isinstance(draft, drafts.ModelDraft) and draft.model.config.encoder is not None:
         return draft.model.with_languages(**languages)
     return draft
 

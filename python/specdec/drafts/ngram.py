@@ -183,7 +183,7 @@ class Ngram(Draft):
             replaces a file and cuts none short.
         """
         file, mmap = check_path("path", path, CheckpointError), check_flag("mmap", mmap)
-        mapped = ReadFiles(file, [file]) if mmap else None
+        mapped = ReadFiles.at(file, [file]) if mmap else None
         counts, smoothing = read_ngrams(file, mmap)
         try:
             table = cls.of(counts, check_smoothing(smoothing))

@@ -17,7 +17,7 @@ from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
-from specdec.models.origin import FilesReference, HubPlace, ReadFiles
+from specdec.models.origin import HubPlace, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 
@@ -84,7 +84,7 @@ class Eagle(Draft):
         self.target = target
         self.kind = published.kind
         self.taps = published.layers
-        self._files = ReadFiles(published.path, published.files, hub=hub)
+        self._files = ReadFiles.at(published.path, published.files, hub=hub)
         self.core = _packed(published, target, dtype, check_threads(n_threads))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,7 +131,7 @@ class MTP(Eagle):
 
 
 def _made_again(
-    kind: Any, reference: FilesReference, target: Model, taps: Sequence[int], options: Mapping[str, Any]
+    kind: Any, reference: ReadFiles, target: Model, taps: Sequence[int], options: Mapping[str, Any]
 ) -> Eagle:
     folder = reference.found()
     return MTP(target, **options) if issubclass(kind, MTP) else Eagle(folder, target, taps=taps, **options)

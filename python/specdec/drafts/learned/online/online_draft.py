@@ -291,7 +291,7 @@ class Online(Draft):
             arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
             counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
             write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
-            self._file = ReadFiles(file, [file])
+            self._file = ReadFiles.at(file, [file])
 
     @classmethod
     def load(
@@ -304,7 +304,7 @@ class Online(Draft):
         return online
 
     def _restore(self, file: Path) -> None:
-        self._file = ReadFiles(file, [file])
+        self._file = ReadFiles.at(file, [file])
         tensors, metadata = read_safetensors_with_metadata(file)
         for name, expected in (METADATA | {"learner": self.learner.name}).items():
             if metadata.get(name) != expected:
