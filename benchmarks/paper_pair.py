@@ -19,10 +19,8 @@ _TREE = (2, 2, 1)  # children of the guesses at each depth of a tree
 DRAFTS: dict[str, Callable[[specdec.Model, list[list[int]]], Any]] = {
     "model (3.9M)": lambda draft, _: draft,
     "tree of the model's guesses": lambda draft, _: ways.ModelDraft(draft, tree=ways.StaticTree(_TREE)),
-    "two heads": lambda draft, _: "embedded-heads",
     "prompt lookup": lambda draft, _: ways.ContextCopy(),
     "4-grams": lambda draft, texts: ways.Ngram(texts, draft.config.n_vocab, n=4),
-    "model + heads": lambda draft, _: ways.Ensemble(draft, ways.load("embedded-heads")),
 }
 """From the draft model, and texts of the target, to what guesses."""
 
@@ -32,6 +30,7 @@ def paper_pair_options(options: Options) -> None:
     options.add("--draft-dtype", default="int8", choices=DTYPES)
     options.many("--temperature", float, [0.0, 0.6, 1.0])
     options.many("--gamma", int, [2, 3, 4, 5])
+    options.add("--heads", type=Path, metavar="DIR", help="heads of the target, from training/train_heads.py")
     options.add("--text", type=Path, help="prompts are taken from all over this text")
     options.add("--prompts", type=int, default=10, help="of --text")
     options.add("--tokens", type=int, default=2000, help="of the target at each temperature")
@@ -70,6 +69,9 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
     target, draft = specdec.embedded_pair(None, args.draft_dtype)
     texts = _written(target, draft, args.counted, args.threads)
     drafts = {name: DRAFTS[name](draft, texts) for name in args.drafts}
+    if args.heads is not None:
+        drafts["heads"] = ways.Heads(args.heads)
+        drafts["model + heads"] = ways.Ensemble(draft, ways.Heads(args.heads))
     compared = specdec.compare(
         target, drafts, prompts, temperatures=args.temperature, n_tokens=args.timed, repeats=args.repeats,
         n_threads=args.threads,

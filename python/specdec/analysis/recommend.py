@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -221,8 +222,8 @@ def recommend_draft(
     vocabularies and through text (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
 
     Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
-    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and heads where the
-    target has some.
+    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and the MTP head of
+    a target that has one.
 
     Parameters
     ----------
@@ -342,11 +343,8 @@ def without_model(target: Model) -> dict[str, Openable]:
         found["exit"] = partial(load, target.path, target)
     elif n_layer > 1:
         found[f"exit:{n_layer // 2}"] = partial(named, f"exit:{n_layer // 2}", target)
-    for name in ("heads", "mtp"):  # where the target has some
-        try:
-            found[name] = named(name, target)
-        except SpecdecError:
-            continue
+    with suppress(SpecdecError):  # a target without a head for it
+        found["mtp"] = named("mtp", target)
     return found
 
 

@@ -6,9 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.resources import as_file, files
 from itertools import takewhile
-from pathlib import Path
 from typing import Final
 
 from specdec.checks import check_choice, check_integer, check_path
@@ -36,12 +34,11 @@ from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.text_files import read_text_file, reading
 
-EMBEDDED_HEADS: Final = "embedded-heads"
 _MAX_DEPTH: Final = 8
 
 
 def load(
-    path: str | os.PathLike[str], target: Model | None = None, *, dtype: Dtype | None = None,
+    path: str | os.PathLike[str], target: Model, *, dtype: Dtype | None = None,
     tree: Tree | None = None, gamma: int | None = None,
 ) -> Draft:  # fmt: skip
     """Open a draft for a target: the folder of a learned draft or of a model, or the file of a memory.
@@ -52,7 +49,6 @@ def load(
     ----------
     path : path-like
         - The folder of a learned draft: that draft, such as `Heads`.
-        - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
           the layer that the file names. The target is the model of the same folder, loaded from there.
@@ -60,8 +56,7 @@ def load(
           `gamma` must be None.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
-        The model that the draft is for. None, for ``"embedded-heads"`` only: the target of
-        `specdec.embedded_pair`.
+        The model that the draft is for.
     dtype, tree, gamma
         See `specdec.drafts`.
 
@@ -71,26 +66,19 @@ def load(
     >>> draft = specdec.drafts.load("path/to/heads", target, tree=specdec.drafts.StaticTree((4, 2, 1)))
     >>> out = specdec.generate(target, draft, "Once upon a time")
     """
-    embedded = isinstance(path, str) and path == EMBEDDED_HEADS and not Path(path).exists()
-    if embedded and target is None:
-        target, _ = embedded_pair()
     target = check_model("target", target)
     dtype = check_choice("dtype", dtype, DTYPES, optional=True)
     tree = check_tree(tree)
     gamma = None if gamma is None else check_integer("gamma", gamma, 1, MAX_GAMMA)
     draft: Draft
-    if embedded:
-        with as_file(files("specdec") / "embedded" / "heads") as folder:
-            draft = Heads(folder, dtype=dtype, tree=tree, gamma=gamma)
-    else:
-        folder = check_path("path", path, CheckpointError)
-        with reading(folder, CheckpointError):
-            if (folder / EXIT_NAME).is_file():
-                draft = open_exit(folder, target, tree, gamma)
-            else:
-                draft = open_stored(
-                    local_folder(path), target, dtype=dtype, tree=tree, gamma=gamma
-                ) or ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
+    folder = check_path("path", path, CheckpointError)
+    with reading(folder, CheckpointError):
+        if (folder / EXIT_NAME).is_file():
+            draft = open_exit(folder, target, tree, gamma)
+        else:
+            draft = open_stored(
+                local_folder(path), target, dtype=dtype, tree=tree, gamma=gamma
+            ) or ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
     draft.describe(target)  # refuses what does not fit
     return draft
 
@@ -253,9 +241,8 @@ NAMES: Final[dict[str, DraftName]] = {
         SkipLayers, "ATTN/MLP", "the target without these layers",
         lambda layers, target, dtype: _skip(layers)),
     "heads": DraftName(
-        Heads, "[DIR]", "heads trained for the target; those in the package",
-        lambda folder, target, dtype:
-            Heads(folder, dtype=dtype) if folder else load(EMBEDDED_HEADS, target, dtype=dtype), True),
+        Heads, "DIR", "heads trained for the target",
+        lambda folder, target, dtype: Heads(folder, dtype=dtype), True),
     "eagle": DraftName(
         Eagle, "MODEL", "a published EAGLE draft for the target",
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
