@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -265,7 +265,14 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "speedup_interval": ("min to max", lambda row: row.timed.interval),
 }
 """Columns of tables whose rows are `ExperimentRow`."""
+SETTINGS: Final = ("draft", "temperature", "gamma")
 NAMED: Final = "; named: share of the draft's distribution that the target can name"
+
+
+def starred(chosen: Iterable[ExperimentRow]) -> Column:
+    """The column of gamma, with a star in the chosen rows."""
+    ids = {id(row) for row in chosen}
+    return "gamma", lambda row: f"{row.gamma}{' ★' if id(row) in ids else '  '}"
 
 
 def position_tables(rows: Sequence[ExperimentRow], names: Sequence[str]) -> list[Table]:

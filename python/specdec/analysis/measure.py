@@ -28,6 +28,7 @@ from specdec.analysis.experiment import (
     COLUMNS,
     EQUALS_PLAIN,
     NAMED,
+    SETTINGS,
     Configuration,
     ExperimentRow,
     Speedup,
@@ -36,6 +37,7 @@ from specdec.analysis.experiment import (
     number_of,
     position_tables,
     reason_tables,
+    starred,
 )
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.checks import check_flag, check_integer
@@ -461,7 +463,7 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
     if any(row.predicted_speedup is not None for row in predicted):
         title = "Table 4: speed-up predicted with t(γ+1)/t(1), measured (min to max), ideal (Theorem 3.8)"
         columns = [
-            *(COLUMNS[name] for name in ("draft", "temperature", "gamma")), _ALPHA, COLUMNS["c"],
+            *(COLUMNS[name] for name in SETTINGS), _ALPHA, COLUMNS["c"],
             figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(or_dash(row.predicted_speedup, ".2f"), row.invalid_prediction)),
             ("measured", _measured), figure("ideal", "ideal_speedup", ".2f"),
@@ -477,8 +479,7 @@ def _speedup_table(ran: Sequence[ExperimentRow], target: str) -> Table:
     faster = [row for row in ran if not row.invalid and row.timed.median > 1.0]
     fastest = {row.setting: row for row in sorted(reversed(faster), key=lambda row: row.timed.median)}
     columns: list[Column] = [
-        COLUMNS["draft"], COLUMNS["temperature"],
-        ("gamma", lambda row: f"{row.gamma}{' ★' if row in fastest.values() else '  '}"), _ALPHA,
+        COLUMNS["draft"], COLUMNS["temperature"], starred(fastest.values()), _ALPHA,
         ("speed-up (min to max)", lambda row: _measured(row, "X")),
     ]  # fmt: skip
     title = f"Table 2: measured speed-up of {target} (★ the fastest that beats plain decoding)"

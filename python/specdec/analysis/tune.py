@@ -22,7 +22,7 @@ from specdec.analysis.arguments import (
     unique,
 )
 from specdec.analysis.compare import compare_ways
-from specdec.analysis.experiment import COLUMNS, ExperimentRow, number_of
+from specdec.analysis.experiment import COLUMNS, ExperimentRow, number_of, starred
 from specdec.checks import check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
@@ -160,7 +160,7 @@ class Tuning(OneTable):
             f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.c:.3f}"
         )
         columns = [
-            ("gamma", lambda row: f"{row.gamma}{' ★' if row.gamma == self.gamma else ''}"),
+            starred([self.rows[self.gamma]]),
             figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
             ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], ".2f")),
@@ -170,13 +170,12 @@ class Tuning(OneTable):
 
     def _table_of_runs(self) -> Table:
         best = f"{self.draft} with gamma {self.gamma}" if self.gamma else "plain decoding"
-        chosen = self.rows.get(self.gamma)
-        gamma = ("gamma", lambda row: f"{row.gamma}{' ★' if row is chosen else '  '}")
+        chosen = [self.rows[self.gamma]] if self.gamma in self.rows else []
         names = ("alpha", "tokens_per_call", "c", "verify_ratio", "speedup", "speedup_interval")
         return Table.of(
             f"Drafting for {self.target} at temperature {self.temperature:g}: {best} is fastest",
             [row for one in (self, *self.others) for row in one.rows.values()],
-            [COLUMNS["draft"], gamma, *(COLUMNS[name] for name in names)],
+            [COLUMNS["draft"], starred(chosen), *(COLUMNS[name] for name in names)],
         )
 
     def __repr__(self) -> str:
