@@ -383,7 +383,7 @@ def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
 def test_answers_with_other_settings_or_questions_are_refused(pair: Pair, found: Bench, folder: Path) -> None:
     options = {**OPTIONS, "answers": folder}
     pair = pair[0], {"small one": pair[1]}
-    with pytest.raises(InputError, match=r"settings.json: field 'gamma' is 3, and this run has 2; expected"):
+    with pytest.raises(InputError, match=r"settings.json: gamma is 3; expected 2, as of this run"):
         specdec.bench(*pair, QUESTIONS, **{**options, "gamma": 2})
     with pytest.raises(InputError, match=r"run_1/plain.jsonl: has an answer to another question 7; expected"):
         specdec.bench(*pair, [Question(7, "letters", ("other",))], **options)
