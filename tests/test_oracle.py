@@ -221,7 +221,7 @@ def test_bad_arguments_are_refused(pair: Pair) -> None:
         ("gammas", []), ("gammas", [17]), ("gammas", [1.5]), ("max_gamma", 0), ("max_new_tokens", 0),
         ("verify", "block"), ("verify", "none"),
     ):  # fmt: skip
-        with refuses(argument, value):
+        with refuses(argument):
             specdec.oracle(*pair, "It was", **{argument: value})
     with pytest.raises(InputError, match="draft is a NoneType; expected .*, or an object with") as caught:
         specdec.oracle(pair[0], None, "It was")  # type: ignore[arg-type]

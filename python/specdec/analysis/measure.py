@@ -273,13 +273,14 @@ def measure(
     temperatures = different_numbers("temperatures", temperatures)
     leniences = different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
+    check_say(say)
     asked: dict[str, Any] = {
         "gammas": check_gammas(gammas),
         "samplings": [decoding.replace(temperature=one) for one in temperatures],
         "leniences": [check_lenience("leniences", one, "has") for one in leniences],
         "timing": timed,
         "limit": TimeLimit.of(seconds),
-        "say": check_say(say),
+        "say": say,
     }
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)

@@ -59,12 +59,9 @@ def student_quantile(probability: float, n_free: int) -> float:
     Within 1 % from 5 degrees of freedom on, for probabilities up to 0.995.
     """
     z = NormalDist().inv_cdf(probability)
-    return (
-        z
-        + (z**3 + z) / (4 * n_free)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n_free**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n_free**3)
-    )
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n_free + second / n_free**2 + third / n_free**3
 
 
 def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
