@@ -59,10 +59,8 @@ def compare(
 
     Every draft, with each gamma, and plain decoding continue the same prompts in turns, prompt by prompt, so
     that all of them see the same machine. What is counted (acceptance, tokens per run of the target) and what
-    is timed are of the same runs, and mean the same for every draft; what `specdec.measure` finds of a model
-    by its distribution is measured by running here too. A draft that learns from texts begins each turn with
-    what it knows now (`Draft.snapshot`), learns from the prompts of the turn in their order, and is left as
-    it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+    is timed are of the same runs, and mean the same for every draft, models included. A draft that learns
+    from texts learns within each turn, from its prompts in their order, else as in `specdec.measure`.
 
     Parameters
     ----------

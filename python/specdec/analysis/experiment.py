@@ -37,11 +37,9 @@ EQUALS_PLAIN: Final = "= plain (drafted nothing)"
 class Speedup:
     """Time of plain over time of speculative decoding, for a new token, measured several times.
 
-    A forward pass of the target that verifies drafts takes at least as long as one that computes a token. So
-    a speed-up above the new tokens per pass is an error of measurement.
-
     `ratios` are the speed-ups of the repetitions, at least one, and `tokens_per_run` their new tokens per run
-    of the target in speculative decoding.
+    of the target in speculative decoding. Verifying drafts takes at least as long as computing one token, so
+    a speed-up above the new tokens per run is an error of measurement.
     """
 
     ratios: tuple[float, ...]
@@ -72,11 +70,7 @@ class Speedup:
 
     @property
     def invalid(self) -> str:
-        """Why the median is an error of measuring; empty if it is not.
-
-        What counts is the median of the ratios of speed-up to tokens per run, each of one repetition. The
-        repetition in the middle, of two the one with the larger ratio, is named.
-        """
+        """Why it is an error of measuring: the median of speed-up over tokens per run is above 1; else empty."""
         pairs = sorted(zip(self.ratios, self.tokens_per_run, strict=True), key=lambda pair: pair[0] / pair[1])
         if not statistics.median(ratio / bound for ratio, bound in pairs) > 1.0:  # nor is NaN, not measured
             return ""
@@ -119,13 +113,13 @@ class ExperimentRow:
         greedy decoding of one, as the others give the same text. Where `by_running` is False, `n_tokens` are
         the positions that alpha is the mean of, and the others 0.
     tokens_per_call, tokens_low, tokens_high : float
-        New tokens per run of the target, and its 95 % confidence interval: of all tokens a share of n_calls /
-        n_tokens is the last of its round, and the interval is that of this share. Where `by_running` is False
-        the mean over the repetitions that were timed, without an interval. NaN where there is none.
+        New tokens per run of the target, and the 95 % confidence interval (of the share of tokens that end
+        their round, n_calls / n_tokens). Where `by_running` is False the mean over the timed repetitions,
+        without an interval. NaN where there is none.
     alpha, alpha_low, alpha_high : float or None
-        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval: at the
-        positions that were verified, or at every position where `by_running` is False. None where a position
-        had several drafts, as in trees, or nothing was drafted, see `reason`.
+        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval, over the
+        verified positions, or every position where `by_running` is False. None where a position had several
+        drafts, as in trees, or nothing was drafted, see `reason`.
     by_position : tuple of float
         Of the rounds that drafted so far: share that accepted the first, second, ... draft of a path.
     c : float or None
@@ -213,10 +207,9 @@ class ExperimentRow:
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup` comes from an error of measurement; empty if it does not.
+        """Why `predicted_speedup` comes from an error of measurement, a `verify_ratio` below 1; else empty.
 
-        `verify_ratio` is then below 1, though a forward pass on several positions takes at least as long as
-        on one. The prediction counts it as 1, so that it is never above `ideal_speedup`.
+        The prediction counts it as 1, so that it is never above `ideal_speedup`.
         """
         return "" if self.by_running else invalid_ratio(self.gamma, number_of(self.verify_ratio))
 
@@ -332,9 +325,9 @@ def take_turns(
 ) -> None:
     """Do the same work `repeats` times in several ways that take turns item by item, with seed + k in turn k.
 
-    Every other repetition goes through the ways in reverse, so that none of them always comes after the same
-    one. `done` is called with what each run returns. Once the limit is over no run begins, except the first
-    of each way. `goes_on` says after a repetition whether a way has another one.
+    Every other repetition goes through the ways in reverse. `done` is called with what each run returns. Once
+    the limit is over no run begins, except the first of each way. `goes_on` says whether a way has another
+    repetition.
     """
     going = list(runners)
     for turn in range(repeats):
@@ -347,11 +340,10 @@ def take_turns(
 
 
 class Configuration:
-    """A draft, or none, with options of `generate`, and its runs: timed as a caller sees them.
+    """A draft, or none, with options of `generate`, and its runs: timed as a caller sees them, less prefill.
 
-    Python is included, the prompts' prefill is not. Each repetition begins with a snapshot of the draft
-    (`Draft.snapshot`): a draft that learns from texts learns from those of its repetition alone. `turns` has
-    the results of each repetition, `seconds` how long each took. `gamma` None is the draft's own.
+    Each repetition begins with a snapshot of the draft (`Draft.snapshot`), which learns from its texts alone.
+    `turns` has the results of each, `seconds` how long they took. `gamma` None is the draft's own.
     """
 
     def __init__(self, target: Model, draft: Model | Draft | None, gamma: Any = None, **options: Any) -> None:

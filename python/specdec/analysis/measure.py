@@ -201,18 +201,17 @@ def measure(
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
     alone continues the prompts, and at each of its tokens the two distributions, after standardization, are
-    held against each other. The speed-up is then predicted with the measured time of verification, next to
-    the ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. A measured one
-    has the spread of its repetitions; one above the new tokens per run of the target is marked as an error of
-    measuring.
+    held against each other. The speed-up is predicted with the measured time of verification, next to the
+    ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns; one above the new
+    tokens per run of the target is marked as an error of measuring.
 
     That needs a draft with one distribution for the token after a text: a model, `Ngram`, `Unigram`,
     `Bigram`, `OnlineNgram`, `Recurrent`. All others (trees, copies, heads, EAGLE, layers of the target,
     memories, ensembles, objects of your own) draft otherwise at every position of a round, and are measured
-    by running them, for each row of the tables: tokens per run of the target, acceptance by position, and
-    times. What the formulas say of them is None, with the reason (`ExperimentRow.reason`). A draft that
-    learns from texts begins every run of the prompts with what it knows now (`Draft.snapshot`), and is left
-    as it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+    by running them: tokens per run, acceptance by position, and times. What the formulas say of them is None,
+    with the reason (`ExperimentRow.reason`). A draft that learns from texts begins every run of the prompts
+    with what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing meanwhile. An
+    object of your own is used as it is.
 
     Parameters
     ----------

@@ -109,10 +109,9 @@ class Oracle(OneTable):
     def __repr__(self) -> str:
         ways = {"auto": self["auto"], self.best.name: self.best, "an oracle": self["oracle"]}
         wrong = {name for name, row in ways.items() if row.invalid}
-        shown = (
-            f"{row.speedup:.2f} with {name}{' (invalid)' if name in wrong else ''}"
-            for name, row in ways.items()
-        )
+        shown = [
+            f"{row.speedup:.2f} with {name}" + " (invalid)" * (name in wrong) for name, row in ways.items()
+        ]
         why = "; invalid: above the tokens per run, an error of measuring" if wrong else ""
         return f"<specdec.Oracle: {self._alpha}speed-up {', '.join(shown)}{why}>"
 
@@ -134,19 +133,17 @@ def oracle(
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
 
     Each prompt is decoded with `max_gamma` drafted tokens a round, so every position of the text is tested
-    once: where a round accepts n of them, an oracle would have drafted n. (In sampling, acceptance is what
-    the run's own random numbers gave: whether a position is accepted does not depend on gamma.) Then the same
+    once: where a round accepts n of them, an oracle would have drafted n. (Whether a position is accepted
+    does not depend on gamma; in sampling it is what the run's own random numbers gave.) Then the same
     positions are gone through with fixed gammas and with an oracle, which chooses the gamma of each round so
     that the whole text takes least time. A second oracle need not have its drafts verified (footnote 4): they
     need no rows of the target then, but as many runs. `auto` really runs, after two runs to learn from. All
-    are timed by the same measured t(M) and time of a draft. A speed-up above the tokens per run comes from
+    are timed by the same measured t(M) and time of a draft; a speed-up above the tokens per run comes from
     wrong times, and is shown as invalid.
 
-    A draft of a model or a table is the same wherever its round began. That of any other (trees, copies,
-    heads, EAGLE, layers of the target, memories, ensembles, objects of your own) is not, so the fixed gammas
-    really run then, and the oracle is one of the longest run: it drafts of its rounds what was accepted. The
-    formulas say nothing of such drafts. A draft that learns from texts begins every run of the prompts with
-    what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing meanwhile.
+    Only the drafts of a model or a table are the same wherever their round began. With any other
+    (`specdec.measure`) the fixed gammas really run, the oracle is one of the longest run, drafting what each
+    of its rounds accepted, and the formulas say nothing. Drafts learn as in `specdec.measure`.
 
     Parameters
     ----------

@@ -212,13 +212,11 @@ def recommend_draft(
     """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
 
     Drafts are measured one after the other, each with some gammas in turns with plain decoding, as in
-    `specdec.compare`. A gamma with which decoding is less than half as fast in the first turn has no other. A
-    model with another vocabulary is measured by each way that it can take, by the intersection of the
-    vocabularies and through text (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
-
-    Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
-    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and heads where the
-    target has some.
+    `specdec.compare`; a gamma that is less than half as fast in the first turn has no other. A model with
+    another vocabulary is measured by each way that it can take: the intersection of the vocabularies, and
+    text (`drafts.ModelDraft`). One that cannot draft is refused with the reason. Without drafts those that
+    need no model are measured: copies of the text, of the prompt, of earlier texts, tokens after tokens,
+    n-grams that are counted, lookahead, an exit of the target, and heads where the target has some.
 
     Parameters
     ----------

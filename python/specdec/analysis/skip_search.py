@@ -193,11 +193,10 @@ def search_skips(
 ) -> SkipSearch:
     """Find the layers that a model should skip to draft for itself (arXiv 2309.08168).
 
-    Bayesian optimisation (Optuna's tree-structured Parzen estimator) over the sets of attentions and MLPs,
-    and over gamma, of the speed that `specdec.generate` has on your prompts, by the clock on the wall. Plain
-    decoding takes its turn in every trial and what counts is the ratio, so that the machine's own ups and
-    downs drop out. The search begins with choices that often do well, such as the layers in the middle; in
-    the end the best few are measured again.
+    Bayesian optimization (Optuna's tree-structured Parzen estimator) over the sets of attentions and MLPs,
+    and over gamma, of the speed that `specdec.generate` has on your prompts, over that of plain decoding in
+    turns. The search begins with choices that often do well, such as the layers in the middle; in the end the
+    best few are measured again.
 
     Parameters
     ----------

@@ -204,11 +204,9 @@ def tune(
     """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
 
     Theorem 3.8 takes the target to verify any number of positions in the time of one. Here that time is
-    measured, so the choice holds where arithmetic, not memory, sets the speed, too.
-
-    A draft without a distribution of its own (see `specdec.measure`) is run with some gammas, in turns with
-    plain decoding, and the fastest gamma is chosen. So are several drafts, in turns with each other, and the
-    fastest of them is chosen with its gamma.
+    measured, so the choice holds where arithmetic, not memory, sets the speed, too. A draft without a
+    distribution of its own (`specdec.measure`) is run with some gammas, in turns with plain decoding, and so
+    are several drafts; the fastest is chosen with its gamma.
 
     Parameters
     ----------
