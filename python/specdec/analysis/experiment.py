@@ -70,7 +70,7 @@ class Speedup:
 
     @property
     def invalid(self) -> str:
-        """Why it is an error of measuring: the median of speed-up over tokens per run is above 1; else empty."""
+        """Why it is an error of measuring: its ratio to the tokens per run, a median, is above 1; else empty."""
         pairs = sorted(zip(self.ratios, self.tokens_per_run, strict=True), key=lambda pair: pair[0] / pair[1])
         if not statistics.median(ratio / bound for ratio, bound in pairs) > 1.0:  # nor is NaN, not measured
             return ""
