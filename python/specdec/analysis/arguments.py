@@ -68,7 +68,7 @@ def decoding_options(
     """Return the options of a view with the changes that its keyword arguments make.
 
     `owns` names the options that the view has parameters of its own for, and these; with `in_distributions`
-    the view takes those alone that distributions have. Options of others, and unknown ones, raise InputError.
+    it takes those alone that distributions have. Others, and unknown ones, raise InputError.
     """
     if options is not None and not isinstance(options, DecodingOptions):
         raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
@@ -158,10 +158,7 @@ class Setup:
 
 
 def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
-    """Open a draft of the target's vocabulary for measuring.
-
-    A draft that learns from texts is a snapshot. What drafts chains by a model alone is the model.
-    """
+    """Open a draft for measuring: a snapshot of one that learns, the model of one that chains it alone."""
     found: object = opened(draft, target)
     if isinstance(found, drafts.Draft):
         found = found.snapshot()
@@ -180,10 +177,7 @@ def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
 
 
 def has_distribution(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
-    """Whether a draft has one distribution for the token after a text, whatever it has drafted before.
-
-    Such a draft can be held against every text of the target. Any other is measured by running it.
-    """
+    """Whether a draft has one distribution for the token after a text, whatever it has drafted before."""
     chain = not isinstance(draft, type) and getattr(draft, "tree", None) is None
     return isinstance(draft, Model) or (chain and isinstance(draft, ProbabilityDraft))
 

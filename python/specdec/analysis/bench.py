@@ -339,10 +339,9 @@ class _Way:
         return 1
 
     def _begin(self, turn: int) -> None:
-        """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone.
+        """Begin a repetition, with a snapshot of the draft, which learns from the texts of this one alone.
 
-        After questions that have answers already a draft that learns must know what it knew then, so these
-        `n_learned` questions are asked again and the answers that there are stay.
+        A draft that learns is asked the first `n_learned` questions again, whose answers are in the file.
         """
         self.answers.append([])
         self.drafting = None if self.draft is None else self.draft.snapshot()
@@ -502,10 +501,7 @@ def bench_rows(
     *,
     sampled: bool,
 ) -> tuple[BenchRow, ...]:
-    """Count answers by category; `answers` and `plain` by repetition, then by question, or empty.
-
-    `sampled`: repetitions are different samples, and not the same texts again.
-    """
+    """Count answers, by repetition, then by question, by category; `sampled`: repetitions are other texts."""
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
         groups.setdefault(question.category, []).append(i)

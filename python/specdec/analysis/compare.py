@@ -7,24 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from specdec.analysis.arguments import (
-    Setup,
-    check_gammas,
-    decoding_options,
-    different_numbers,
-    drafts_by_name,
-)
-from specdec.analysis.experiment import (
-    COLUMNS,
-    NAMED,
-    SETTINGS,
-    ExperimentRow,
-    Speedup,
-    interleaved,
-    position_tables,
-    reason_tables,
-    starred,
-)
+from specdec.analysis import arguments, experiment
+from specdec.analysis.arguments import Setup
+from specdec.analysis.experiment import ExperimentRow, Speedup
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.prompts import PromptIds
@@ -95,16 +80,16 @@ def compare(
     >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
-    decoding = decoding_options(options, changes, _OWNS)
-    temperatures = different_numbers("temperatures", temperatures)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
+    temperatures = arguments.different_numbers("temperatures", temperatures)
     asked = [decoding.replace(temperature=one).temperature for one in temperatures]
-    chosen = None if gammas is None else check_gammas(gammas)
+    chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     repeats = repeats if check_flag("timing", timing) else 1
     setup = Setup.of(target, decoding, prompts)
     ways: Ways = {
         (name, gamma): (draft, gamma)
-        for name, given in drafts_by_name("drafts", setup.target, drafts).items()
+        for name, given in arguments.drafts_by_name("drafts", setup.target, drafts).items()
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
@@ -128,7 +113,7 @@ def compare_ways(
     n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
     with counted(n_steps, "token", setup.options.progress) as done:
         for temperature in temperatures:
-            plain, running = interleaved(
+            plain, running = experiment.interleaved(
                 setup.target, ways, work, setup.runs(temperature=temperature), repeats=repeats,
                 seed=setup.seed, timing=timing, done=done, **how,
             )  # fmt: skip
@@ -204,10 +189,10 @@ class Comparison(Tabular):
 
     def tables(self) -> list[Table]:
         """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
-        found = [self.summary(), *position_tables(self.rows, SETTINGS)]
+        found = [self.summary(), *experiment.position_tables(self.rows, experiment.SETTINGS)]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
-        return [*found, *reason_tables(self.rows)]
+        return [*found, *experiment.reason_tables(self.rows)]
 
     def summary(self) -> Table:
         """All drafts in one table, with plain decoding."""
@@ -226,9 +211,10 @@ class Comparison(Tabular):
                 body.append(plain)
             body += [row for row in self.rows if row.temperature == temperature]
         best = [row for row in map(self.best, self.temperatures) if row is not None]
-        columns = [COLUMNS["draft"], COLUMNS["temperature"], starred(best), *(COLUMNS[one] for one in names)]
+        columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(best)]
+        columns += experiment.columns_of(*names)
         optional = tuple(3 + names.index(name) for name in _OPTIONAL if name in names)
-        notes = "; ★ the fastest that beats plain decoding" * timed + NAMED * named
+        notes = "; ★ the fastest that beats plain decoding" * timed + experiment.NAMED * named
         return Table.of(f"Drafts for {self.target}{notes}", body, columns, optional)
 
     def _by_prompt(self) -> Table:
@@ -240,7 +226,7 @@ class Comparison(Tabular):
 
         shown = "\n".join(f"{i}: {label}" for i, label in enumerate(self.labels))
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
-        columns = [COLUMNS[name] for name in SETTINGS]
+        columns = experiment.columns_of(*experiment.SETTINGS)
         columns += [(str(i), partial(cell, i=i)) for i in range(len(self.prompts))]
         return Table.of(f"Tokens per run{timed} by prompt\n{shown}", self.rows, columns)
 

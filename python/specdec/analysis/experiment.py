@@ -70,7 +70,7 @@ class Speedup:
 
     @property
     def invalid(self) -> str:
-        """Why it is an error of measuring: its ratio to the tokens per run, a median, is above 1; else empty."""
+        """Why it is an error of measuring: the median ratio to the tokens per run is above 1; else empty."""
         pairs = sorted(zip(self.ratios, self.tokens_per_run, strict=True), key=lambda pair: pair[0] / pair[1])
         if not statistics.median(ratio / bound for ratio, bound in pairs) > 1.0:  # nor is NaN, not measured
             return ""
@@ -262,6 +262,11 @@ SETTINGS: Final = ("draft", "temperature", "gamma")
 NAMED: Final = "; named: share of the draft's distribution that the target can name"
 
 
+def columns_of(*names: str) -> list[Column]:
+    """The columns of these names."""
+    return [COLUMNS[name] for name in names]
+
+
 def starred(chosen: Iterable[ExperimentRow]) -> Column:
     """The column of gamma, with a star in the chosen rows."""
     ids = {id(row) for row in chosen}
@@ -271,8 +276,9 @@ def starred(chosen: Iterable[ExperimentRow]) -> Column:
 def position_tables(rows: Sequence[ExperimentRow], names: Sequence[str]) -> list[Table]:
     """Share of rounds that accepted each of their drafts, after these columns; [] if none drafted."""
     title = "Share of rounds that accepted their first, second, ... guess, of those that drafted so far"
-    lines = [(*(COLUMNS[name][1](row) for name in names), row.by_position) for row in rows]
-    return tables_by_position(title, tuple(COLUMNS[name][0] for name in names), lines, ".2f")
+    columns = columns_of(*names)
+    lines = [(*(cell(row) for _, cell in columns), row.by_position) for row in rows]
+    return tables_by_position(title, tuple(head for head, _ in columns), lines, ".2f")
 
 
 def reason_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
@@ -395,10 +401,7 @@ class Configuration:
         return part
 
     def over(self, plain: Configuration) -> Speedup:
-        """The speed-up over plain decoding, each repetition compared with the same one of plain decoding.
-
-        Only texts that both have decoded count, because measuring may have ended within a repetition.
-        """
+        """The speed-up over the same repetitions of plain decoding, of the texts that both have decoded."""
         shared = self._shared(plain)
         return Speedup(
             tuple(step_s * trace.n_tokens / seconds for trace, seconds, step_s in shared),
@@ -408,8 +411,8 @@ class Configuration:
     def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
         """Return c, draft_ratio and verify_ratio of an `ExperimentRow`: medians of the repetitions.
 
-        In each repetition the speed-up is tokens per round over draft + verify, and it exceeds the ideal of
-        Theorem 3.8, tokens per round over draft + 1, only if verify is below 1.
+        The speed-up exceeds the ideal, tokens per round over draft_ratio + 1, only if verify_ratio is below
+        1.
         """
         guess, draft, verify = [], [], []
         for trace, seconds, step_s in self._shared(plain):
@@ -469,8 +472,8 @@ def interleaved(
 ) -> tuple[Configuration, dict[Key, Configuration]]:
     """Run plain decoding and each (draft, gamma) by key in turns: (plain, the others by key).
 
-    Plain decoding has the same options, but no lenience; it does not run without `timing`. What has a
-    speed-up below `at_least` after a turn has no further turn.
+    Plain decoding has no lenience, and does not run without `timing`. What has a speed-up below `at_least`
+    after a turn has no further turn.
     """
     plain = Configuration(target, None, **{name: one for name, one in options.items() if name != "lenience"})
     ways = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}

@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec import theory
-from specdec.analysis import prediction
-from specdec.analysis.arguments import (
-    Setup,
-    decoding_options,
-    has_distribution,
-    measurable,
-    name_of,
-    named_one,
-)
+from specdec.analysis import arguments, prediction
+from specdec.analysis.arguments import Setup
 from specdec.analysis.experiment import Configuration, counts_of, number_of, take_turns
 from specdec.checks import check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -167,7 +160,7 @@ def oracle(
     >>> target, draft = specdec.embedded_pair()
     >>> print(specdec.oracle(target, draft, "It was a dark and stormy night"))
     """
-    decoding = decoding_options(options, changes, {"gamma": "gammas"})
+    decoding = arguments.decoding_options(options, changes, {"gamma": "gammas"})
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
     expected = f"integers from 0 to max_gamma, {max_gamma}"
     given = check_items("gammas", gammas, expected)
@@ -177,10 +170,10 @@ def oracle(
     if decoding.verify == "block":
         raise InputError.of("verify", "block", "a rule for each guess: this one judges chains as a whole")
     setup = Setup.of(target, decoding, prompts)
-    name, one = named_one("draft", draft)
+    name, one = arguments.named_one("draft", draft)
     drafting = as_draft(setup.target, one)
-    measured = measurable(setup.target, drafting)
-    replays = has_distribution(measured)  # what drafts alike wherever a round begins
+    measured = arguments.measurable(setup.target, drafting)
+    replays = arguments.has_distribution(measured)  # what drafts alike wherever a round begins
     policies: list[int | AdaptiveGamma] = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
     results = _played(setup, drafting, policies)
     longest, with_auto, *ran = [[result.trace.rounds for result in texts] for texts in results]
@@ -195,8 +188,8 @@ def oracle(
     fixed = None if replays else dict(zip(chosen, ran, strict=True))
     rows = rows_of(longest, with_auto, chosen, alpha, times, fixed)
     return Oracle(
-        setup.name, name or name_of(drafting), decoding.temperature, n_tokens, max_gamma, alpha, times.cost,
-        times.target_s, times.draft_s, rows,
+        setup.name, name or arguments.name_of(drafting), decoding.temperature, n_tokens, max_gamma, alpha,
+        times.cost, times.target_s, times.draft_s, rows,
     )  # fmt: skip
 
 
@@ -272,8 +265,7 @@ def rows_of(
 def outcomes(rounds: Sequence[Round]) -> list[bool | None]:
     """Of each position of a text whether the draft's guess is accepted there, None where it has none.
 
-    Of a tree it is the accepted path. Behind a round all of whose guesses were accepted there was none left;
-    there it counts as wrong.
+    A tree counts by its accepted path; the position after a round that accepted all counts as wrong.
     """
     found: list[bool | None] = []
     for r in rounds:

@@ -255,11 +255,10 @@ _OF_REPLY: Final = ("tokens", "n_prompt_tokens", "finish_reason", "prefill_s", "
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one turn of a question; `tokens` are the new ids, an end-of-text token included.
+    """The answer to one turn of a question, of `tokens` with the end-of-text token, in `steps` of the target.
 
-    `n_prompt_tokens` counts earlier turns too; of an encoder-decoder it counts the source. `wall_s` are the
-    seconds of the whole call, of which the models read the prompt in `prefill_s` and decoded in `rounds_s`.
-    `steps` has one for each run of the target.
+    `n_prompt_tokens` counts earlier turns too, or the source. `wall_s` are the seconds of the whole call,
+    with `prefill_s` for reading the prompt and `rounds_s` for decoding.
     """
 
     text: str
@@ -307,10 +306,8 @@ class Answer:
 class AnswerFile:
     """The answers of one way to decode in one repetition: a line for each question, appended.
 
-    A line has the fields of Spec-Bench, whose own tools read it, and one more, "specdec", from which the
-    answer is read again. A last line without an end, of a program that was killed while it wrote, does not
-    count and is overwritten. What cannot be read, written or understood raises InputError, which names file,
-    line and field.
+    A line has Spec-Bench's fields, and "specdec", from which the answer is read again. A last line without an
+    end, of a killed program, is overwritten. InputError names file, line and field.
     """
 
     def __init__(self, path: Path, model_id: str) -> None:

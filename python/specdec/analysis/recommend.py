@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from specdec import _core
-from specdec.analysis.arguments import (
-    Setup,
-    check_gammas,
-    check_names,
-    check_say,
-    decoding_options,
-    name_of,
-    short_names,
-    unique,
-)
+from specdec.analysis import arguments
+from specdec.analysis.arguments import Setup
 from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
 from specdec.checks import check_choice, check_integer
@@ -258,12 +250,12 @@ def recommend_draft(
     >>> print(found)
     >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
     """
-    decoding = decoding_options(options, changes, _OWNS)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
-    chosen = None if gammas is None else check_gammas(gammas)
+    chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     limit = TimeLimit.of(seconds)
-    check_say(say)
+    arguments.check_say(say)
     setup = Setup.of(target, decoding, prompts)
     fits, ways = _fitting(setup.target, drafts, draft_dtype)
     temperature, found = decoding.temperature, list[Comparison]()
@@ -352,11 +344,12 @@ def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
 def _by_name(given: Any) -> dict[str, Any]:
     """The argument `drafts` by names."""
     if isinstance(given, Mapping):
-        check_names("drafts", given, "drafts by their names")
+        arguments.check_names("drafts", given, "drafts by their names")
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    names = [os.fspath(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
-    return dict(zip(unique(short_names(names)), several, strict=True))
+    texts = [one if isinstance(one, str | os.PathLike) else arguments.name_of(one) for one in several]
+    names = arguments.short_names(list(map(os.fspath, texts)))
+    return dict(zip(arguments.unique(names), several, strict=True))
 
 
 def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
@@ -399,8 +392,7 @@ def _what_could(target: Model) -> str:
 def memory_of(draft: Draft) -> tuple[int, int]:
     """(bytes of weights, bytes of keys and values for each token of a text) of the draft's own.
 
-    Weights are packed ones of models and heads, and what a memory remembers, but not tables of n-grams and
-    documents. Layers with a window keep no more keys than that. 0 for what works with the target's own.
+    Weights of models and heads, and what a memory remembers, but not tables of n-grams and documents.
     """
     parts = draft.drafts if isinstance(draft, Ensemble) else [getattr(draft, "draft", None)]
     weights = cache = 0
@@ -439,10 +431,7 @@ class KnownModel:
 
 
 class KnownVocabulary(NamedTuple):
-    """A vocabulary of public models, small ones first: the first of the table whose `marks` fit counts.
-
-    `marks` are some of its tokens by id; models with an encoder are encoder-decoders.
-    """
+    """A vocabulary of public models, small ones first: the first whose tokens by id, `marks`, fit counts."""
 
     name: str
     marks: Mapping[int, bytes]

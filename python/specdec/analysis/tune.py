@@ -8,21 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specdec import theory
-from specdec.analysis import prediction
-from specdec.analysis.arguments import (
-    RUN_BY_THE_CORE,
-    MeasurableDraftLike,
-    Setup,
-    decoding_options,
-    drafts_by_name,
-    has_distribution,
-    measurable,
-    name_of,
-    opened,
-    unique,
-)
+from specdec.analysis import arguments, prediction
+from specdec.analysis.arguments import MeasurableDraftLike, Setup
 from specdec.analysis.compare import compare_ways
-from specdec.analysis.experiment import COLUMNS, ExperimentRow, number_of, starred
+from specdec.analysis.experiment import ExperimentRow, columns_of, number_of, starred
 from specdec.checks import check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
@@ -175,7 +164,7 @@ class Tuning(OneTable):
         return Table.of(
             f"Drafting for {self.target} at temperature {self.temperature:g}: {best} is fastest",
             [row for one in (self, *self.others) for row in one.rows.values()],
-            [COLUMNS["draft"], starred(chosen), *(COLUMNS[name] for name in names)],
+            [*columns_of("draft"), starred(chosen), *columns_of(*names)],
         )
 
     def __repr__(self) -> str:
@@ -243,13 +232,13 @@ def tune(
     """
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
     n_tokens = check_integer("n_tokens", n_tokens, 1)
-    decoding = decoding_options(options, changes, _OWNS)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
     setup = Setup.of(target, decoding, prompts)
     given = _candidates(setup.target, draft)
-    drafts = {name: measurable(setup.target, one) for name, one in given.items()}
+    drafts = {name: arguments.measurable(setup.target, one) for name, one in given.items()}
     rows: Sequence[ExperimentRow]
-    if len(drafts) == 1 and all(map(has_distribution, drafts.values())):
-        decoding_options(options, changes, _OWNS, in_distributions=True)
+    if len(drafts) == 1 and all(map(arguments.has_distribution, drafts.values())):
+        arguments.decoding_options(options, changes, _OWNS, in_distributions=True)
         rows = _predicted(setup, drafts, max_gamma, n_tokens)
     else:
         rows = _ran(setup, drafts, max_gamma, n_tokens)
@@ -263,14 +252,15 @@ def tune(
 def _candidates(target: Model, draft: Any) -> dict[str, Any]:
     """The drafts by name, loaded where they are paths."""
     if isinstance(draft, Mapping):
-        return drafts_by_name("draft", target, draft)
+        return arguments.drafts_by_name("draft", target, draft)
     several = list(draft) if isinstance(draft, list | tuple) else [draft]
     if draft is EarlyExit:
         several = list(EarlyExit.exits(target))
     if not several:
         raise InputError.of("draft", draft, "at least one")
-    found = [opened(one, target) for one in several]
-    return dict(zip(unique([name_of(measurable(target, one)) for one in found]), found, strict=True))
+    found = [arguments.opened(one, target) for one in several]
+    names = [arguments.name_of(arguments.measurable(target, one)) for one in found]
+    return dict(zip(arguments.unique(names), found, strict=True))
 
 
 def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> list[ExperimentRow]:
@@ -289,7 +279,7 @@ def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens
 def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> tuple[ExperimentRow, ...]:
     """Run drafts with some gammas and plain decoding in turns."""
     for name, one in drafts.items():
-        if not isinstance(one, RUN_BY_THE_CORE):
+        if not isinstance(one, arguments.RUN_BY_THE_CORE):
             raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
     ways = {
         (name, gamma): (draft, gamma) for name, draft in drafts.items() for gamma in _gammas(draft, max_gamma)
