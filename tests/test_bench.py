@@ -18,7 +18,6 @@ import pytest
 
 import specdec
 from chat_templates import make_chat
-from refusals import refuses
 from specdec import Bench, Question
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer, greedy_tokens, write_pair
@@ -498,19 +497,6 @@ def test_a_question_that_is_cut_in_one_run_alone_is_named(
     questions = [Question(i, "c", ("ab",)) for i in range(5)]
     found = specdec.bench(*pair, questions, **{**OPTIONS, "repeats": 2, "seed": 0})
     assert found.skipped == ((1, "no room"), (2, "no room"), (3, "no room"))
-
-
-@pytest.mark.parametrize(
-    "argument, value",
-    [
-        ("repeats", 0), ("too_long", "cut"), ("draft", {"plain": specdec.drafts.ContextCopy()}),
-        ("chat", True), ("chat", {"a": 1}), ("logprobs", 2), ("temperature", -1.0), ("gamma", -1),
-        ("answers", 5), ("seed", 2**64 - 1),
-    ],
-)  # fmt: skip
-def test_arguments_out_of_range(pair: Pair, argument: str, value: Any) -> None:
-    with refuses(argument):
-        specdec.bench(**{"target": pair[0], "draft": pair[1], "questions": ["a"], argument: value})
 
 
 def test_questions_are_texts(pair: Pair) -> None:

@@ -69,21 +69,6 @@ class Tuning(OneTable):
         return self.rows.get(self.gamma, self.rows[min(self.rows)])
 
     @property
-    def ran(self) -> bool:
-        """Whether the draft was measured by running it."""
-        return self.row.by_running
-
-    @property
-    def alpha(self) -> float | None:
-        """Mean acceptance rate (Corollary 3.6), that of `row`; None for trees."""
-        return self.row.alpha
-
-    @property
-    def c(self) -> float:
-        """Cost coefficient (Definition 3.7), that of `row`; 0 for a draft that is no model."""
-        return number_of(self.row.c)
-
-    @property
     def speedups(self) -> dict[int, float]:
         """Speed-up over plain decoding by gamma; of a draft that was run the median of the measured ones.
 
@@ -118,9 +103,11 @@ class Tuning(OneTable):
     @property
     def idealised_gamma(self) -> int | None:
         """The gamma that Theorem 3.8 would choose, among those looked at; None where it says nothing."""
-        if self.ran:
+        if self.row.by_running:
             return None
-        return int(theory.optimal_gamma(number_of(self.alpha), self.c, max_gamma=max(self.rows)))
+        return int(
+            theory.optimal_gamma(number_of(self.row.alpha), number_of(self.row.c), max_gamma=max(self.rows))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
@@ -134,19 +121,19 @@ class Tuning(OneTable):
             }
             for gamma, speedup in self.speedups.items()
         ]  # fmt: skip
-        of_self = ("target", "draft", "temperature", "others", "c", "gamma", "idealised_gamma")
-        of_row = ("n_tokens", "alpha", "alpha_low", "alpha_high", "reason")
+        of_self = ("target", "draft", "temperature", "others", "gamma", "idealised_gamma")
+        of_row = ("n_tokens", "c", "alpha", "alpha_low", "alpha_high", "reason")
         found = {name: plain(getattr(self, name)) for name in of_self}
         return found | {name: plain(getattr(row, name)) for name in of_row} | {"rows": plain(figures)}
 
     def table(self) -> Table:
         """Every gamma with its speed-ups; the chosen one has a star."""
-        if self.ran:
+        if self.row.by_running:
             return self._table_of_runs()
         row = self.row
         title = (
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
-            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.c:.3f}"
+            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.row.c:.3f}"
         )
         columns = [
             starred([self.rows[self.gamma]]),
@@ -168,13 +155,11 @@ class Tuning(OneTable):
         )
 
     def __repr__(self) -> str:
-        invalid = self.invalid_predictions.get(self.gamma)
-        speedup = marked(f"{self.speedups[self.gamma]:.2f}", invalid)
-        alpha = "" if self.alpha is None else f", alpha {self.alpha:.3f}"
-        return (
-            f"<specdec.Tuning: {f'{self.draft}, ' if self.others else ''}gamma {self.gamma}, "
-            f"{'measured' if self.ran else 'predicted'} speed-up {speedup}{alpha}, c {self.c:.3f}>"
-        )
+        row, several = self.row, f"{self.draft}, " if self.others else ""
+        speedup = marked(f"{self.speedups[self.gamma]:.2f}", self.invalid_predictions.get(self.gamma))
+        found = f"{'measured' if row.by_running else 'predicted'} speed-up {speedup}"
+        alpha = "" if row.alpha is None else f", alpha {row.alpha:.3f}"
+        return f"<specdec.Tuning: {several}gamma {self.gamma}, {found}{alpha}, c {number_of(row.c):.3f}>"
 
 
 def tune(
