@@ -11,7 +11,7 @@ import pytest
 
 import specdec
 from processes import wait_for
-from specdec.decoding import constraint_turns
+from specdec.decoding import request_queue
 from specdec.decoding.guided import mask_time
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
@@ -158,14 +158,14 @@ def test_texts_that_take_turns_are_what_they_are_alone(
     how: dict[str, Any], pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every grammar counts as expensive: one text with one takes part in a round, without guesses."""
-    monkeypatch.setattr(constraint_turns, "_CHEAP_S", -1.0)
+    monkeypatch.setattr(request_queue, "_CHEAP_S", -1.0)
     target, draft = pair
     cheap: dict[str, Any] = {"grammar": CHEAP}
     requests = [cheap, {}, {"grammar": 'start: "a"~1..9 "b"'}, cheap | {"n": 3}, {"schema": True}]
     n_expensive: list[int] = []
-    usual = constraint_turns.ConstraintTurns.plan
+    usual = request_queue.ConstraintTurns.plan
 
-    def plan(self: constraint_turns.ConstraintTurns, running: Any) -> list[int] | None:
+    def plan(self: request_queue.ConstraintTurns, running: Any) -> list[int] | None:
         gammas = usual(self, running)
         if gammas is not None:
             with_form = [one for one in running if one.generation.request.constraint is not None]
@@ -174,7 +174,7 @@ def test_texts_that_take_turns_are_what_they_are_alone(
             assert all(gammas[one.slot] <= 0 for one in known)
         return gammas
 
-    monkeypatch.setattr(constraint_turns.ConstraintTurns, "plan", plan)
+    monkeypatch.setattr(request_queue.ConstraintTurns, "plan", plan)
     options: dict[str, Any] = {"max_new_tokens": 30, **how}
     with specdec.Engine(target, draft, n_slots=6, n_text=100) as engine:
         begun = [engine.submit("It was", **options, **request) for request in requests]
