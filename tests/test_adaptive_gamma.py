@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,25 +107,27 @@ def test_rows_that_ride_are_counted(slope: float, riders: int, alpha: float) -> 
     assert warm > 0.96 * world.best_rate
 
 
+SURE = mixed(0.95, 0.3)
+THIRD = [(0.35, 0.95, 0.95), (0.65, 0.2, 0.0)]
+"""A third of the guesses is good for sure, the others never: no fixed gamma pays where rows cost much."""
+
+
 @needs_hooks
-@pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize(
-    ("verify", "cost", "gain"), [(SLOPE, 0.02, 1.02), (SLOPE, 0.1, 1.03), (STEEP, 0.1, 1.02)]
+    ("verify", "cost", "levels", "looks", "gain"),
+    [
+        *((SLOPE, 0.02, SURE, looks, 1.02) for looks in (False, True)),
+        *((SLOPE, 0.1, SURE, looks, 1.03) for looks in (False, True)),
+        *((STEEP, 0.1, SURE, looks, 1.02) for looks in (False, True)),
+        (lambda m: 0.6 + 0.4 * m, 0.01, THIRD, True, 1.1),
+    ],
 )
 def test_it_beats_every_fixed_gamma_where_confidences_tell(
-    verify: Any, cost: float, gain: float, looks: bool
+    verify: Any, cost: float, levels: Any, looks: bool, gain: float
 ) -> None:
-    world = World(verify, cost, mixed(0.95, 0.3), looks=looks)
-    assert np.mean([Play(world, seed).rate(1500) for seed in range(3)]) > gain * world.best_rate
-
-
-@needs_hooks
-def test_a_guess_that_may_be_looked_at_first_pays_by_its_confidence() -> None:
-    """A third of the guesses is good for sure, the others never: no fixed gamma pays, since rows cost."""
-    levels = [(0.35, 0.95, 0.95), (0.65, 0.2, 0.0)]
-    world = World(lambda m: 0.6 + 0.4 * m, 0.01, levels, looks=True)
-    assert world.best_rate == world.plain_rate
-    assert np.mean([Play(world, seed).rate(2000) for seed in range(3)]) > 1.1 * world.plain_rate
+    world = World(verify, cost, levels, looks=looks)
+    assert (world.best_rate == world.plain_rate) == (levels is THIRD)
+    assert np.mean([Play(world, seed).rate(1750) for seed in range(3)]) > gain * world.best_rate
 
 
 @needs_hooks
@@ -355,10 +358,8 @@ def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -
     tensors = {key: array * 1.5 for key, array in tensors_for(settings, seed=3).items()}
     target = specdec.load(write_hf(tmp_path / "target", settings, tensors))
     small = specdec.load(write_hf(tmp_path / "draft", settings, blurred(tensors, 0.3)))
-    draft: Any = {
-        "model": small,
-        "bigram": drafts.Bigram([0, 1, 2, 0, 1, 1, 0, 2, 0, 1, 2, 2, 0, 1], N_VOCAB),
-    }[name]
+    bigram = drafts.Bigram([0, 1, 2, 0, 1, 1, 0, 2, 0, 1, 2, 2, 0, 1], N_VOCAB)
+    draft: Any = {"model": small, "bigram": bigram}[name]
     play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)], looks=True), 7)
     play.rate(800)
     while not _core._adaptive_gamma_begin(play.learnt, 1, 3):
@@ -431,8 +432,7 @@ def test_output_is_plain_output(
         ]
         batch = specdec.generate(models.target, draft, prompts, gamma=gamma, **options)
         for got, wanted in zip([*alone, *batch], [*plain, *plain], strict=True):
-            assert got.tokens == wanted.tokens
-            assert np.array_equal(got.logits, wanted.logits)
+            assert got == wanted and np.array_equal(got.logits, wanted.logits)
 
 
 def test_rounds_without_drafting_are_plain_rounds(models: Models) -> None:
@@ -466,45 +466,32 @@ def test_what_was_learnt_stays(models: Models) -> None:
     assert auto.to_dict() == {}
 
 
-def test_estimates_go_with_their_models(models: Models) -> None:
-    auto = AdaptiveGamma()
-    draft = DRAFTS["bigram"](models)
-    specdec.generate(models.target, draft, "It was", gamma=auto, max_new_tokens=5)
-    assert len(auto._learned) == 1
-    del draft
-    assert len(auto._learned) == 0
+def test_estimates_go_with_their_drafts(models: Models) -> None:
+    """Also with an object of the caller, which is known again."""
 
-
-def test_an_object_of_the_caller_is_known_again(models: Models) -> None:
     class Same:
         def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
             return [int(tokens[-1])] * budget
 
-    auto, own = AdaptiveGamma(), Same()
-    for _ in range(2):
-        specdec.generate(models.target, own, "It was", gamma=auto, max_new_tokens=5)
-    assert len(auto._learned) == 1
-    del own
-    assert len(auto._learned) == 0
+    auto = AdaptiveGamma()
+    for make in (lambda: DRAFTS["bigram"](models), Same):
+        draft = make()
+        for _ in range(2):
+            specdec.generate(models.target, draft, "It was", gamma=auto, max_new_tokens=5)
+        assert len(auto._learned) == 1
+        del draft
+        assert len(auto._learned) == 0
 
 
 def test_two_threads_may_share_a_policy(models: Models) -> None:
     auto = AdaptiveGamma()
-    wanted = specdec.generate(models.target, None, "It was", max_new_tokens=60).tokens
-    got: list[list[int]] = []
+    wanted = specdec.generate(models.target, None, "It was", max_new_tokens=60)
 
-    def run() -> None:
-        for _ in range(3):
-            got.append(
-                specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=60).tokens
-            )
+    def run(_: int) -> specdec.Result:
+        return specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=60)
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == [wanted] * 6
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(run, range(6))) == [wanted] * 6
 
 
 def test_a_stream_learns_too_and_a_left_one(models: Models) -> None:
@@ -531,9 +518,7 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
         return kind.key
 
     monkeypatch.setattr(RunKind, "key", property(interrupted))
-    thread = threading.Thread(
-        target=run, daemon=True
-    )  # a thread that waits for itself shall not stop the tests
+    thread = threading.Thread(target=run, daemon=True)  # one that waits for itself does not stop the tests
     thread.start()
     thread.join(timeout=60)
     assert texts == [plain.tokens] * 2
@@ -543,28 +528,21 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
 
 
 def test_a_function_says_how_many_to_draft(models: Models) -> None:
+    """For each sequence, also for those that take the place of others."""
     seen: list[tuple[int, int]] = []
 
     def policy(rounds: Sequence[specdec.Round]) -> int:
         seen.append((len(rounds), rounds[-1].n_accepted if rounds else -1))
         return len(rounds) % 4
 
-    how: dict[str, Any] = {"gamma": policy, "max_new_tokens": 30, "ignore_eos": True}
-    rounds = specdec.generate(models.target, models.draft, "It was", **how).trace.rounds
-    assert [len(r.drafted) for r in rounds[:-2]] == [i % 4 for i in range(len(rounds) - 2)]
-    assert seen == [(i, rounds[i - 1].n_accepted if i else -1) for i in range(len(rounds))]
-
-
-def test_a_function_is_asked_for_each_sequence(models: Models) -> None:
-    """Also for those that take the place of others."""
+    how: dict[str, Any] = {"gamma": policy, "max_new_tokens": 30, "ignore_eos": True, "batch_size": 2}
     prompts = ["It was", "The captain", "She looked", "My dear"]
-    outs = specdec.generate(
-        models.target, models.draft, prompts, gamma=lambda rounds: 1 + len(rounds) % 2, max_new_tokens=12,
-        batch_size=2, ignore_eos=True,
-    )  # fmt: skip
-    for out in outs:
-        drafted = [len(r.drafted) for r in out.trace.rounds]
-        assert drafted[:4] == [1, 2, 1, 2]
+    expected = []
+    for out in specdec.generate(models.target, models.draft, prompts, **how):
+        rounds = out.trace.rounds
+        assert [len(r.drafted) for r in rounds[:-2]] == [i % 4 for i in range(len(rounds) - 2)]
+        expected += [(i, rounds[i - 1].n_accepted if i else -1) for i in range(len(rounds))]
+    assert sorted(seen) == sorted(expected)
 
 
 def test_wrong_gammas_are_refused(models: Models) -> None:
@@ -594,11 +572,8 @@ def test_a_session_refuses_gammas_of_another_number() -> None:
     target, draft = specdec.embedded_pair()
     session = new_session(target.core, by_method("model", draft.core), [[1, 2]], gamma=4)
     session.prefill()
-    for gammas, message in (
-        ([1, 2], "gammas has 2 entries"),
-        ([-2], "gamma is -2"),
-        ([2000], "gamma is 2000"),
-    ):
+    wrong = ([1, 2], "gammas has 2 entries"), ([-2], "gamma is -2"), ([2000], "gamma is 2000")
+    for gammas, message in wrong:
         with pytest.raises(ValueError, match=message):
             session.round(gammas=gammas)
     assert len(session.round(gammas=[2])[0]["drafted"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,6 @@ from exact import Proposal, Rule, cells, drafts, independent, question, without_
 from specdec import drafts as ways_to_draft
 from specdec import reference, theory
 from tables import models, shapes
-from toy_pair import load_pair
 from weights import verify_core
 
 RULES = {"reference": reference.verify, "core": verify_core}
@@ -42,18 +42,11 @@ def expected_of_a_round(
 @pytest.mark.parametrize(
     ("options", "proposed"),
     [
-        ({}, independent),
-        ({}, without_replacement),
-        ({"lenience": 0.4}, independent),
-        ({"rule": "greedy"}, independent),
-        ({"rule": "greedy", "lenience": 0.4}, independent),
-        ({"rule": "k-sequential"}, independent),
-        ({"rule": "classical"}, independent),
+        ({}, independent), ({}, without_replacement), ({"lenience": 0.4}, independent),
+        ({"rule": "greedy"}, independent), ({"rule": "greedy", "lenience": 0.4}, independent),
+        ({"rule": "k-sequential"}, independent), ({"rule": "classical"}, independent),
     ],
-    ids=lambda value: (
-        value.__name__ if callable(value) else "-".join(map(str, value.values())) or "rejection"
-    ),
-)
+)  # fmt: skip
 @pytest.mark.parametrize(("where", "shape", "n_vocab"), CASES)
 def test_betas_expect_as_many_accepted_drafts_as_there_are(
     where: str, shape: str, n_vocab: int, options: dict[str, Any], proposed: Any
@@ -101,27 +94,20 @@ def test_betas_of_a_coupled_run_are_of_the_coupling() -> None:
     assert abs(found.mean() - chance) < 5 * np.sqrt(chance * (1 - chance) / n)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
+    "lookahead": lambda small: ways_to_draft.Lookahead(), "model": lambda small: small,
+    "tree": lambda small: ways_to_draft.ModelDraft(small, tree=ways_to_draft.ParallelChains(3)),
+}  # fmt: skip
+COUPLED = {"temperature": 1.0, "verify": "coupled"}
 
 
 @pytest.mark.parametrize(
-    ("draft", "options"),
-    [
-        (ways_to_draft.Lookahead(), {}), ("tree", {}), ("tree", {"temperature": 1.0, "verify": "coupled"}),
-        ("model", {"temperature": 1.0, "verify": "coupled"}),
-    ],
-    ids=["lookahead", "tree", "coupled tree", "coupled chain"],
-)  # fmt: skip
+    ("name", "options"), [("lookahead", {}), ("tree", {}), ("tree", COUPLED), ("model", COUPLED)]
+)
 def test_alpha_of_trees_and_coupled_runs_is_what_was_accepted(
-    pair: tuple[specdec.Model, specdec.Model], draft: Any, options: dict[str, Any]
+    pair: tuple[specdec.Model, specdec.Model], name: str, options: dict[str, Any]
 ) -> None:
-    target, small = pair
-    if draft == "tree":
-        draft = ways_to_draft.ModelDraft(small, tree=ways_to_draft.ParallelChains(3))
-    elif draft == "model":
-        draft = small
+    target, draft = pair[0], DRAFTS[name](pair[1])
     trace = specdec.generate(target, draft, "abcab", max_new_tokens=40, seed=3, n_threads=1, **options).trace
     assert 0 < trace.n_accepted < trace.n_drafted
     assert trace.acceptance_rate == trace.n_accepted / trace.n_verified

@@ -21,7 +21,7 @@ from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
 from processes import wait_for
 from refusals import refuses
-from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
+from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Sampling, Speculative
 from specdec.errors import ContextLengthError
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
@@ -55,7 +55,9 @@ def request_of(world: World, draws: random.Random) -> tuple[list[int], dict[str,
     more: list[tuple[float, str, list[Any]]] = [
         (0.3, "presence_penalty", [-0.5, 0.7]), (0.3, "frequency_penalty", [0.2, 1.0]),
         (0.3, "stop", [["e"], [" the", "zz"], [262]]), (0.3, "logprobs", [0, 1, 2, 3]),
-        (0.2, "transform", [halved]), (0.2, "n", [2]),
+        (0.2, "transform", [halved]), (0.2, "n", [2]), (0.2, "repetition_penalty", [1.2]),
+        (0.2, "logit_bias", [{300: -2.0}, {262: 3.0}]),
+        (0.3, "draft_sampling", [Sampling(0.0), Sampling(1.0)]),
     ]  # fmt: skip
     how |= {name: draws.choice(values) for chance, name, values in more if draws.random() < chance}
     return world.ids[at : at + size], how
@@ -124,30 +126,6 @@ def test_clients_with_every_draft(world: World, name: str) -> None:
             run_clients(engine, world, name, 3, 2)
 
 
-@pytest.mark.parametrize("gamma", [3, "auto"])
-@pytest.mark.parametrize("predictions", [True, False])
-def test_drafts_and_none(world: World, gamma: Any, predictions: bool) -> None:
-    how: dict[str, Any] = {"gamma": gamma, "n_slots": 2, "n_text": 200, "n_threads": 1}
-    expected = alone(world, world.ids[:40], {"max_new_tokens": 20})
-    asked: dict[str, Any] = {"max_new_tokens": 20, "prediction": expected[0].tokens if predictions else None}
-    for draft in (world.draft, specdec.drafts.ContextCopy(min_match=1), None):
-        with Engine(world.target, draft, predictions=predictions, **how) as engine:
-            for generation in [engine.submit(world.ids[:40], **asked) for _ in range(3)]:
-                check_equal(generation.results(WAIT_S), expected)
-            assert (engine.metrics().n_drafts > 0) == (draft is not None or predictions) or gamma == "auto"
-
-
-def test_rejection_draws_what_generate_draws(world: World) -> None:
-    """A seed gives the sample that it gives outside, whatever else is in the batch."""
-    how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "seed": 5}
-    expected = specdec.generate(world.target, world.draft, world.ids[:20], gamma=3, **how)
-    with Engine(world.target, world.draft, gamma=3, n_slots=4, n_text=100) as engine:
-        others = [engine.submit(world.ids[:9], max_new_tokens=40, temperature=1.3) for _ in range(3)]
-        assert engine.submit(world.ids[:20], **how).result(WAIT_S) == expected
-        for other in others:
-            other.results(WAIT_S)
-
-
 def test_an_error_is_of_its_own_request(world: World, engine: Engine) -> None:
     def fails(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
         if len(tokens) > 14:
@@ -168,26 +146,6 @@ def test_an_error_is_of_its_own_request(world: World, engine: Engine) -> None:
     assert generations[1].done
     wait_for(lambda: not engine.metrics().n_running)
     assert engine.metrics().n_failed == n_failed + 1  # one request, though both of its samples fail
-
-
-def test_a_draft_that_fails_ends_what_runs_and_no_more(world: World) -> None:
-    class Fails:
-        def __init__(self) -> None:
-            self.fails = True
-
-        def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
-            if self.fails:
-                raise ZeroDivisionError("a draft")
-            return [1]
-
-    draft = Fails()
-    with Engine(world.target, draft, n_slots=1, n_text=100) as engine:
-        with pytest.raises(ZeroDivisionError, match="a draft"):
-            engine.submit([1, 2, 3], max_new_tokens=5).result(WAIT_S)
-        draft.fails = False
-        expected = alone(world, [1, 2, 3], {"max_new_tokens": 5})
-        check_equal(engine.submit([1, 2, 3], max_new_tokens=5).results(WAIT_S), expected)
-        assert engine.metrics().n_failed == 1
 
 
 class FailsFor:
@@ -293,33 +251,25 @@ def test_requests_choose_among_drafts(world: World, predictions: bool) -> None:
             engine.submit([1, 2], speculative=Speculative(draft="small"))
 
 
-@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_draft_that_fails_to_remember(world: World, kind: type[BaseException], cancelled: bool) -> None:
-    class Forgets(specdec.drafts.OnlineNgram):
-        def remember(self, prompt: Any, tokens: Any) -> None:
-            raise kind("forgotten")
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("method", ["remember", "text_key"])
+def test_a_draft_that_fails_before_or_after_a_text(
+    world: World, kind: type[BaseException], method: str
+) -> None:
+    """Whatever the draft raises, of texts that are cancelled too, and the engine goes on."""
 
-    with Engine(world.target, Forgets(3), n_slots=1, n_text=100) as engine:
-        for _ in range(2):
+    def fail(*_: Any) -> int:
+        raise kind(method)
+
+    draft = type("Fails", (specdec.drafts.OnlineNgram,), {method: fail})(3)
+    with Engine(world.target, draft, n_slots=1, n_text=100) as engine:
+        for cancelled in (False, False, method == "remember"):
             generation = engine.submit([1, 2, 3], max_new_tokens=90 if cancelled else 5, ignore_eos=True)
             if cancelled:
                 generation.next(WAIT_S)
                 generation.cancel()
-            with pytest.raises(kind, match="forgotten"):
+            with pytest.raises(kind, match=method):
                 generation.results(WAIT_S)
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
-def test_a_draft_that_fails_when_a_text_joins(world: World, kind: type[BaseException]) -> None:
-    class Fails(specdec.drafts.OnlineNgram):
-        def text_key(self, *_: Any) -> int:
-            raise kind("no key")
-
-    with Engine(world.target, Fails(3), n_slots=1, n_text=100) as engine:
-        for _ in range(2):
-            with pytest.raises(kind, match="no key"):
-                engine.submit([1, 2, 3], max_new_tokens=5, seed=3, temperature=1.0).results(WAIT_S)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -334,10 +284,6 @@ def test_a_forked_process_has_no_engine(world: World, engine: Engine) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_frameworks_see_what_is_asynchronous() -> None:
-    assert inspect.iscoroutinefunction(specdec.agenerate) and inspect.isasyncgenfunction(specdec.astream)
 
 
 @pytest.fixture
@@ -459,16 +405,23 @@ def test_results_are_awaited(world: World, engine: Engine) -> None:
         asyncio.run(two.aresult())
 
 
-def test_too_many_and_closed(world: World) -> None:
-    gate = threading.Event()
+class Gate:
+    """A transform that keeps the engine's thread from going on until the gate is opened."""
 
-    def waits(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
-        gate.wait(WAIT_S)
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        self.reached.set()
+        assert self.opened.wait(WAIT_S)
         return probs
 
+
+def test_too_many_and_closed(world: World) -> None:
+    gate = Gate()
     engine = Engine(world.target, None, n_slots=1, n_text=50, max_waiting=2)
-    held = engine.submit([1, 2], max_new_tokens=3, transform=waits)
-    wait_for(lambda: engine.metrics().n_running + engine.metrics().n_reading)
+    held = engine.submit([1, 2], max_new_tokens=3, transform=gate)
+    assert gate.reached.wait(WAIT_S)
     queued = [engine.submit([1, 2], max_new_tokens=3) for _ in range(2)]
     with pytest.raises(BusyError, match="2 texts wait; expected at most 2, with 1 text more"):
         engine.submit([1, 2], max_new_tokens=3)
@@ -479,7 +432,7 @@ def test_too_many_and_closed(world: World) -> None:
     wait_for(lambda: engine.closed)
     with pytest.raises(EngineClosedError):
         engine.submit([1, 2], max_new_tokens=3)
-    gate.set()
+    gate.opened.set()
     closer.join(WAIT_S)
     assert not closer.is_alive()
     assert held.result().finish_reason == "length" and queued[1].result() == held.result()
@@ -542,6 +495,7 @@ def test_bad_engines_are_refused(world: World) -> None:
 
 
 def test_agenerate_and_astream(world: World) -> None:
+    assert inspect.iscoroutinefunction(specdec.agenerate) and inspect.isasyncgenfunction(specdec.astream)
     prompts = [world.ids[:5], world.ids[:30], "It was"]
     how: dict[str, Any] = {"max_new_tokens": 20, "seed": 3, "temperature": 1.0, "verify": "coupled"}
 
@@ -645,40 +599,6 @@ def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
 
 
 # ------------------------------------------------------------------------------------------- fair shares
-
-
-class Gate:
-    """A transform that keeps the engine's thread from going on until the gate is opened."""
-
-    def __init__(self) -> None:
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
-        self.reached.set()
-        assert self.opened.wait(WAIT_S)
-        return probs
-
-
-def test_a_request_with_many_samples_shares_the_slots(world: World) -> None:
-    """Requests that come later get the next slots that are free, and the many samples keep their share."""
-    how: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True, "max_new_tokens": 9, "verify": "coupled"}
-    gate = Gate()
-    with Engine(world.target, world.draft, n_slots=4, n_text=100, n_threads=1) as engine:
-        blocker = engine.submit(world.ids[:3], max_new_tokens=1, transform=gate)
-        assert gate.reached.wait(WAIT_S)
-        many = engine.submit(world.ids[:5], n=40, seed=1, **how)
-        few = [engine.submit(world.ids[3:9], seed=seed, **how) for seed in range(6)]
-        more = engine.submit(world.ids[:7], n=12, seed=2, **how)
-        gate.opened.set()
-        for request in (blocker, many, *few, more):
-            request.results(WAIT_S)
-    started, ended = (
-        [getattr(one.times, name) for one in (many, *few, more)] for name in ("started", "ended")
-    )
-    assert started == sorted(started)
-    assert max(ended[1:-1]) < ended[-1] < ended[0]
-    plain = specdec.generate(world.target, None, world.ids[:5], n=40, seed=1, **how)
-    assert [one.tokens for one in many.results()] == [one.tokens for one in plain]
 
 
 def test_requests_take_turns_in_a_single_slot(world: World) -> None:

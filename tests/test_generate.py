@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 import specdec
 from refusals import refuses
-from specdec import drafts, reference
+from specdec import drafts
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import (
     N_CTX,
@@ -160,64 +161,9 @@ def test_a_seed_gives_the_run_again(pair: Pair) -> None:
     assert [r.betas for r in again.trace.rounds] == [r.betas for r in first.trace.rounds]
     for seed in ([first.seed], [11]):
         assert run(*pair, PROMPT, seed=seed, **SAMPLED).tokens == first.tokens
-    for other in (12, [(11, 1)], [(2**64 - 1, 2**32 - 1)]):
+    assert run(*pair, PROMPT, **SAMPLED).seed != run(*pair, PROMPT, **SAMPLED).seed
+    for other in (None, 12, [(11, 1)], [(2**64 - 1, 2**32 - 1)]):
         assert run(*pair, PROMPT, seed=other, **SAMPLED).tokens != first.tokens
-
-
-def test_no_seed_is_a_fresh_one_and_recorded(pair: Pair) -> None:
-    first, second = (run(*pair, PROMPT, **SAMPLED) for _ in range(2))
-    assert first.seed != second.seed and first.seed[1] == 0
-    assert run(*pair, PROMPT, seed=[first.seed], **SAMPLED).tokens == first.tokens
-
-
-def test_plain_sampling_draws_from_the_logits_it_reports(pair: Pair) -> None:
-    """Each token is the inverse of the adjusted distribution at the keyed uniform (NumPy specification)."""
-    out = run(pair[0], None, PROMPT, seed=3, logits=True, **SAMPLED)
-    for i, token in enumerate(out.tokens):
-        probs = reference.distribution(out.logits[i], temperature=0.9, top_k=30, top_p=0.95)
-        purpose = reference.PURPOSE_SAMPLE
-        assert token == reference.sample(probs, reference.uniform(3, 0, len(PROMPT) + i, purpose, 0))
-
-
-def test_reported_betas_are_overlaps_of_the_two_models(pair: Pair) -> None:
-    """Theorem 3.5 on the trace of a run, from the models' own logits."""
-    target, draft = pair
-    out = run(target, draft, PROMPT, gamma=3, seed=5, **SAMPLED)
-    assert 0 < out.trace.n_accepted < out.trace.n_drafted
-    text = list(PROMPT)
-    for round_ in out.trace.rounds:
-        for i, beta in enumerate(round_.betas):
-            prefix = text + list(round_.drafted[:i])
-            rows = [model.logits(prefix)[-1] for model in (target, draft)]
-            one, two = (reference.distribution(row, temperature=0.9, top_k=30, top_p=0.95) for row in rows)
-            assert beta == pytest.approx(np.minimum(one, two).sum(), abs=2e-3)
-        text += round_.tokens[: round_.kept]
-    assert text == PROMPT + out.tokens
-
-
-def test_logits_are_those_each_token_was_chosen_from(pair: Pair) -> None:
-    target, draft = pair
-    out = run(target, draft, PROMPT, gamma=4, seed=5, logits=True, **SAMPLED)
-    assert out.logits.shape == (len(out.tokens), N_VOCAB)
-    wanted = target.logits([*PROMPT, *out.tokens])[len(PROMPT) - 1 : -1]
-    assert np.array_equal(out.logits, wanted)
-    assert run(target, draft, PROMPT, max_new_tokens=3).logits is None
-
-
-# ----------------------------------------------------------------------------------------------- batches
-
-
-def test_seeds_of_a_batch_can_be_given(pair: Pair) -> None:
-    outs = specdec.generate(*pair, [PROMPT, PROMPT, PROMPT], seed=[8, (8, 0), (8, 1)], **SAMPLED)
-    assert [out.seed for out in outs] == [(8, 0), (8, 0), (8, 1)]
-    assert outs[0].tokens == outs[1].tokens != outs[2].tokens
-
-
-def test_a_sequence_at_its_context_leaves_the_others_alone(pair: Pair) -> None:
-    prompts = [[7] * (N_CTX - 3), [7]]
-    outs = specdec.generate(*pair, prompts, max_new_tokens=50, ignore_eos=True)
-    assert [(len(out.tokens), out.finish_reason) for out in outs] == [(3, "context"), (50, "length")]
-    assert outs[1].tokens == greedy_tokens(pair[0], [7], 50)
 
 
 # --------------------------------------------------------------------------------------------- arguments
@@ -231,20 +177,14 @@ def test_prompts_as_text_and_ids_are_one(pair: Pair) -> None:
     assert run(*pair, "", max_new_tokens=2).prompt_ids == [1]  # BOS alone is a prompt
 
 
-def test_models_as_paths(tmp_path: Path) -> None:
-    target, draft = write_pair(tmp_path)
-    out = run(target, str(draft), PROMPT, max_new_tokens=5)
-    assert out.text is None  # there is no tokenizer beside these
-    assert out.tokens == run(specdec.load(target), None, PROMPT, max_new_tokens=5).tokens
-
-
 @pytest.mark.parametrize(
     ("argument", "values"),
     [
-        ("gamma", [-1, 1025, 2.0, True, "much"]), ("max_new_tokens", [0, 1.5]), ("temperature", [-0.5]),
-        ("top_k", [0]), ("top_p", [1.5]), ("n_threads", [0, 10**6, "2"]), ("seed", [-1, 2**64, 0.5, [1, 2]]),
-        ("logprobs", [-1, True, N_VOCAB + 1]), ("prompt_logprobs", [1.5, N_VOCAB + 1]),
-        ("logprobs_of", ["draft"]), ("prompt_cache", [{}]),
+        ("gamma", [-1, 1025, 2.0, True, "much"]), ("max_new_tokens", [0, 1.5]),
+        ("temperature", [-0.5, math.nan, math.inf, "1", None, True]), ("top_k", [0, -1, 1.0, "5", True]),
+        ("top_p", [0.0, -0.5, 1.0001, math.nan, "1", True]), ("n_threads", [0, 10**6, "2"]),
+        ("seed", [-1, 2**64, 0.5, [1, 2]]), ("logprobs", [-1, True, N_VOCAB + 1]),
+        ("prompt_logprobs", [1.5, N_VOCAB + 1]), ("logprobs_of", ["draft"]), ("prompt_cache", [{}]),
         # not of `stream`
         ("batch_size", [0, -1, 1.5, True, "4"]), ("node_budget", [0, -1, 1.5, True, "4"]),
         ("n", [0, -1, True, 1.5, 2**40]),
@@ -294,8 +234,9 @@ def test_bad_prompts_are_refused_and_named(pair: Pair, prompt: Any, message: str
     assert message in str(caught.value) and "expected" in str(caught.value)
 
 
-def test_text_without_tokenizer(tmp_path: Path) -> None:
-    model = specdec.load(write_pair(tmp_path)[0])
+def test_paths_of_models_without_tokenizer(tmp_path: Path) -> None:
+    target, draft = write_pair(tmp_path)
+    model = specdec.load(target)
     for how in ({"prompt": "text"}, {"prompt": PROMPT, "stop": "text"}):
         with pytest.raises(InputError, match="tokenizer"):
             specdec.generate(model, None, **how)
@@ -303,6 +244,7 @@ def test_text_without_tokenizer(tmp_path: Path) -> None:
         specdec.stream(model, None, PROMPT)
     out = run(model, None, PROMPT, max_new_tokens=4)
     assert (out.text, len(out.tokens)) == (None, 4)
+    assert run(target, str(draft), PROMPT, max_new_tokens=4).tokens == out.tokens
 
 
 def test_a_forgotten_draft_is_named(pair: Pair) -> None:
@@ -323,10 +265,13 @@ def test_a_forgotten_draft_is_named(pair: Pair) -> None:
     ],
 )  # fmt: skip
 def test_unknown_options_name_the_one_that_is_meant(pair: Pair, name: str, meant: str | None) -> None:
+    """And `stream` takes one prompt, and one sample of it."""
     hint = "" if meant is None else rf"; did you mean {meant}\?"
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'{hint}$"):
             call(*pair, PROMPT, **{name: 1})
+    with refuses("prompt"):
+        specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"'n'; generate, agenerate, submit have it"):
         specdec.stream(*pair, PROMPT, n=2)  # type: ignore[call-arg]
 
@@ -372,17 +317,16 @@ def test_result(pair: Pair) -> None:
     assert repr(out).startswith("Result(text=") and "\n" not in repr(out)
     assert [token for round_ in out.trace.rounds for token in round_.tokens] == out.tokens
     assert [round_.index for round_ in out.trace.rounds] == list(range(out.trace.n_calls))
-    plain = run(pair[0], None, PROMPT, max_new_tokens=6, ignore_eos=True)
-    assert [round_.tokens for round_ in plain.trace.rounds] == [(token,) for token in plain.tokens]
-    assert all(round_.origin == ("target",) and not round_.drafted for round_ in plain.trace.rounds)
-    assert (plain.trace.draft_s, plain.trace.tokens_per_call) == (0.0, 1.0)
 
 
-def test_progress_bar(
+def test_the_progress_bar_comes_to_its_end(
     pair: Pair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(*pair, PROMPT, max_new_tokens=7, ignore_eos=True, progress=True)
-    assert "7/7" in capsys.readouterr().err
+    """A text of a batch that ends early takes what it could have had with it."""
+    prompts = [PROMPT[:n] for n in range(1, 6)]
+    outs = specdec.generate(*pair, prompts, batch_size=3, max_new_tokens=20, stop="b", progress=True)
+    n = sum(len(out.tokens) for out in outs)
+    assert n < 100 and capsys.readouterr().err.rpartition("\r")[2].count(f"{n}/{n}") == 1
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with pytest.raises(InputError, match="pip install"):
         specdec.generate(*pair, PROMPT, progress=True)
@@ -395,6 +339,7 @@ def test_progress_bar(
 def test_stream_gives_the_text(pair: Pair, prompt: Any) -> None:
     options: dict[str, Any] = {"max_new_tokens": 30, "seed": 2, "temperature": 1.0, "ignore_eos": True}
     stream = specdec.stream(*pair, prompt, **options)
+    assert repr(stream) == "<specdec.Stream, open: 0 characters>"
     with pytest.raises(RuntimeError, match="has not come to its end"):
         _ = stream.result
     pieces = list(stream)
@@ -402,7 +347,8 @@ def test_stream_gives_the_text(pair: Pair, prompt: Any) -> None:
     assert "".join(pieces) == stream.result.text == whole.text
     assert all(pieces) and 1 < len(pieces) <= whole.trace.n_calls
     assert next(stream, None) is None
-    assert stream.result.tokens == whole.tokens
+    assert stream.result.tokens == whole.tokens and stream.result.logits is None
+    assert repr(stream) == f"<specdec.Stream, ended by 'length': {len(whole.text)} characters>"
 
 
 def test_stream_left_early_frees_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,18 +366,6 @@ def test_stream_left_early_frees_the_session(pair: Pair, monkeypatch: pytest.Mon
     next(stream)
     del stream
     assert (WatchedSession.made, WatchedSession.closed) == (made + 2, closed + 2)
-
-
-def test_a_stream_says_how_far_it_is(pair: Pair) -> None:
-    with specdec.stream(*pair, "abc", max_new_tokens=5, ignore_eos=True) as pieces:
-        assert repr(pieces) == "<specdec.Stream, open: 0 characters>"
-        n = len("".join(pieces))
-        assert repr(pieces) == f"<specdec.Stream, ended by 'length': {n} characters>"
-
-
-def test_stream_takes_one_prompt(pair: Pair) -> None:
-    with refuses("prompt"):
-        specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
 
 
 # -------------------------------------------------------------------------------------- threads, interrupts

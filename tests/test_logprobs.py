@@ -58,15 +58,10 @@ def test_the_models_law_is_that_of_score(pair: Pair, how: str) -> None:
 def sampled_law(found: specdec.Result, at: int, settings: dict[str, Any]) -> np.ndarray:
     """By `specdec.distribution`, from the logits of a token, after penalty and bias."""
     assert found.logits is not None
-    logits = reference.adjusted_logits(
-        found.logits[at],
-        [*found.prompt_ids, *found.tokens[:at]],
-        settings.get("repetition_penalty", 1.0),
-        settings.get("logit_bias"),
-    )
-    names = ("temperature", "top_k", "top_p")
-    known = {"temperature": 0.0} | {name: settings[name] for name in names if name in settings}
-    return specdec.distribution(logits, **known)
+    tokens, penalty = [*found.prompt_ids, *found.tokens[:at]], settings.get("repetition_penalty", 1.0)
+    logits = reference.adjusted_logits(found.logits[at], tokens, penalty, settings.get("logit_bias"))
+    known = {name: settings[name] for name in ("temperature", "top_k", "top_p") if name in settings}
+    return specdec.distribution(logits, **{"temperature": 0.0} | known)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -173,15 +168,13 @@ def test_samples_are_equal_prompts_in_a_batch(pair: Pair) -> None:
     options = OPTIONS | SAMPLED
     found: Any = specdec.generate(*pair, prompts, n=3, **options)
     repeated = specdec.generate(*pair, [prompt for prompt in prompts for _ in range(3)], **options)
-    assert [[r.tokens for r in samples] for samples in found] == [
-        [r.tokens for r in repeated[:3]], [r.tokens for r in repeated[3:]]
-    ]  # fmt: skip
+    assert found == [repeated[:3], repeated[3:]]
     assert [r.seed for samples in found for r in samples] == [(5, i) for i in range(6)]
     assert len({tuple(r.tokens) for r in found[0]}) > 1
     few: Any = specdec.generate(*pair, PROMPT, n=5, prompt_logprobs=0, batch_size=2, **options)
-    assert [r.tokens for r in few[:3]] == [r.tokens for r in found[0]] and len(few) == 5
+    assert few[:3] == found[0] and len(few) == 5
     assert all(np.array_equal(r.prompt_logprobs, pair[0].score(PROMPT)) for r in few)
-    assert one(*pair, PROMPT, n=1, **SAMPLED).tokens == few[0].tokens
+    assert one(*pair, PROMPT, n=1, **SAMPLED) == few[0]
 
 
 @needs_hooks
@@ -196,16 +189,17 @@ def test_a_prompt_is_read_once_for_all_samples(pair: Pair) -> None:
 
 def test_a_prompt_that_has_been_scored_is_gone_on_from(pair: Pair) -> None:
     target, draft = pair
-    plain = one(target, None, PROMPT, logprobs=1)
-    ways = [draft, None, drafts.EarlyExit(1), drafts.ContextCopy()]
-    for by in ways:
-        found = one(target, by, PROMPT, logprobs=1, prompt_logprobs=0)
-        assert_said_alike(found, plain)
-        assert np.array_equal(found.logits, plain.logits)  # type: ignore[arg-type]
     blas = specdec.load(target.path, prefill="blas", tokenizer=target.tokenizer)
-    long = [1, *range(3, 60)]
-    expected = one(blas, None, long, logits=True)
-    assert np.array_equal(one(blas, None, long, prompt_logprobs=0).logits, expected.logits)  # type: ignore[arg-type]
+    for model, drafting in (
+        (target, [draft, None, drafts.EarlyExit(1), drafts.ContextCopy()]),
+        (blas, [None]),
+    ):
+        prompt = [1, *range(3, 60)]
+        plain = one(model, None, prompt, logprobs=1)
+        for by in drafting:
+            found = one(model, by, prompt, logprobs=1, prompt_logprobs=0)
+            assert_said_alike(found, plain)
+            assert np.array_equal(found.logits, plain.logits)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------------- dicts

@@ -448,19 +448,13 @@ def test_names_of_files_that_no_packed_file_holds(tmp_path: Path, name: str) -> 
         specdec.load(path)
 
 
-@pytest.mark.parametrize("where", ["path", "records"])
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "/x" * 3000])
-def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str, where: str) -> None:
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "x/" * 3000])
+def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    """The source counts as not there; a record of a file elsewhere is refused."""
     path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
-
-    def change(header: dict[str, Any]) -> None:
-        if where == "path":
-            header["source"]["path"] = name
-        else:
-            header["source"]["records"][0][0] = name
-
-    with refuses_field(path, f"header.source.{where}"):
-        specdec.load(with_header(path, change))
+    specdec.load(with_header(path, lambda header: header["source"].update(path=name)))
+    with refuses_field(path, "header.source.records"):
+        specdec.load(with_header(path, lambda header: header["source"].update(records=[["../x", 1, 2]])))
 
 
 def test_a_source_with_a_long_path(tmp_path: Path) -> None:

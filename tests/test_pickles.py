@@ -179,7 +179,7 @@ def test_the_time_of_a_file_counts_unless_it_was_just_written(tmp_path: Path) ->
     ):
         file.write_bytes(b"abc")
         os.utime(file, ns=(written_at, written_at))
-        reference = ReadFiles(file, [file]).reference()
+        reference = ReadFiles.at(file, [file]).reference()
         file.write_bytes(b"abd")
         os.utime(file, ns=(written_at, written_at))
         with expects:

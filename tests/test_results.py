@@ -26,6 +26,7 @@ PROMPT = "Once upon a time"
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Result]:
     target, draft = specdec.embedded_pair()
+    bare = [specdec.Model(one.core, one.config, None, one.path, "bare") for one in (target, draft)]
     tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 1, 2)))
     sampled: dict[str, Any] = {"temperature": 1.0, "seed": 7}
     return {
@@ -34,13 +35,8 @@ def runs() -> dict[str, Result]:
         "sampled": specdec.generate(target, draft, PROMPT, max_new_tokens=200, gamma=8, **sampled),
         "tree": specdec.generate(target, tree, PROMPT, max_new_tokens=40, **sampled),
         "stopped": specdec.generate(target, draft, "It was", max_new_tokens=60, stop=[",", "."], **sampled),
-        "ids": without_tokenizer(target, draft),
+        "ids": specdec.generate(*bare, [5, 6, 7], max_new_tokens=10),
     }
-
-
-def without_tokenizer(target: specdec.Model, draft: specdec.Model) -> Result:
-    pair = [specdec.Model(one.core, one.config, None, one.path, "bare") for one in (target, draft)]
-    return specdec.generate(*pair, [5, 6, 7], max_new_tokens=10)
 
 
 def through_json(value: Any) -> Any:
@@ -80,14 +76,10 @@ def test_results_are_equal_by_value(runs: dict[str, Result]) -> None:
         {"source_ids": [1]},
     ]  # fmt: skip
     assert all(replace(out, **change) != out for change in changes)
-    assert replace(out, n_cached_tokens=3, seed=(2, 0), logits=np.zeros((40, 2), np.float32)) == out
-
-
-def test_copies_keep_the_tokenizer(runs: dict[str, Result]) -> None:
-    out = runs["greedy"]
     for copied in (copy.copy(out), copy.deepcopy(out)):
         assert copied == out and copied is not out and copied.tokenizer is out.tokenizer
     assert copy.deepcopy(out).tokens is not out.tokens
+    assert replace(out, n_cached_tokens=3, seed=(2, 0), logits=np.zeros((40, 2), np.float32)) == out
 
 
 # ------------------------------------------------------------------------------------ pickles, dicts
@@ -111,18 +103,13 @@ def test_pickles_and_dicts_keep_value_figures_and_picture(runs: dict[str, Result
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_protocol_keeps_value_and_trace(runs: dict[str, Result], protocol: int) -> None:
-    out = replace(runs["tree"], trace=Trace(runs["tree"].trace.rounds, target_s=0.5, n_sequences=3))
+def test_every_protocol_keeps_value_trace_and_logits(runs: dict[str, Result], protocol: int) -> None:
+    trace, logits = Trace(runs["tree"].trace.rounds, target_s=0.5, n_sequences=3), np.eye(3, dtype="f4")
+    out = replace(runs["tree"], trace=trace, logits=logits)
     again = pickle.loads(pickle.dumps(out, protocol))
     assert again == out and again.trace.rounds == out.trace.rounds
+    assert np.array_equal(again.logits, logits) and Result.from_dict(out.to_dict()).logits is None
     assert (again.trace.target_s, again.trace.n_sequences) == (0.5, 3)
-
-
-def test_a_pickle_keeps_the_logits() -> None:
-    target, _ = specdec.embedded_pair()
-    out = specdec.generate(target, None, PROMPT, max_new_tokens=2, logits=True)
-    assert np.array_equal(pickle.loads(pickle.dumps(out)).logits, out.logits)
-    assert Result.from_dict(out.to_dict()).logits is None
 
 
 def test_a_tokenizer_of_the_callers_own_need_not_be_pickled(runs: dict[str, Result]) -> None:
@@ -172,28 +159,23 @@ def test_a_damaged_dict_is_refused_by_the_name_of_the_field(
     assert caught.value.argument in (field, field.rpartition("[")[0])
 
 
-def test_a_stop_of_numpy_is_an_integer(runs: dict[str, Result]) -> None:
+def test_texts_of_a_file_do_not_steer_the_terminal(runs: dict[str, Result]) -> None:
+    """And a stop of NumPy is an integer."""
     out = Result.from_dict(damaged(through_json(runs["greedy"].to_dict()), "stop", np.int64(3)))
     assert type(out.stop) is int and through_json(out.to_dict())["stop"] == 3
-
-
-def test_texts_of_a_file_do_not_steer_the_terminal(runs: dict[str, Result]) -> None:
     for path in ("figure.prompt", "figure.rounds.0.0", "figure.rounds.1.0"):
         out = Result.from_dict(damaged(through_json(runs["greedy"].to_dict()), path, "a\x1b[2J\nb"))
         assert "a\\x1b[2J⏎b" in out.figure(False) and "\x1b" not in out.figure(False)
-
-
-def test_something_else_than_a_dict_is_refused() -> None:
-    with pytest.raises(InputError, match=r"values is \[\]; expected a dict"):
-        Result.from_dict([])  # type: ignore[arg-type]
-    with refuses("specdec_trace"):
-        Trace.from_dict({})
 
 
 def test_every_figure_without_a_value_is_none() -> None:
     described = Trace([]).to_dict()
     assert described["acceptance_rate"] is None and described["acceptance_interval"] == [None, None]
     assert math.isnan(Trace.from_dict(through_json(described)).acceptance_rate)
+    with refuses("values", []):
+        Result.from_dict([])  # type: ignore[arg-type]
+    with refuses("specdec_trace"):
+        Trace.from_dict({})
 
 
 def test_a_given_time_of_a_step_is_kept(runs: dict[str, Result]) -> None:

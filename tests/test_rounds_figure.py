@@ -32,10 +32,8 @@ def chain(
     return hand_made_rounds.chain(index, drafted, n, [0.75] * len(drafted[: n + 1]), token=token, kept=kept)
 
 
-def result(
-    rounds: Sequence[Round], tokenizer: Any = TOKENIZER, prompt: bytes = b"ab", **changes: Any
-) -> Result:
-    return hand_made_rounds.result_of(rounds, tokenizer, prompt_ids=list(ids(prompt)), **changes)
+def result(rounds: Sequence[Round], tokenizer: Any = TOKENIZER, *prompt: bytes, **changes: Any) -> Result:
+    return hand_made_rounds.result_of(rounds, tokenizer, prompt_ids=list(ids(*prompt or (b"ab",))), **changes)
 
 
 A, B, AB, SPACE_A = ids(b"a", b"b", b"ab", b" a")
@@ -97,14 +95,11 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "environment", "wanted"),
     [
-        (Terminal(), {}, True),
-        (io.StringIO(), {}, False),
-        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {}, True), (io.StringIO(), {}, False), (Terminal(), {"NO_COLOR": "1"}, False),
         (Terminal(), {"NO_COLOR": ""}, True),  # https://no-color.org: not when empty
-        (Terminal(), {"TERM": "dumb"}, False),
-        (None, {}, False),  # no output at all
+        (Terminal(), {"TERM": "dumb"}, False), (None, {}, False),  # no output at all
     ],
-)
+)  # fmt: skip
 def test_colour_is_for_terminals_that_want_it(
     monkeypatch: pytest.MonkeyPatch, stream: Any, environment: dict[str, str], wanted: bool
 ) -> None:
@@ -129,11 +124,6 @@ def test_what_a_stop_cut_off_is_shown_as_such() -> None:
     assert ">2/3</td>" in out._repr_html_()
 
 
-def test_ids_where_there_is_no_tokenizer() -> None:
-    lines = result([chain(0, (7,), (8,), 9)], None).figure(False).splitlines()
-    assert lines[1].strip() == f"{AB}" and lines[2] == "   1   1/2  7~~ 8~~[ 9]"
-
-
 # ------------------------------------------------------------------------------------------------ pieces
 
 
@@ -150,14 +140,15 @@ def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
     split = [chain(0, (e2,), (A,), x82), chain(1, (xac,), (), B)]
     assert [text for text, kind in pieces(split) if kind in ("accepted", "target")] == ["€", "b"]
     assert pieces([chain(0, (), (c3, a9), B)]) == [("é", "unseen"), ("b", "target")]
-    assert pieces([chain(0, (c3,), (a9, c3), A)]) == [
-        ("é", "rejected"),  # it goes on with the accepted byte
-        ("\ufffd", "unseen"),  # never complete
-        ("\ufffda", "target"),
-    ]
+    # The rejected byte goes on with the accepted one; the one after it is never complete.
+    wanted = [("é", "rejected"), ("\ufffd", "unseen"), ("\ufffda", "target")]
+    assert pieces([chain(0, (c3,), (a9, c3), A)]) == wanted
 
 
 def test_tokens_without_text_show_their_names() -> None:
+    """Or ids, where there is no tokenizer."""
+    lines = result([chain(0, (7,), (8,), 9)], None).figure(False).splitlines()
+    assert lines[1].strip() == f"{AB}" and lines[2] == "   1   1/2  7~~ 8~~[ 9]"
     (end,) = ids(b"</s>")
     assert pieces([chain(0, (), (end,), A)])[0] == ("</s>", "rejected")
     assert result([chain(0, (A,), (), 1000)], text="").figure(False).splitlines()[2].endswith("a[<1000>]")
@@ -172,14 +163,14 @@ def test_whitespace_and_controls_are_made_visible() -> None:
     assert "a⇥b␍\\x00⏎é…\n" in plain
 
 
-def test_tree() -> None:
+def test_a_tree() -> None:
     """Two children of the root; the second was accepted, the first had a child of its own."""
     shown = pieces([tree((A, B, AB), (0, 0, 1), (2,), A, (0.5,))])
     assert shown == [("b", "accepted"), ("a", "rejected"), ("ab", "unseen"), ("a", "target")]
 
 
 def test_a_long_prompt_shows_its_end() -> None:
-    out = hand_made_rounds.result_of(ROUNDS, TOKENIZER, prompt_ids=list(ids(*[b"a"] * 999, b"b")))
+    out = result(ROUNDS, TOKENIZER, *[b"a"] * 999, b"b")
     assert out.figure(False).splitlines()[1].strip() == "…" + "a" * 299 + "b"
 
 
@@ -206,12 +197,12 @@ def test_html_has_a_span_for_each_token_with_what_is_known_of_it() -> None:
 
 def test_html_is_escaped() -> None:
     tag, ampersand = ids(b"<b>", b"&")
-    out = result([chain(0, (tag,), (ampersand,), tag)], prompt=b"<b>", finish_reason="stop", stop="<i>")
+    out = result([chain(0, (tag,), (ampersand,), tag)], TOKENIZER, b"<b>", finish_reason="stop", stop="<i>")
     text = out._repr_html_()
     assert "<b>" not in text
     assert "<i>" not in text
     assert [span[1] for span in Page(text).spans if span[2]] == ["<b>", "&", "<b>"]
-    plain = result([chain(0, (), (), tag)], prompt=b"&")._repr_html_()
+    plain = result([chain(0, (), (), tag)], TOKENIZER, b"&")._repr_html_()
     assert "<b>" not in plain
     assert "<b>" in html.unescape(plain)
     Page(plain)
@@ -222,11 +213,8 @@ def test_html_takes_no_colour_of_the_page_for_granted() -> None:
     style = re.search(r"<style>(.*?)</style>", result(ROUNDS)._repr_html_(), re.DOTALL)
     assert style is not None
     assert not re.search(r"[^-]color\s*:", style[1])
-    assert re.findall(r"background: ([^;]*)", style[1])
-    assert all(
-        value.startswith("rgba(") or value == "transparent"
-        for value in re.findall(r"background: ([^;]*)", style[1])
-    )
+    found = re.findall(r"background: ([^;]*)", style[1])
+    assert found and all(value.startswith("rgba(") or value == "transparent" for value in found)
 
 
 def tint(kind: str) -> tuple[list[float], float]:

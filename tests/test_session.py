@@ -7,8 +7,9 @@ import threading
 import numpy as np
 import pytest
 
+import specdec
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, Settings, all_rounds
 from specdec import drafts
 from worlds.canonical import GPT, LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 
@@ -28,36 +29,13 @@ def models(request):
     )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("llama", "f32", "f32", "f32"), ("gpt", "f32", "f32", "int4"), ("llama", "f32", "bf16", "f32"),
-        ("llama", "bf16", "bf16", "int4"), ("gpt", "int8", "f32", "int8"), ("llama", "int4", "bf16", "bf16"),
-    ],
-    ids="-".join,
-)  # fmt: skip
-def formats(request):
-    """Target and drafts as above in other formats, the drafts in one of their own; and the plain output."""
-    family, dtype, cache_dtype, draft_dtype = request.param
-    config, scale = (LLAMA, 0.02) if family == "llama" else (GPT, 0.1)
-    tensors = random_tensors(config)
-    small = config | {"n_layer": 1, "d_ff": 20}
-    target = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
-    friend = build(config, perturbed(tensors, scale), dtype=draft_dtype, cache_dtype=cache_dtype)
-    stranger = build(small, random_tensors(small, seed=99), dtype=draft_dtype)
-    return target, friend, stranger, run_session(target, None, PROMPTS)
-
-
-@pytest.mark.parametrize("gamma", range(9))
-def test_greedy_output_is_plain_output(formats, gamma):
-    target, friend, stranger, (plain_tokens, plain_logits, records) = formats
-    assert all(len(tokens) == 40 for tokens in plain_tokens)
-    assert all(record["drafted"] == [] and record["betas"] == [] for record in records)
-    for draft, n_threads in ((friend, 1), (friend, 2), (stranger, 2), (target, 1)):
-        tokens, logits, _ = run_session(target, draft, PROMPTS, gamma=gamma, n_threads=n_threads)
-        assert tokens == plain_tokens
-        for row, plain in zip(logits, plain_logits, strict=True):
-            assert np.array_equal(row, plain)
+def new_session(target, draft, prompts, **changes):
+    options = {
+        "gamma": 4, "max_new_tokens": 40,
+        "sampling": {"temperature": 0.0}, "draft_sampling": {"temperature": 0.0},
+        "seeds": [(1, i) for i in range(len(prompts))], "n_threads": 1, "keep_logits": False,
+    }  # fmt: skip
+    return Session(target, draft, prompts, **(options | changes))
 
 
 def test_drafters_read_long_prompts_to_their_end():
@@ -73,10 +51,7 @@ def test_drafters_read_long_prompts_to_their_end():
     for draft in (by_method("context_copy", None, known, 1), by_method("online_ngram", counts)):
         pair = by_method("ensemble", False, [3, 3], (draft, draft))
         for description in (draft, pair):
-            session = Session(
-                target, description, prompts, gamma=6, max_new_tokens=20, sampling={"temperature": 0.0},
-                draft_sampling={"temperature": 0.0}, seeds=[(1, 0)] * 3, n_threads=1,
-            )  # fmt: skip
+            session = new_session(target, description, prompts, gamma=6)
             session.prefill()
             records = session.round()
             for text, record in zip(texts, records, strict=True):
@@ -130,7 +105,10 @@ def all_records(session, seconds=0.0):
     session.prefill()
     records, n_calls = [], 0
     while batch := session.round(seconds):
-        records += [{key: value for key, value in r.items() if not key.endswith("_s")} for r in batch]
+        for record in batch:
+            rows = record.pop("logits")
+            kept = {key: value for key, value in record.items() if not key.endswith("_s")}
+            records.append(kept | {"logits": rows if rows is None else rows.tobytes()})
         n_calls += 1
     return records, n_calls
 
@@ -138,27 +116,14 @@ def all_records(session, seconds=0.0):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("n_prompts", [1, 4, pytest.param(70, marks=pytest.mark.slow)])
 def test_several_rounds_in_one_call_are_the_same_rounds(models, temperature, n_prompts):
-    """More sequences than a call has room for too: then it makes one round."""
+    """With logits that are kept, or more sequences than a call has room for, it makes one round."""
     settings = {"temperature": temperature}
-    how = {"sampling": settings, "draft_sampling": settings, "max_new_tokens": 100}
+    how = {"sampling": settings, "draft_sampling": settings, "keep_logits": n_prompts == 1}
     prompts = [[i % 90, 5] for i in range(n_prompts)]
     expected, n_rounds = all_records(new_session(*models[:2], prompts, **how))
     records, n_calls = all_records(new_session(*models[:2], prompts, **how), seconds=60.0)
     assert records == expected
-    assert n_calls == n_rounds if n_prompts == 70 else n_calls < n_rounds
-
-
-def test_kept_logits_are_those_of_their_round(models):
-    how = {"max_new_tokens": 20, "keep_logits": True}
-    rows = []
-    for seconds in (0.0, 60.0):
-        session = new_session(*models[:2], [[1, 2]], **how)
-        session.prefill()
-        found = []
-        while batch := session.round(seconds=seconds):
-            found += [record["logits"] for record in batch]
-        rows.append(np.concatenate(found))
-    assert np.array_equal(*rows)
+    assert n_calls < n_rounds if n_prompts == 4 else n_calls == n_rounds
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])
@@ -182,36 +147,6 @@ def test_a_draft_of_fixed_acceptance_is_right_as_often_as_it_is_told(models, alp
     whole = [len(r["tokens"]) for r in records if len(r["drafted"]) == 4]
     expected = (1 - alpha**5) / (1 - alpha)
     assert abs(np.mean(whole) - expected) < 4 * np.std(whole) / np.sqrt(len(whole))
-
-
-def test_guesses_past_the_known_text_stand(models):
-    target, friend, _ = models
-    plain, _, _ = run_session(target, None, [[1, 2]])
-    draft = fixed_acceptance(friend, 1.0, [[1, 2, *plain[0][:9]]])
-    tokens, _, records = run_session(target, draft, [[1, 2]])
-    assert tokens == plain
-    assert [len(r["accepted"]) for r in records[:1]] == [4]
-
-
-def new_session(target, draft, prompts, **changes):
-    options = {
-        "gamma": 4, "max_new_tokens": 40,
-        "sampling": {"temperature": 0.0}, "draft_sampling": {"temperature": 0.0},
-        "seeds": [(1, i) for i in range(len(prompts))], "n_threads": 1, "keep_logits": False,
-    }  # fmt: skip
-    return Session(target, draft, prompts, **(options | changes))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ([], "has 0 tokens"), ([101], "token 0 is 101"), ([1, -2], "token 1 is -2"),
-        ([1] * 256, "has 256 tokens"),
-    ],
-)  # fmt: skip
-def test_bad_prompts_are_refused(models, prompt, message):
-    with pytest.raises(ValueError, match=message):
-        new_session(models[0], models[1], [[1], prompt])
 
 
 def test_rounds_need_the_prompt(models):
@@ -267,3 +202,122 @@ def test_sessions_run_side_by_side(models):
     for thread in threads:
         thread.join()
     assert all(results[i] == expected for i in range(4))
+
+
+# ------------------------------------------------------------- slots: texts join, leave and sit rounds out
+
+GREEDY = specdec.Sampling().core()
+DRAWN = specdec.Sampling(temperature=1.0).core()
+TENSORS = random_tensors(LLAMA | {"n_ctx": 2000})
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return tuple(build(LLAMA | {"n_ctx": 2000}, these) for these in (TENSORS, perturbed(TENSORS, 0.05)))
+
+
+def slots_of(target, draft, gamma, n_text=120):
+    return Session(
+        target, draft, [], seeds=[], gamma=gamma, n_slots=2, n_text=n_text, max_top=3, mixed=True, n_threads=1
+    )
+
+
+def joined(session, slot, prompt, **how):
+    settings = Settings(**({"max_new_tokens": 12, "sampling": GREEDY} | how))
+    session.replace(slot, prompt, (3, slot), settings=settings)
+
+
+def tokens_of(records, slot=0):
+    return [token for record in records if record["sequence"] == slot for token in record["tokens"]]
+
+
+def test_rounds_go_on_while_a_prompt_is_read(pair):
+    """Between two slices of a long prompt the text that runs gets its rounds."""
+    session = slots_of(*pair, 2, 1900)
+    joined(session, 0, [1, 2, 3], max_new_tokens=300)
+    session.prefill()
+    joined(session, 1, [5, 6, 7] * 300, max_new_tokens=2)
+    n_between = 0
+    while session.prefill_slice():
+        (record,) = session.round()
+        assert record["sequence"] == 0 and record["tokens"]
+        n_between += 1
+    assert n_between >= 13
+    assert {record["sequence"] for record in session.round()} == {0, 1}
+
+
+def test_a_text_with_a_negative_gamma_sits_a_round_out(pair):
+    session, plain = slots_of(*pair, 3), slots_of(pair[0], None, 0)
+    for slot in range(2):
+        joined(session, slot, [1, 2, 3 + slot])
+        joined(plain, slot, [1, 2, 3 + slot])
+    session.prefill()
+    found = []
+    for gammas in [[-1, 3]] * 3 + [[0, -1]] * 3 + [[-1, -1]]:
+        records = session.round(gammas=gammas)
+        assert {record["sequence"] for record in records} == {i for i in range(2) if gammas[i] >= 0}
+        assert all(len(record["drafted"]) <= gammas[record["sequence"]] for record in records)
+        found += records
+    found += all_rounds(session)
+    expected = all_rounds(plain)
+    assert all(tokens_of(found, slot) == tokens_of(expected, slot) for slot in range(2))
+
+
+@pytest.mark.parametrize("draft", [None, "model", by_method("context_copy", None, 1, 1)])
+def test_a_cancelled_prompt_is_read_no_further(pair, draft):
+    session = slots_of(pair[0], pair[0] if draft == "model" else draft, 2, 1900)
+    for n_slices in (0, 1, 5):
+        joined(session, 0, list(range(100)) * 15, max_new_tokens=2)
+        for _ in range(n_slices):
+            assert session.prefill_slice() == [0]
+        session.finish(0)
+        assert session.prefill_slice() == []
+    joined(session, 0, [1, 2, 3], max_new_tokens=5)
+    assert len(tokens_of(all_rounds(session))) == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"max_new_tokens": 119}, "may have 121 tokens, expected at most n_text, 120"),
+        ({"law": "model", "n_top": 4}, "n_top is 4, expected at most the session's, 3"),
+        ({"prediction": [1, 101]}, "prediction: token 1 is 101, expected 0 to 100"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"), ({"gamma": -1}, "gamma is -1"),
+        ({"rule": "fair"}, "the rule is 'fair'"), ({"lenience": 0.0}, "lenience is 0"),
+        ({"rule": "block", "sampling": DRAWN}, "block"), ({"sampling": {"temperature": -0.1}}, "temperature"),
+    ],
+)  # fmt: skip
+def test_a_prompt_that_does_not_fit_is_refused(pair, how, message):
+    """And nothing has changed: the text that is there goes on."""
+    session = slots_of(pair[0], by_method("static_tree", pair[1], [0, 0], "sample"), 3)
+    joined(session, 0, [1, 2], max_new_tokens=6)
+    session.prefill()
+    with pytest.raises(ValueError, match=message):
+        joined(session, 1, [1, 2], **how)
+    assert len(tokens_of(all_rounds(session))) == 6
+
+
+def test_a_session_that_is_not_mixed_says_so(pair):
+    session = new_session(*pair, [[1, 2]], max_new_tokens=2)
+    session.prefill()
+    while session.round():
+        pass
+    for rule, what in (("rejection", "let the draft draw"), ("coupled", "")):
+        with pytest.raises(ValueError, match=f"{what}.*any settings"):
+            joined(session, 0, [1, 2], max_new_tokens=2, sampling=DRAWN, rule=rule)
+    joined(session, 0, [1, 2], max_new_tokens=2, sampling=DRAWN, draft_sampling=GREEDY)
+
+
+def test_slots_are_taken_and_left_in_order(pair):
+    session = slots_of(pair[0], None, 0)
+    assert session.round() == [] == session.prefill_slice()
+    joined(session, 1, [1, 2])
+    with pytest.raises(RuntimeError, match="sequence 1 has not ended"):
+        joined(session, 1, [1, 2])
+    with pytest.raises(ValueError, match="sequence is 2, expected 0 to 1"):
+        joined(session, 2, [1, 2])
+    with pytest.raises(TypeError, match="settings: expected specdec._core.Settings"):
+        session.replace(0, [1, 2], (1, 0))
+    for seed in (3, (0, -1, 2)):
+        with pytest.raises(TypeError, match="seed"):
+            session.replace(0, [1, 2], seed, settings=Settings(max_new_tokens=2, sampling=GREEDY))

@@ -154,39 +154,20 @@ def test_law_of_densities(pair: str, n_guesses: int) -> None:
 
 
 @pytest.mark.law
-def test_law_of_counts() -> None:
-    """Distributions on the integers have pmf: a chi-square test."""
+def test_law_of_counts_and_vectors() -> None:
+    """Distributions on the integers have pmf: a chi-square test. Vectors are tested along directions."""
     p, q = scipy.stats.poisson(3.0), scipy.stats.poisson(2.0)
     rng = np.random.default_rng(6)
     counts = Counter(min(int(run(p, q, n_guesses=2, seed=rng).y), 9) for _ in range(3000))
     expected = [3000 * p.pmf(y) for y in range(9)] + [3000 * p.sf(8)]
     assert scipy.stats.chisquare([counts[y] for y in range(10)], expected).pvalue > P_VALUE
 
-
-@pytest.mark.law
-def test_law_of_vectors() -> None:
     covariance = np.array([[1, 0.5], [0.5, 1]])
     p, q = scipy.stats.multivariate_normal([0, 0], covariance), scipy.stats.multivariate_normal([0, 0.2])
-    rng = np.random.default_rng(7)
     ys = np.array([run(p, q, n_guesses=2, seed=rng).y for _ in range(1500)])
     for direction in ([1, 0], [0, 1], [1, 1], [1, -1]):
         scale = np.sqrt(direction @ covariance @ direction)
         assert scipy.stats.kstest(ys @ direction / scale, scipy.stats.norm.cdf).pvalue > P_VALUE
-
-
-@pytest.mark.law
-def test_a_residual_without_the_density_test_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of densities can fail: after a rejection, draws from p itself are not exact."""
-
-    def settle(self: Any, q: Any, guesses: Any, rng: np.random.Generator) -> tuple[Any, int | None]:
-        if rng.random() * q.density(guesses[0]) < self.density(guesses[0]):
-            return guesses[0], 0
-        return self._distribution.rvs(random_state=rng), None
-
-    monkeypatch.setattr("specdec.verification.speculative_execution._Density.settle", settle)
-    p, q = scipy.stats.norm(0.3, 1.0), scipy.stats.norm(1.5, 1.0)
-    rng = np.random.default_rng(5)
-    assert scipy.stats.kstest([run(p, q, seed=rng).y for _ in range(1500)], p.cdf).pvalue < P_VALUE
 
 
 @pytest.mark.parametrize("pair", [lambda: PAIRS["random"], CONTINUOUS["narrow"]], ids=["table", "densities"])
@@ -204,38 +185,19 @@ def test_same_seed_same_result_whatever_runs_first(pair: Callable[[], tuple[Any,
 # ------------------------------------------------------------------------------- what runs, and when
 
 
-def test_g_runs_while_f_is_running() -> None:
-    """f waits for the guess's g to have begun, and g for f: a sequence of the two would never end."""
-    f_runs, g_runs = threading.Event(), threading.Event()
-
-    def f(x: str) -> list[float]:
-        f_runs.set()
-        assert g_runs.wait(TIMEOUT_S)
-        return [1.0, 0.0]
-
-    def g(y: int) -> str:
-        g_runs.set()
-        assert f_runs.wait(TIMEOUT_S)
-        return f"g({y})"
-
-    out = specdec.speculate(f, lambda x: [1.0, 0.0], g, "x")
-    assert (out.y, out.value, out.accepted, out.n_g_calls) == (0, "g(0)", 0, 1)
-
-
-def test_all_guesses_run_together() -> None:
+def test_f_and_all_guesses_run_together() -> None:
+    """Each waits for the others to have begun: one after another they would never end."""
     barrier = threading.Barrier(4)
 
-    def f(x: str) -> Any:
+    def together(value: Any) -> Any:
         barrier.wait(TIMEOUT_S)
-        return scipy.stats.uniform(0, 1)
+        return value
 
-    def g(y: float) -> float:
-        barrier.wait(TIMEOUT_S)
-        return -y
-
-    out = specdec.speculate(f, lambda x: scipy.stats.uniform(0, 1), g, "x", n_guesses=3, seed=0)
-    assert out.n_g_calls == 3
-    assert out.value == -out.y
+    uniform = scipy.stats.uniform(0, 1)
+    out = specdec.speculate(
+        lambda x: together(uniform), lambda x: uniform, lambda y: together(-y), "x", n_guesses=3, seed=0
+    )
+    assert (out.n_g_calls, out.accepted, out.value) == (3, 0, -out.y)
 
 
 def test_equal_guesses_share_a_call() -> None:
@@ -325,25 +287,6 @@ def test_processes_do_as_well() -> None:
     assert out.value[1] != os.getpid()
 
 
-@pytest.mark.parametrize("n", [1500, pytest.param(6000, marks=pytest.mark.law)])
-def test_a_chain_of_steps_has_the_law_of_plain_execution(n: int) -> None:
-    """x_{t+1} = g(y_t): the law of three steps, by chi-square over n chains."""
-    steps = np.random.default_rng(0).dirichlet([1, 1, 1], size=27)
-    rough = np.random.default_rng(1).dirichlet([1, 1, 1], size=27)
-    rng = np.random.default_rng(2)
-    pool = Inline()
-    counts: Counter[int] = Counter()
-    for _ in range(n):
-        state = 0
-        for _ in range(3):
-            f, f_approx = steps.__getitem__, rough.__getitem__
-            g = lambda y, state=state: 3 * state + y  # noqa: E731
-            state = specdec.speculate(f, f_approx, g, state, seed=rng, executor=pool).value
-        counts[state] += 1
-    expected = [n * steps[0][a] * steps[a][b] * steps[3 * a + b][c] for a, b, c in np.ndindex(3, 3, 3)]
-    assert scipy.stats.chisquare([counts[i] for i in range(27)], expected).pvalue > P_VALUE
-
-
 # ------------------------------------------------------------------------------------------- failures
 
 
@@ -362,43 +305,28 @@ def test_errors_of_f_come_through(executor: Executor | None) -> None:
 
 
 @pytest.mark.parametrize("own_pool", [True, False])
-def test_when_f_fails_the_guess_is_waited_for(own_pool: bool) -> None:
-    begun, failing, ended = threading.Event(), threading.Event(), threading.Event()
+@pytest.mark.parametrize("failing", ["f", "f_approx"])
+def test_when_a_function_fails_what_runs_is_waited_for(failing: str, own_pool: bool) -> None:
+    """The guess's g where f fails, and f where f_approx does."""
+    begun, failed, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def f(x: Any) -> Any:
+    def fails(x: Any) -> Any:
         assert begun.wait(TIMEOUT_S)
-        failing.set()
+        failed.set()
         raise CrashError(x)
 
-    def g(y: int) -> None:
+    def runs(x: Any) -> list[float]:
         begun.set()
-        assert failing.wait(TIMEOUT_S)
+        assert failed.wait(TIMEOUT_S)
         time.sleep(0.2)  # long after the error, so that one who does not wait is found out
-        ended.set()
-
-    with ThreadPoolExecutor(2) as pool:
-        with pytest.raises(CrashError):
-            specdec.speculate(f, lambda x: [1.0], g, "x", executor=None if own_pool else pool)
-        assert ended.is_set()
-
-
-def test_when_f_approx_fails_f_is_waited_for() -> None:
-    begun, failing, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def f(x: Any) -> list[float]:
-        begun.set()
-        assert failing.wait(TIMEOUT_S)
         ended.set()
         return [1.0]
 
-    def f_approx(x: Any) -> Any:
-        assert begun.wait(TIMEOUT_S)
-        failing.set()
-        raise CrashError(x)
-
-    with pytest.raises(CrashError):
-        specdec.speculate(f, f_approx, lambda y: y, "x")
-    assert ended.is_set()
+    functions = (fails, lambda x: [1.0], runs) if failing == "f" else (runs, fails, lambda y: y)
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(CrashError):
+            specdec.speculate(*functions, "x", executor=None if own_pool else pool)
+        assert ended.is_set()
 
 
 def test_an_error_of_g_on_the_token_taken_comes_through() -> None:
@@ -436,8 +364,7 @@ class WithoutDensity:
         return 0.0
 
 
-NORMAL = object()
-"""In the place of a normal distribution of scipy's."""
+NORMAL = object()  # in the place of a normal distribution of scipy's
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,19 @@ from specdec.tokenizer import StreamDecoder
 from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class NamedTokenizer(ToyTokenizer):
+    """The toy tokenizer, in which some tokens are special ones with names."""
+
+    def __init__(self, names: dict[int, bytes]) -> None:
+        super().__init__()
+        self._vocabulary = tuple(names.get(i, piece) for i, piece in enumerate(self._vocabulary))
+        self._texts = tuple(b"" if i in names else text for i, text in enumerate(self._texts))
+
+
+SPECIAL = {30: b"<|end|>", 31: b"<|e", 32: b"a"}
+NAMED = NamedTokenizer(SPECIAL)
 TOKENIZER = ToyTokenizer()
 
 
@@ -72,6 +85,7 @@ def test_rules_sort_strings_and_ids() -> None:
     assert parse(7) == StopRules((), frozenset({7}))
     assert parse(["a", 7, "b", "a", np.int32(8)], eos_ids=(2,)) == StopRules(("a", "b"), frozenset({2, 7, 8}))
     assert parse(("a",)) == parse({"a"}) == StopRules(("a",))
+    assert parse(3, tokenizer=None).ids == {3}
 
 
 @pytest.mark.parametrize(
@@ -84,20 +98,16 @@ def test_rules_sort_strings_and_ids() -> None:
 def test_rules_refuse_and_name(stop: Any, value: Any) -> None:
     with refuses("stop", value):
         parse(stop)
-
-
-def test_strings_need_a_tokenizer() -> None:
     with refuses("stop", "end"):
         parse("end", tokenizer=None)
-    assert parse(3, tokenizer=None).ids == {3}
 
 
 # --------------------------------------------------------------------------- where a text ends
 
 
-def state(*stop: Any, limit: int = 100, reason: str = "length", text: bool = True) -> NewText:
-    decoder = StreamDecoder(TOKENIZER, continuing=True) if text else None
-    return NewText(decoder, parse(list(stop), tokenizer=TOKENIZER if text else None), limit, reason)
+def state(*stop: Any, limit: int = 100, tokenizer: Any = TOKENIZER) -> NewText:
+    decoder = None if tokenizer is None else StreamDecoder(tokenizer, continuing=True)
+    return NewText(decoder, parse(list(stop), tokenizer=tokenizer), limit, "length")
 
 
 def ids(*pieces: bytes) -> list[int]:
@@ -118,45 +128,26 @@ def test_stop_string_over_two_rounds_streams_nothing_of_it() -> None:
 
 
 def test_a_character_split_over_tokens() -> None:
+    """One that is incomplete where the text ends stays, also before a special token."""
     euro = ids(b"\xe2", b"\x82", b"\xac")
     sequence = state("€")
     assert sequence.extend(ids(b"a") + euro[:2]) == 3
     assert sequence.take_text() == "a"
     assert sequence.extend([euro[2], *ids(b"a")]) == 1
     assert (sequence.text, sequence.stop) == ("a", "€")
-
-
-@pytest.mark.parametrize("end", ["limit", "id"])
-def test_an_incomplete_character_at_the_end(end: str) -> None:
-    (a, lead) = ids(b"a", b"\xe2")
-    sequence = state(EOS, limit=2 if end == "limit" else 100)
-    sequence.extend([a, lead])
-    if end == "id":
-        assert sequence.take_text() == "a"
-        sequence.extend([EOS])
-    assert sequence.text == "a\ufffd"
+    for stop, limit, new in ((EOS, 2, []), (EOS, 100, [EOS]), (30, 100, [30]), ("<|end|>", 100, [30])):
+        sequence = state(stop, limit=limit, tokenizer=NAMED)
+        sequence.extend([*ids(b"b", b"\xe2"), *new])
+        assert (sequence.text, sequence.stop) == ("b\ufffd", stop if new else None)
 
 
 def test_without_a_tokenizer_ids_still_stop() -> None:
-    sequence = state(5, text=False)
+    sequence = state(5, tokenizer=None)
     assert sequence.extend([3, 4, 5, 6]) == 3
     assert (sequence.text, sequence.tokens, sequence.stop) == (None, [3, 4, 5], 5)
 
 
 # ------------------------------------------------------------------- special tokens, which have no text
-
-
-class NamedTokenizer(ToyTokenizer):
-    """The toy tokenizer, in which some tokens are special ones with names."""
-
-    def __init__(self, names: dict[int, bytes]) -> None:
-        super().__init__()
-        self._vocabulary = tuple(names.get(i, piece) for i, piece in enumerate(self._vocabulary))
-        self._texts = tuple(b"" if i in names else text for i, text in enumerate(self._texts))
-
-
-SPECIAL = {30: b"<|end|>", 31: b"<|e", 32: b"a"}
-NAMED = NamedTokenizer(SPECIAL)
 
 
 def symbols(string: str, special: dict[str, int]) -> list[str | int]:
@@ -228,41 +219,40 @@ def test_a_stop_string_that_names_a_token_is_its_id() -> None:
     assert StopRules.parse("<|end|>", n_vocab=30, tokenizer=NAMED).ids == frozenset()  # the model has none
 
 
-def test_an_incomplete_character_before_a_special_token_stays() -> None:
-    for stop in (30, "<|end|>"):
-        rules = StopRules.parse(stop, n_vocab=61, tokenizer=NAMED)
-        sequence = NewText(StreamDecoder(NAMED), rules, 100, "length")
-        sequence.extend([*ids(b"b", b"\xe2"), 30])
-        assert (sequence.text, sequence.stop) == ("b\ufffd", stop)
+def with_tokenizer(model: specdec.Model, tokenizer: ToyTokenizer) -> specdec.Model:
+    return specdec.Model(model.core, model.config, tokenizer, model.path, model.architecture)
 
 
 def test_every_way_of_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """A token that the text has in the middle of a block is made a special one; its name ends the text."""
-    target, draft = pair
-    prompt = [5, 9, 5]
-    free = specdec.generate(target, draft, prompt, max_new_tokens=60, gamma=4, ignore_eos=True)
+    """A token that the text has in the middle of a block is made a special one; its name ends the text.
+
+    So does the token itself where the tokenizer says that it ends texts.
+    """
+    prompt, options = [5, 9, 5], {"max_new_tokens": 60, "ignore_eos": True}
+    free = specdec.generate(*pair, prompt, gamma=4, **options)  # type: ignore[call-overload]
     at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
     tokenizer = NamedTokenizer({free.tokens[at]: b"<|im_end|>"})
-    named, guessing = (
-        specdec.Model(model.core, model.config, tokenizer, model.path, model.architecture) for model in pair
-    )
-    options: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
+    named, guessing = (with_tokenizer(model, tokenizer) for model in pair)
     before = tokenizer.decode(free.tokens[:at])
     for string, text in (("<|im_end|>", before), (before[-1:] + "<|im_end|>", before[:-1])):
         wanted = (free.tokens[: at + 1], text, "stop", string)
         for drafter in (guessing, None):
-            out = specdec.generate(named, drafter, prompt, stop=[string], **options)
+            out: Any = specdec.generate(named, drafter, prompt, stop=[string], **options)  # type: ignore[call-overload]
             assert (out.tokens, out.text, out.finish_reason, out.stop) == wanted
-            stream = specdec.stream(named, drafter, prompt, stop=[string], **options)
+            stream = specdec.stream(named, drafter, prompt, stop=[string], **options)  # type: ignore[arg-type]
             assert ("".join(stream), stream.result.stop) == (text, string)
         with specdec.Engine(named, guessing, n_threads=1) as engine:
-            generation = engine.submit(prompt, stop=[string], **options)
+            generation = engine.submit(prompt, stop=[string], **options)  # type: ignore[arg-type]
             assert "".join(piece.text for piece in generation) == text
             assert generation.result().stop == string
-    found = specdec.beam_search(named, guessing, prompt, width=1, stop="<|im_end|>", **options).best
+    found = specdec.beam_search(named, guessing, prompt, width=1, stop="<|im_end|>", **options).best  # type: ignore[arg-type]
     assert (found.tokens, found.text, found.finish_reason) == (free.tokens[: at + 1], before, "stop")
     with pytest.raises(InputError, match="no special token"):
         specdec.beam_search(named, guessing, prompt, stop=["b"])
+    tokenizer.eos_ids = (free.tokens[at],)
+    for drafter in (guessing, None):
+        out = specdec.generate(named, drafter, prompt, max_new_tokens=60, gamma=4)
+        assert (out.tokens, out.text, out.stop) == (free.tokens[: at + 1], before, free.tokens[at])
 
 
 # --------------------------------------------------------------- speculative = plain = naive, on real models
@@ -314,39 +304,11 @@ def test_stops_end_speculative_plain_and_naive_decoding_alike(
         assert sum(round_.kept for round_ in out.trace.rounds) == len(out.tokens)
 
 
-def test_end_of_text_stops_unless_ignored(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """The tokenizer's end-of-text id is made one that the text has, in the middle of a block."""
-    target, draft = pair
-    prompt = [5, 9, 5]
-    free = specdec.generate(target, draft, prompt, max_new_tokens=60, gamma=4, ignore_eos=True)
-    assert len(free.tokens) == 60
-    at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
-    tokenizer = ToyTokenizer()
-    tokenizer.eos_ids = (free.tokens[at],)
-    changed = specdec.Model(target.core, target.config, tokenizer, target.path, target.architecture)
-    for drafter in (draft, None):
-        out = specdec.generate(changed, drafter, prompt, max_new_tokens=60, gamma=4)
-        assert out.tokens == free.tokens[: at + 1]
-        assert (out.finish_reason, out.stop) == ("stop", free.tokens[at])
-        assert out.text == TOKENIZER.decode(free.tokens[:at])
-
-
 @pytest.mark.parametrize("gamma", [0, 1, 3, 8])
 @pytest.mark.parametrize("n_prompt", [1, 50, N_CTX - 2, N_CTX - 1])
 def test_a_full_context_ends_the_text(
     pair: tuple[specdec.Model, specdec.Model], gamma: int, n_prompt: int
 ) -> None:
-    target, draft = pair
-    out = specdec.generate(target, draft, [7] * n_prompt, gamma=gamma, max_new_tokens=None, ignore_eos=True)
-    assert len(out.tokens) == N_CTX - n_prompt
-    assert out.finish_reason == "context"
-    just = specdec.generate(
-        target,
-        draft,
-        [7] * n_prompt,
-        gamma=gamma,
-        max_new_tokens=N_CTX - n_prompt,
-        ignore_eos=True,
-        n_threads=1,
-    )
-    assert (just.tokens, just.finish_reason) == (out.tokens, "length")
+    for limit, reason in ((None, "context"), (N_CTX - n_prompt, "length")):
+        out = specdec.generate(*pair, [7] * n_prompt, gamma=gamma, max_new_tokens=limit, ignore_eos=True)
+        assert (len(out.tokens), out.finish_reason) == (N_CTX - n_prompt, reason)

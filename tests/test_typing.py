@@ -85,6 +85,7 @@ def test_every_door_has_the_settings_of_the_table() -> None:
     }  # fmt: skip
     types = get_type_hints(DecodingOptions)
     assert {*doors} == {*DOORS}
+    assert get_type_hints(SampleOptions) == {name: types[name] for name in table_of(DecodingOptions)}
     for door, function in doors.items():
         rows, hints = table_of(DecodingOptions, door), get_type_hints(function)
         parameters = inspect.signature(function).parameters.values()
@@ -92,11 +93,6 @@ def test_every_door_has_the_settings_of_the_table() -> None:
             entry.name: (hints[entry.name], entry.default) for entry in parameters if entry.name in types
         }
         assert found == {name: (types[name], row.default) for name, row in rows.items()}, door
-
-
-def test_type_checkers_see_the_settings_where_options_are_changed() -> None:
-    hints = get_type_hints(SampleOptions)
-    assert hints == {name: get_type_hints(DecodingOptions)[name] for name in table_of(DecodingOptions)}
 
 
 def public_callables(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -122,28 +118,20 @@ def plain_function(member: object) -> Callable[..., object] | None:
     return member if inspect.isfunction(member) else None
 
 
-def assert_readable(modules: Iterable[ModuleType]) -> int:
-    """Read the types of all that modules show, and say how many there are."""
-    wrong, n_found = [], 0
-    for name, value in public_callables(modules):
-        n_found += 1
+TORCH = pytest.param(["training"], 3, marks=pytest.mark.oracle, id="what needs torch")
+
+
+@pytest.mark.parametrize(("names", "least"), [([n for n in specdec._MODULES if n != "training"], 300), TORCH])
+def test_types_of_every_public_callable_can_be_read_at_run_time(names: list[str], least: int) -> None:
+    modules = [*([specdec] if len(names) > 1 else []), *(getattr(specdec, name) for name in names)]
+    found, wrong = list(public_callables(modules)), []
+    for name, value in found:
         try:
             get_type_hints(value)
         except Exception as error:
             wrong.append(f"{name}: {error!r}")
     assert not wrong, f"import these types outside of `if TYPE_CHECKING`: {'; '.join(wrong)}"
-    return n_found
-
-
-def test_types_of_every_public_callable_can_be_read_at_run_time() -> None:
-    modules = [getattr(specdec, entry) for entry in specdec._MODULES if entry != "training"]
-    assert assert_readable([specdec, *modules]) > 300
-
-
-@pytest.mark.oracle
-def test_types_of_what_trains_can_be_read_at_run_time() -> None:
-    """Its names need torch."""
-    assert assert_readable([specdec.training]) > 3
+    assert len(found) > least
 
 
 def test_generate_has_the_types_of_its_keyword_arguments_at_run_time() -> None:
@@ -155,9 +143,8 @@ def test_generate_has_the_types_of_its_keyword_arguments_at_run_time() -> None:
         overloads = [get_type_hints(entry) for entry in typing.get_overloads(specdec.generate)]
         one, several = specdec.Result, list[specdec.Result]
         of_samples = one | several | list[several]
-        assert [entry["return"] for entry in overloads] == [
-            one, several, one | several, one, several, of_samples
-        ]  # fmt: skip
+        wanted = [one, several, one | several, one, several, of_samples]
+        assert [entry["return"] for entry in overloads] == wanted
 
 
 @pytest.mark.slow

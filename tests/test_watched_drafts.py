@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,9 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
+from compiled import prompt_logits
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, all_rounds
 from specdec import _core, reference
 from specdec.errors import InputError
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, with_drafts
@@ -24,50 +28,39 @@ PROMPTS = [[3], [5, 9, 7] * 4, list(range(30, 60))]
 N_BEFORE, N_TOP = 6, 5
 
 
-@pytest.fixture(scope="module")
-def target() -> _core.Model:
-    return build(LLAMA, TENSORS)
+TARGET = build(LLAMA, TENSORS)
+FRIEND = build(LLAMA, perturbed(TENSORS, 0.05))
+OTHER = build(LLAMA, perturbed(TENSORS, 0.08, seed=9))
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda model: by_method("model", model),
+    "chains": lambda model: by_method("parallel_chains", model, 3),
+    "tree": lambda model: by_method("static_tree", model, [0, 0, 1, 1, 2], "sample"),
+    "grown": lambda model: by_method("dynamic_tree", model, 3, 3, 1.0),
+    "nested": lambda model: by_method("nested", model, by_method("model", model), 2),
+}
+"""Drafts to be watched, by what each is made of."""
+drafts_and_temperatures = pytest.mark.parametrize(
+    ("name", "temperature"), [*itertools.product(WAYS, (0.0, 1.0))]
+)
 
 
-@pytest.fixture(scope="module")
-def friend() -> _core.Model:
-    return build(LLAMA, perturbed(TENSORS, 0.05))
-
-
-@pytest.fixture(scope="module")
-def other() -> _core.Model:
-    return build(LLAMA, perturbed(TENSORS, 0.08, seed=9))
-
-
-def drafted(friend: _core.Model) -> dict[str, Any]:
-    """Drafts to be watched, each with what it is made of."""
-    return {
-        "chain": by_method("model", friend),
-        "chains": by_method("parallel_chains", friend, 3),
-        "tree": by_method("static_tree", friend, [0, 0, 1, 1, 2], "sample"),
-        "grown": by_method("dynamic_tree", friend, 3, 3, 1.0),
-        "nested": by_method("nested", friend, by_method("model", friend), 2),
-    }
+def ring_of(capacity: int = 10, **options: Any) -> _core.Corrections:
+    return _core.Corrections(capacity, N_BEFORE, N_TOP, **options)
 
 
 def opened(
-    target: _core.Model, draft: Any, prompts: Any = PROMPTS, temperature: float = 0.0, **options: Any
-) -> Session:
+    draft: Any, ring: _core.Corrections | None = None, prompts: Any = PROMPTS, temperature: float = 0.0,
+    **options: Any,
+) -> Session:  # fmt: skip
+    """A session of TARGET with a draft, which a ring watches."""
     settings = {"temperature": temperature}
     defaults: dict[str, Any] = {"gamma": 5, "max_new_tokens": 30, "n_threads": 1, "rule": "rejection"}
     session = Session(
-        target, draft, prompts, sampling=settings, draft_sampling=settings,
-        seeds=[(4, i) for i in range(len(prompts))], **defaults | options,
+        TARGET, draft if ring is None else by_method("watched", draft, ring), prompts, sampling=settings,
+        draft_sampling=settings, seeds=[(4, i) for i in range(len(prompts))], **defaults | options,
     )  # fmt: skip
     session.prefill()
     return session
-
-
-def all_rounds(session: Session) -> list[dict[str, Any]]:
-    found = []
-    while records := session.round():
-        found += records
-    return found
 
 
 def what(records: list[dict[str, Any]]) -> list[Any]:
@@ -75,6 +68,13 @@ def what(records: list[dict[str, Any]]) -> list[Any]:
         (record["sequence"], record["drafted"], record["parents"], record["accepted"], record["tokens"])
         for record in records
     ]
+
+
+def assert_same_drafts(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> None:
+    """With what they were drawn from, to the bit."""
+    assert what(one) == what(two)
+    for a, b in zip(one, two, strict=True):
+        assert np.array_equal(a["draft_probs"], b["draft_probs"])
 
 
 # ------------------------------------------------------------------------------------------ corrections
@@ -110,54 +110,41 @@ def expected(
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["chain", "chains", "tree", "grown"])
+@drafts_and_temperatures
 def test_corrections_are_where_the_text_left_the_guesses(
-    target: _core.Model, friend: _core.Model, name: str, temperature: float, everywhere: bool
+    name: str, temperature: float, everywhere: bool
 ) -> None:
     """By the records of the rounds, in plain Python; the law by the target's own logits there."""
-    ring = _core.Corrections(1000, N_BEFORE, N_TOP, everywhere=everywhere)
-    session = opened(target, by_method("watched", drafted(friend)[name], ring), temperature=temperature)
-    records = all_rounds(session)
+    ring = ring_of(1000, everywhere=everywhere)
+    records = all_rounds(opened(WAYS[name](FRIEND), ring, temperature=temperature))
     wanted, got = expected(records, PROMPTS, everywhere), ring.take()
     assert len(wanted) == len(got["depth"]) > 4
     assert ring.n == 0
-    laws = {}
     for i, (sequence, text, depth) in enumerate(wanted):
         assert got["before"][i].tolist() == [-1] * (N_BEFORE - len(text)) + text[-N_BEFORE:]
         assert (got["depth"][i], got["position"][i], got["text"][i]) == (depth, len(text), sequence)
-        decoder = _core.Decoder(target, capacity=len(text))
-        logits = decoder.prefill(text, logits=True)[-1]
-        laws[i] = reference.distribution(logits, 1.0)
+        logits = prompt_logits(TARGET, text)[-1]
+        law = reference.distribution(logits, 1.0)
         top = np.lexsort((np.arange(N_VOCAB), -logits))[:N_TOP]
         assert got["top"][i].tolist() == top.tolist()
-        np.testing.assert_allclose(np.exp(got["log_probs"][i]), laws[i][top], rtol=2e-5)
-        np.testing.assert_allclose(got["rest"][i], 1.0 - laws[i][top].sum(), atol=2e-6)
+        np.testing.assert_allclose(np.exp(got["log_probs"][i]), law[top], rtol=2e-5)
+        np.testing.assert_allclose(got["rest"][i], 1.0 - law[top].sum(), atol=2e-6)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["chain", "chains", "tree", "grown", "nested"])
-def test_a_watched_draft_proposes_what_it_does_unwatched(
-    target: _core.Model, friend: _core.Model, name: str, temperature: float
-) -> None:
-    draft = drafted(friend)[name]
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
-    plain = all_rounds(with_drafts(opened(target, draft, temperature=temperature)))
-    within = by_method("watched", draft, ring)
-    watched = all_rounds(with_drafts(opened(target, within, temperature=temperature)))
-    assert what(watched) == what(plain)
-    for a, b in zip(watched, plain, strict=True):
-        assert np.array_equal(a["draft_probs"], b["draft_probs"])
+@drafts_and_temperatures
+def test_a_watched_draft_proposes_what_it_does_unwatched(name: str, temperature: float) -> None:
+    found = [
+        all_rounds(with_drafts(opened(WAYS[name](FRIEND), ring, temperature=temperature)))
+        for ring in (None, ring_of())
+    ]
+    assert_same_drafts(*found)
 
 
-def test_a_watched_draft_in_an_ensemble_sees_its_own_guesses(
-    target: _core.Model, friend: _core.Model, other: _core.Model
-) -> None:
+def test_a_watched_draft_in_an_ensemble_sees_its_own_guesses() -> None:
     """Two drafts side by side: each ring has what its own draft missed."""
-    rings = [_core.Corrections(1000, N_BEFORE, N_TOP) for _ in range(2)]
-    parts = [by_method("watched", model, ring) for model, ring in zip((friend, other), rings, strict=True)]
-    session = opened(target, by_method("ensemble", False, [3, 3], parts), gamma=6)
-    records = all_rounds(session)
+    rings = [ring_of(1000), ring_of(1000)]
+    parts = [by_method("watched", model, ring) for model, ring in zip((FRIEND, OTHER), rings, strict=True)]
+    records = all_rounds(opened(by_method("ensemble", False, [3, 3], parts), gamma=6))
     for which, ring in enumerate(rings):
         halves = []
         for record in records:
@@ -171,10 +158,10 @@ def test_a_watched_draft_in_an_ensemble_sees_its_own_guesses(
         assert got["depth"].tolist() == [depth for _, _, depth in wanted]
 
 
-def test_the_oldest_corrections_go_first(target: _core.Model, friend: _core.Model) -> None:
-    whole, last = _core.Corrections(1000, 4, 3), _core.Corrections(7, 4, 3)
+def test_the_oldest_corrections_go_first() -> None:
+    whole, last = ring_of(1000), ring_of(7)
     for ring in (whole, last):
-        all_rounds(opened(target, by_method("watched", friend, ring)))
+        all_rounds(opened(FRIEND, ring))
     assert last.n == 7
     every, kept = whole.take(), last.take()
     for name, array in every.items():
@@ -182,23 +169,23 @@ def test_the_oldest_corrections_go_first(target: _core.Model, friend: _core.Mode
     assert {len(array) for array in last.take().values()} == {0}
 
 
-def test_a_law_of_more_tokens_than_there_are(target: _core.Model, friend: _core.Model) -> None:
+def test_a_law_of_more_tokens_than_there_are() -> None:
     ring = _core.Corrections(10, 1, N_VOCAB + 3)
-    all_rounds(opened(target, by_method("watched", friend, ring)))
+    all_rounds(opened(FRIEND, ring))
     got = ring.take()
     assert (got["top"][:, N_VOCAB:] == -1).all() and (got["log_probs"][:, N_VOCAB:] == -np.inf).all()
     assert (np.sort(got["top"][:, :N_VOCAB]) == np.arange(N_VOCAB)).all() and (got["rest"] == 0).all()
     np.testing.assert_allclose(np.exp(got["log_probs"]).sum(axis=1), 1.0, atol=1e-5)
 
 
-def test_corrections_refuse_what_they_cannot_be(target: _core.Model, friend: _core.Model) -> None:
+def test_corrections_refuse_what_they_cannot_be() -> None:
     for arguments in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1, -1), (1 << 21, 1, 1)):
         with pytest.raises(ValueError, match="expected"):
             _core.Corrections(*arguments)
     with pytest.raises(ValueError, match="n_hidden of the corrections is 3, expected 0, or 0"):
-        opened(target, by_method("watched", friend, _core.Corrections(1, 1, 1, 3)))
+        opened(FRIEND, _core.Corrections(1, 1, 1, 3))
     with pytest.raises(TypeError, match="expected specdec._core.Corrections"):
-        opened(target, by_method("watched", friend, 3))
+        opened(FRIEND, 3)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------ swaps
@@ -211,135 +198,109 @@ def continued(records: list[dict[str, Any]]) -> list[list[int]]:
     return texts
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["chain", "chains", "tree", "grown", "nested"])
-def test_after_a_swap_guesses_are_those_of_a_fresh_session(
-    target: _core.Model, friend: _core.Model, other: _core.Model, name: str, temperature: float
-) -> None:
-    """Of the new weights, on the texts so far; with what the guesses were drawn from, to the bit."""
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
-    options: dict[str, Any] = {"temperature": temperature, "rule": "coupled"}
-    session = with_drafts(opened(target, by_method("watched", drafted(friend)[name], ring), **options))
+def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.Corrections]:
+    """A session some rounds after a swap, in which its guesses are those of a fresh one on the texts so far.
+
+    All its rounds give the texts of plain decoding.
+    """
+    ring = ring_of()
+    session = with_drafts(opened(old, ring, **options))
     before = [record for _ in range(3) for record in session.round()]
-    session.swap(ring, drafted(other)[name])
-    assert session.prefill() > 0
-    after = session.round()
-    fresh = with_drafts(opened(target, drafted(other)[name], continued(before), **options)).round()
-    assert what(after) == what(fresh)
-    for a, b in zip(after, fresh, strict=True):
-        assert np.array_equal(a["draft_probs"], b["draft_probs"])
-    plain = all_rounds(opened(target, None, **options | {"gamma": 0}))
-    assert continued([*before, *after, *all_rounds(session)]) == continued(plain)
-
-
-def test_tables_take_the_place_of_tables(target: _core.Model) -> None:
-    tables = [specdec.drafts.Ngram(np.arange(200) * step % N_VOCAB, N_VOCAB, 3) for step in (7, 8)]
-    for method in ("ngram", "online_ngram"):
-        ring = _core.Corrections(10, N_BEFORE, N_TOP)
-        session = opened(target, by_method("watched", by_method(method, tables[0].core), ring))
-        before = [record for _ in range(3) for record in session.round()]
-        session.swap(ring, by_method(method, tables[1].core))
-        session.prefill()
-        fresh = opened(target, by_method(method, tables[1].core), continued(before))
-        assert what(session.round()) == what(fresh.round())
-
-
-def test_look_ahead_embeddings_take_the_place_of_others(target: _core.Model) -> None:
-    """Those of the new draft ride from then on, and guesses come after the first round in which they did."""
-    rng = np.random.default_rng(0)
-    d_model = LLAMA["d_model"]
-    old, new = (_core.LookAheadEmbeddings(rng.normal(size=(3, d_model)).astype("f4")) for _ in range(2))
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
-    options: dict[str, Any] = {"temperature": 1.0, "rule": "coupled"}
-    session = with_drafts(opened(target, by_method("watched", by_method("model", old), ring), **options))
-    before = [record for _ in range(3) for record in session.round()]
-    session.swap(ring, by_method("model", new))
-    del old
-    gc.collect()
+    session.swap(ring, new)
     session.prefill()
-    after = [record for _ in range(2) for record in session.round()]
-    fresh = with_drafts(opened(target, by_method("model", new), continued(before), **options))
-    wanted = [record for _ in range(2) for record in fresh.round()]
-    assert what(after) == what(wanted) and any(record["drafted"] for record in after)
-    for a, b in zip(after, wanted, strict=True):
-        assert np.array_equal(a["draft_probs"], b["draft_probs"])
+    fresh = with_drafts(opened(new, prompts=continued(before), **options))
+    after, wanted = ([r for _ in range(n_rounds) for r in of.round()] for of in (session, fresh))
+    assert_same_drafts(after, wanted)
+    assert any(record["drafted"] for record in after)
+    plain = all_rounds(opened(None, **options | {"gamma": 0}))
+    rest = [record for records in iter(session.round, []) for record in records]
+    assert continued([*before, *after, *rest]) == continued(plain)
+    return session, ring
+
+
+@drafts_and_temperatures
+def test_after_a_swap_guesses_are_those_of_a_fresh_session(name: str, temperature: float) -> None:
+    swapped(WAYS[name](FRIEND), WAYS[name](OTHER), temperature=temperature, rule="coupled")
+
+
+@pytest.mark.parametrize("method", ["ngram", "online_ngram"])
+def test_tables_take_the_place_of_tables(method: str) -> None:
+    tables = [specdec.drafts.Ngram(np.arange(200) * step % N_VOCAB, N_VOCAB, 3) for step in (7, 8)]
+    swapped(*(by_method(method, table.core) for table in tables))
+
+
+def test_look_ahead_embeddings_take_the_place_of_others() -> None:
+    """Those of the new draft ride from then on, and guesses come after the first round in which they did."""
+    rng, d_model = np.random.default_rng(0), LLAMA["d_model"]
+    old, new = (_core.LookAheadEmbeddings(rng.normal(size=(3, d_model)).astype("f4")) for _ in range(2))
+    drafts = [by_method("model", embeddings) for embeddings in (old, new)]
+    session, ring = swapped(*drafts, 2, temperature=1.0, rule="coupled")
     for shape in ((2, d_model), (3, d_model + 1)):
         with pytest.raises(InputError, match="of another kind"):
             session.swap(ring, by_method("model", _core.LookAheadEmbeddings(np.zeros(shape, np.float32))))
 
 
-def test_texts_begin_and_end_around_a_swap(
-    target: _core.Model, friend: _core.Model, other: _core.Model
-) -> None:
+def test_texts_begin_and_end_around_a_swap() -> None:
     """A slot that is free, one that the next prompt has taken and that is not read, and one that goes on."""
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
-    session = opened(target, by_method("watched", friend, ring), n_text=80)
+    ring = ring_of()
+    session = opened(FRIEND, ring, n_text=80)
     before = session.round()
     session.finish(0)
     session.finish(1)
     session.replace(1, [8, 8, 2], (4, 1))
-    session.swap(ring, other)
+    session.swap(ring, OTHER)
     session.prefill()
     after = session.round()
     assert [record["sequence"] for record in after] == [1, 2]
-    texts = [[8, 8, 2], continued(before)[2]]
-    assert [row[1:] for row in what(after)] == [row[1:] for row in what(opened(target, other, texts).round())]
+    fresh = opened(OTHER, prompts=[[8, 8, 2], continued(before)[2]]).round()
+    assert [row[1:] for row in what(after)] == [row[1:] for row in what(fresh)]
 
 
-def test_a_swap_that_fails_changes_nothing(
-    target: _core.Model, friend: _core.Model, other: _core.Model
-) -> None:
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
-    session, whole = (opened(target, by_method("watched", friend, ring), temperature=1.0) for _ in range(2))
+def test_a_swap_that_fails_changes_nothing() -> None:
+    ring = ring_of()
+    session, whole = (opened(FRIEND, ring, temperature=1.0) for _ in range(2))
     records = session.round()
-    table = specdec.drafts.Ngram([1, 2], 50, 2).core
-    with pytest.raises(InputError, match="of another kind"):
-        session.swap(ring, by_method("static_tree", other, [0, 0], "sample"))
-    with pytest.raises(ValueError, match="expected one vocabulary"):
-        session.swap(ring, table)
-    with pytest.raises(TypeError):
-        session.swap(ring, 3)
-    with pytest.raises(ValueError, match="no draft of the session is watched with these"):
-        session.swap(_core.Corrections(1, 1, 1), other)
-    with pytest.raises(ValueError, match="no draft of the session"):
-        opened(target, None, gamma=0).swap(ring, other)
-    assert what(records + all_rounds(session)) == what(all_rounds(whole))
+    for error, draft, message in (
+        (InputError, by_method("static_tree", OTHER, [0, 0], "sample"), "of another kind"),
+        (ValueError, specdec.drafts.Ngram([1, 2], 50, 2).core, "expected one vocabulary"),
+        (TypeError, 3, "draft"),
+    ):
+        with pytest.raises(error, match=message):
+            session.swap(ring, draft)
+    for other in (session, opened(None, gamma=0)):
+        with pytest.raises(ValueError, match="no draft of the session is watched with these"):
+            other.swap(_core.Corrections(1, 1, 1), OTHER)
+    records += [record for found in iter(session.round, []) for record in found]
+    assert what(records) == what(all_rounds(whole))
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
-        session.swap(ring, other)
+        session.swap(ring, OTHER)
 
 
 @needs_hooks
 @pytest.mark.usefixtures("quick_gc")
-def test_a_swap_without_memory_changes_nothing(
-    target: _core.Model, friend: _core.Model, other: _core.Model
-) -> None:
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
-    session = opened(target, by_method("watched", friend, ring))
+def test_a_swap_without_memory_changes_nothing() -> None:
+    ring, chains = ring_of(), by_method("parallel_chains", OTHER, 1)
+    session = opened(FRIEND, ring)
     before = session.round()
-
-    def swap() -> None:
-        session.swap(ring, by_method("parallel_chains", other, 1))
-
-    fail_each_allocation(swap)
+    fail_each_allocation(lambda: session.swap(ring, chains))
     session.prefill()
-    fresh = opened(target, by_method("parallel_chains", other, 1), continued(before))
-    assert what(session.round()) == what(fresh.round())
+    assert what(session.round()) == what(opened(chains, prompts=continued(before)).round())
 
 
 @needs_hooks
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_gc")
-def test_every_allocation_may_fail(target: _core.Model, friend: _core.Model) -> None:
-    fail_each_allocation(lambda: _core.Corrections(5, 3, 2))
-    ring = _core.Corrections(5, 3, 2)
-    fail_each_allocation(lambda: opened(target, by_method("watched", friend, ring)))
+def test_every_allocation_may_fail() -> None:
+    fail_each_allocation(ring_of)
+    ring = ring_of()
+    fail_each_allocation(lambda: opened(FRIEND, ring))
 
 
-def test_old_weights_go_with_the_swap(target: _core.Model) -> None:
-    ring = _core.Corrections(10, N_BEFORE, N_TOP)
+def test_old_weights_go_with_the_swap() -> None:
+    ring = ring_of()
     models = [build(LLAMA, perturbed(TENSORS, 0.05)) for _ in range(2)]
-    session = opened(target, by_method("watched", by_method("model", models[0]), ring))
+    session = opened(by_method("model", models[0]), ring)
     session.round()
     n_held = sys.getrefcount(models[0])
     session.swap(ring, by_method("model", models[1]))
@@ -349,40 +310,28 @@ def test_old_weights_go_with_the_swap(target: _core.Model) -> None:
     assert session.round()
 
 
-def test_threads_share_corrections(target: _core.Model, friend: _core.Model, other: _core.Model) -> None:
+def test_threads_share_corrections() -> None:
     """Sessions of several threads store into one ring and swap, while another thread takes from it."""
-    ring = _core.Corrections(5, N_BEFORE, N_TOP)
-    wanted = what(all_rounds(opened(target, None, gamma=0)))
-    got: list[Any] = []
-    ended = threading.Event()
+    ring, ended = ring_of(5), threading.Event()
 
-    def serve(which: int) -> None:
-        models = [friend, other]
-        session = opened(target, by_method("watched", models[0], ring))
-        records = []
+    def serve() -> list[list[int]]:
+        models, records = itertools.cycle((OTHER, FRIEND)), []
+        session = opened(FRIEND, ring)
         while True:
-            models.reverse()
-            session.swap(ring, models[0])
+            session.swap(ring, next(models))
             session.prefill()
             if not (more := session.round()):
-                break
+                return continued(records)
             records += more
-        got.append(continued(records))
 
     def take() -> None:
         while not ended.is_set():
             taken = ring.take()
             assert ((taken["rest"] >= 0) & (taken["rest"] < 1)).all()
 
-    threads = [threading.Thread(target=serve, args=(i,)) for i in range(3)]
-    taker = threading.Thread(target=take)
-    for thread in (*threads, taker):
-        thread.start()
-    for thread in threads:
-        thread.join()
-    ended.set()
-    taker.join()
-    plain = [list(prompt) for prompt in PROMPTS]
-    for sequence, _, _, _, tokens in wanted:
-        plain[sequence] += tokens
-    assert got == [plain] * 3
+    with ThreadPoolExecutor() as threads:
+        taker = threads.submit(take)
+        texts = [work.result() for work in [threads.submit(serve) for _ in range(3)]]
+        ended.set()
+        taker.result()
+    assert texts == [continued(all_rounds(opened(None, gamma=0)))] * 3

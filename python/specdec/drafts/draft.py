@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from specdec import _core
 from specdec.errors import InputError, VocabularyMismatchError, kind_of
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference
+from specdec.models.origin import ReadFiles
 
 MAX_GAMMA = _core.MAX_GAMMA
 """Draft tokens of a round at most."""
@@ -111,7 +111,7 @@ def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapp
 
 
 def loaded_again(
-    kind: Any, reference: FilesReference, given: tuple[Any, ...], options: Mapping[str, Any]
+    kind: Any, reference: ReadFiles, given: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Draft:
     """Make the draft of a pickle that names its files."""
     found: Draft = kind.load(reference.found(), *given, **options)

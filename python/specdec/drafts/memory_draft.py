@@ -123,13 +123,13 @@ class MemoryDraft(Draft):
         write_safetensors(
             file, arrays, {**self.metadata, **{name: str(number) for name, number in numbers.items()}}
         )
-        self._file = ReadFiles(file, [file])
+        self._file = ReadFiles.at(file, [file])
 
     @classmethod
     def load(cls: type[Memory], path: str | os.PathLike[str], **settings: Any) -> Memory:
         """Read what `save` wrote; `settings` are arguments of the class, by default those of the file."""
         location = check_path("path", path, CheckpointError)
-        files, file = ReadFiles(location, [location]), IntegerFile(location, cls.metadata)
+        files, file = ReadFiles.at(location, [location]), IntegerFile(location, cls.metadata)
         n_begun = file.number("n_begun", 0, 2**62)
         draft = cls(**{**{name: file.number(name, 1, most) for name, most in cls.sizes.items()}, **settings})
         try:

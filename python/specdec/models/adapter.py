@@ -32,24 +32,15 @@ _MOST_ERROR: Final = 0.5
 
 @dataclass(frozen=True)
 class LowRank:
-    """The matrices of low rank beside one tensor of a model, as the core has the tensor.
-
-    `source`: The tensor.
-    """
+    """The matrices of low rank beside one tensor of a model, the `source`, as the core has it."""
 
     stored: StoredLowRank
     source: Source
 
-    @property
-    def rank(self) -> int:
-        """Inputs of the second matrix."""
-        return self.stored.rank
-
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The matrices, read from their file: down [rank, n_cols] and up [n_rows, rank], f32.
+        """The matrices: down [rank, n_cols] and up [n_rows, rank], f32; W + up · down is the adapted tensor.
 
-        The scale is in the second, rounded to f32: W + up · down is the adapted tensor. Numbers that are too
-        large for f32 are infinite.
+        Numbers that are too large for f32 are infinite.
         """
         down = widened(self.stored.down.array(), self.stored.down.format)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -78,10 +69,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class FittedAdapter:
-    """An adapter whose parts are those of a model's tensors.
-
-    `low_rank`: By canonical name. `whole`: Tensors that are replaced.
-    """
+    """An adapter matched with a model's tensors, by canonical name; those of `whole` are replaced."""
 
     folder: PeftFolder
     low_rank: Mapping[str, LowRank]
@@ -97,11 +85,9 @@ class FittedAdapter:
 def fit_adapter(
     path: Path, architecture: str, config: Mapping[str, Any], base: Path, *, merging: bool
 ) -> FittedAdapter:
-    """Match the adapter in a folder with the tensors of a base.
+    """Match the adapter in a folder with the tensors of a base: its architecture, configuration and place.
 
-    `architecture`: Of the base, as a config.json names it. `config`: Its canonical configuration. `base`:
-    Where it was read, for messages. `merging`: The adapter is to be merged into the base's tensors, not laid
-    beside its matrices.
+    `merging`: The adapter is to be merged into the base's tensors, not kept beside its matrices.
     """
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:
@@ -117,12 +103,8 @@ def fit_adapter(
     if dora and not merging:
         found = f"is of DoRA ('{dora[0].module}'), which cannot be laid beside weights"
         raise UnsupportedModelError(f"{path}: {found}; expected one without, or the adapter {_MERGED}")
-    modules = {
-        family.full_name(f"{module}.weight") or module: stored for module, stored in folder.low_rank.items()
-    }
-    folder = replace(
-        folder, whole={family.full_name(name) or name: tensor for name, tensor in folder.whole.items()}
-    )
+    modules = {family.full_name(f"{name}.weight") or name: of for name, of in folder.low_rank.items()}
+    folder = replace(folder, whole={family.full_name(name) or name: of for name, of in folder.whole.items()})
     low_rank: dict[str, LowRank] = {}
     whole: dict[str, Source] = {}
     used: set[str] = set()
@@ -135,7 +117,14 @@ def fit_adapter(
             found = f"adapts '{names[0]}', which is embedding and head of {base} at once"
             raise UnsupportedModelError(f"{path}: {found}; expected an adapter of other tensors")
         if names[0] in folder.whole:
-            whole[source.canonical] = _checked_whole(folder, source, names)
+            if missing := [name for name in source.stored if name not in names]:
+                found = f"replaces '{names[0]}' and not '{missing[0]}'"
+                raise CheckpointError(f"{folder.path}: {found}; expected both")
+            for name, shape in zip(source.stored, source.stored_shapes, strict=True):
+                held = folder.whole[name]
+                if held.shape != shape:
+                    raise wrong_shape(held.file, held.name, held.shape, shape)
+            whole[source.canonical] = source
         else:
             low_rank[source.canonical] = LowRank(_checked(modules[names[0]], source), source)
     for name in [*modules, *folder.whole]:
@@ -166,17 +155,6 @@ def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
         expected = f"the other, as '{source.stored[0]}' is"
         raise UnsupportedModelError(f"{stored.down.file}: {found}; expected {expected}")
     return stored
-
-
-def _checked_whole(folder: PeftFolder, source: Source, names: list[str]) -> Source:
-    missing = [name for name in source.stored if name not in names]
-    if missing:
-        raise CheckpointError(f"{folder.path}: replaces '{names[0]}' and not '{missing[0]}'; expected both")
-    for name, shape in zip(source.stored, source.stored_shapes, strict=True):
-        found = folder.whole[name]
-        if found.shape != shape:
-            raise wrong_shape(found.file, found.name, found.shape, shape)
-    return source
 
 
 def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapter]:
@@ -216,39 +194,31 @@ def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int)
     path = fitted.folder.path
     config = core.config
     if config.get("encoder") is not None:
-        expected = f"a decoder-only model, or the adapter {_MERGED}"
+        found = f"cannot be laid beside {base}, which has an encoder"
         raise UnsupportedModelError(
-            f"{path}: cannot be laid beside {base}, which has an encoder; expected {expected}"
+            f"{path}: {found}; expected a decoder-only model, or the adapter {_MERGED}"
         )
     for name, low_rank in fitted.low_rank.items():
         if not _BESIDE.fullmatch(name):
+            found = f"adapts '{low_rank.source.stored[0]}', beside which nothing can be laid"
             expected = "matrices of attention, of dense feed-forward blocks and the head"
-            raise UnsupportedModelError(
-                f"{path}: adapts '{low_rank.source.stored[0]}', beside which nothing can be laid; expected "
-                f"{expected}, or the adapter {_MERGED}"
-            )
+            raise UnsupportedModelError(f"{path}: {found}; expected {expected}, or the adapter {_MERGED}")
         saved = low_rank.base()
-        if saved is not None and not _is_near(core.matrix(name), saved):
-            found = f"holds another '{low_rank.source.stored[0]}' than {base}"
-            raise CheckpointError(
-                f"{path}: {found}; expected an adapter of this base, or one that is {_MERGED}"
-            )
-
-    def tensors() -> Iterator[CanonicalTensor]:
-        for name, low_rank in fitted.low_rank.items():
-            down, up = low_rank.arrays()
-            yield f"{name}.down", down, "f32"
-            yield f"{name}.up", up, "f32"
-
-    ranks = {name: low_rank.rank for name, low_rank in fitted.low_rank.items()}
+        if saved is not None:
+            moved = np.linalg.norm(core.matrix(name) - saved)  # by packing in a coarser number format
+            if not moved <= _MOST_ERROR * np.linalg.norm(saved):
+                found = f"holds another '{low_rank.source.stored[0]}' than {base}"
+                expected = f"an adapter of this base, or one that is {_MERGED}"
+                raise CheckpointError(f"{path}: {found}; expected {expected}")
+    tensors = (
+        (f"{name}.{part}", array, "f32")
+        for name, low_rank in fitted.low_rank.items()
+        for part, array in zip(("down", "up"), low_rank.arrays(), strict=True)
+    )
+    ranks = {name: low_rank.stored.rank for name, low_rank in fitted.low_rank.items()}
     try:
-        return core.adapted(ranks, tensors(), n_threads=n_threads)
+        return core.adapted(ranks, tensors, n_threads=n_threads)
     except SpecdecError:
         raise
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def _is_near(packed: NDArray[np.float32], tensor: NDArray[np.float32]) -> bool:
-    """Whether a matrix may be a tensor in a coarser number format."""
-    return bool(np.linalg.norm(packed - tensor) <= _MOST_ERROR * np.linalg.norm(tensor))

@@ -154,7 +154,13 @@ class ChatTemplate:
         MissingPackageError
             Jinja is not installed: ``pip install jinja2``.
         """
-        conversation = [_aliased(message) for message in _checked(messages)]
+        conversation = _checked(messages)
+        for message in conversation:
+            if (
+                reasoning := next((message[name] for name in _REASONING if name in message), None)
+            ) is not None:
+                message["reasoning_content"] = reasoning
+                message.setdefault("thinking", reasoning)
         add, carry_on = _endings(conversation, add_generation_prompt, continue_final_message)
         if carry_on:
             _mark(conversation[-1])
@@ -169,7 +175,13 @@ class ChatTemplate:
         }
         needed = tuple(name for name in ("tools", "documents") if values[name])
         text = render_template(template, values, needed, self.source)
-        return _cut(text, self.source) if carry_on else text
+        if not carry_on:
+            return text
+        before, mark, after = text.rpartition(_MARK.strip())
+        if not mark:
+            found = f"{self.source}: the chat template leaves the text of the last message out"
+            raise InputError(f"{found}; expected one that can be continued")
+        return before if after.startswith(" ") else before.rstrip()  # stripped as the template does it
 
     def end_of_message(self) -> str:
         """What follows the text of the assistant's message, without spaces around; "" if that is unknown.
@@ -190,7 +202,7 @@ class ChatTemplate:
 def _texts(name: str, given: Any) -> dict[str, str]:
     expected = "a mapping of names to texts"
     if not isinstance(given, Mapping):
-        raise InputError(f"{name} is {shown(given)}; expected {expected}")
+        raise InputError.of(name, given, expected)
     texts = {key: given[key] for key in check_items(name, given, expected)}
     for key, text in texts.items():
         if not (isinstance(key, str) and isinstance(text, str)):
@@ -235,24 +247,14 @@ def _checked(messages: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _aliased(message: dict[str, Any]) -> dict[str, Any]:
-    """What a message says of its reasoning, under the names that templates read."""
-    reasoning = next((message[name] for name in _REASONING if name in message), None)
-    if reasoning is None:
-        return message
-    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
-
-
 def _endings(
     messages: Sequence[Mapping[str, Any]], add: bool | None, carry_on: bool | None
 ) -> tuple[bool, bool]:
     """(whether the reply is begun, whether the last message is to be continued)."""
     last_is_reply = messages[-1].get("role") == "assistant"
     names = ("add_generation_prompt", "continue_final_message")
-    add, carry_on = (
-        flag if flag is None else check_flag(name, flag)
-        for name, flag in zip(names, (add, carry_on), strict=True)
-    )
+    add = None if add is None else check_flag(names[0], add)
+    carry_on = None if carry_on is None else check_flag(names[1], carry_on)
     if add and carry_on:
         raise InputError.about(names[0], f"{' and '.join(names)} are both True; expected one")
     if add is None:
@@ -276,24 +278,12 @@ def _mark(message: dict[str, Any]) -> None:
     raise InputError.about("messages", f"{found}; expected its content")
 
 
-def _cut(text: str, source: str) -> str:
-    """The text up to the mark; what the template stripped behind the message stays stripped."""
-    before, mark, after = text.rpartition(_MARK.strip())
-    if not mark:
-        found = f"{source}: the chat template leaves the text of the last message out"
-        raise InputError(f"{found}; expected one that can be continued")
-    return before if after.startswith(" ") else before.rstrip()
-
-
 def _schemas(name: str, given: Any) -> list[Any] | None:
-    if given is None:
-        return None
-    found = []
-    for i, item in enumerate(check_items(name, given, "a list of dicts")):
+    items = [] if given is None else check_items(name, given, "a list of dicts")
+    for i, item in enumerate(items):
         if not isinstance(item, Mapping):
             raise InputError.of(f"{name}[{i}]", item, "a dict", kind_of(item))
-        found.append(_plain(item))
-    return found
+    return None if given is None else [_plain(item) for item in items]
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -310,8 +300,12 @@ def _plain(value: Any, depth: int = 0) -> Any:
         if isinstance(value, kind):
             return own(value)  # a subclass may have methods that the sandbox does not know
     if isinstance(value, Mapping):
-        names = check_items("a field of messages", value, "a mapping")
-        return {_key(name): _plain(value[name], depth + 1) for name in names}
+        names = [(name, _plain(name)) for name in check_items("a field of messages", value, "a mapping")]
+        for name, key in names:
+            if isinstance(key, list | dict):
+                found = f"a field of messages has the name {shown(name)}"
+                raise InputError.about("messages", f"{found}; expected a text")
+        return {key: _plain(value[name], depth + 1) for name, key in names}
     if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in check_items("a field of messages", value, "a list")]
     if callable(getattr(value, "model_dump", None)):  # of pydantic
@@ -319,23 +313,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return f"<{type(value).__name__}>"
 
 
-def _key(name: Any) -> Any:
-    found = _plain(name)
-    if isinstance(found, list | dict):
-        raise InputError.about("messages", f"a field of messages has the name {shown(name)}; expected a text")
-    return found
-
-
-# ── Files
-# ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
-    """The chat templates that a caller's ``tokenizer=`` brings, else those of the model's folder.
-
-    `tokenizer`: An object of ``transformers`` has templates of its own; a path may, in its folder. False:
-    none.
-    """
+    """The chat templates of a caller's ``tokenizer=``, an object or a path, else those of the folder."""
     if tokenizer is False:
         return None
     own = getattr(tokenizer, "chat_template", None)
@@ -347,18 +326,14 @@ def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
         return ChatTemplate(own, tokens=tokens, source=f"the {type(tokenizer).__name__}")
     if isinstance(tokenizer, str | os.PathLike):
         location = Path(tokenizer).expanduser()
-        found = read_chat_template(location if location.is_dir() else location.parent)
+        found = _read_chat_template(location if location.is_dir() else location.parent)
         if found is not None:
             return found
-    return read_chat_template(folder)
+    return _read_chat_template(folder)
 
 
-def read_chat_template(folder: Path) -> ChatTemplate | None:
-    """The chat templates of a Hugging Face folder; None if it has none.
-
-    They are in ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja``, or else in
-    tokenizer_config.json, as one text or a list of objects with name and template.
-    """
+def _read_chat_template(folder: Path) -> ChatTemplate | None:
+    """The chat templates of a folder: files of their own, or else a field; None if it has none."""
     file = folder / "tokenizer_config.json"
     settings = read_settings(file)
     more = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}

@@ -1,7 +1,7 @@
 """Where something was read: its files, whether they are still the same, and how another process finds them.
 
-A pickle of a model or of a learnt draft holds no weights but a `FilesReference`: the place of the files, and
-of each its size, when it was last written and a digest of its bytes.
+A pickle of a model or of a learned draft holds no weights but `ReadFiles`: the place of the files, and of
+each its size, when it was last written and a digest of its bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib.resources import as_file, files
@@ -43,16 +42,14 @@ class HubPlace:
         """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
-        return cls(str(path), revision, None if cache_dir is None else str(cache_dir))
+        return cls(str(path), revision, cache_dir and str(cache_dir))
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file as it was read.
+    """A file as it was read: its name, relative to the folder, and its size in bytes (None: no such file).
 
-    `name`: Relative to the folder. `size`: In bytes; None: there was no such file. `changed_ns`: When it was
-    last written, in nanoseconds; 0 where that says nothing. `digest`: BLAKE2b of its bytes, 16 bytes in
-    hexadecimal.
+    `changed_ns`: When it was last written; 0 where that says nothing. `digest`: BLAKE2b, in hexadecimal.
     """
 
     name: str
@@ -62,37 +59,78 @@ class FileRecord:
 
 
 @dataclass(frozen=True)
-class FilesReference:
-    """Files by place and identity: what a pickle holds in place of what was read from them.
+class ReadFiles:
+    """Files that something was read from, as they were then.
 
-    `folder`: Absolute. `entry`: The file in it that was asked for; empty: the folder. `package`: The folder's
-    name in ``specdec/embedded``, if it lies there: the package may lie elsewhere in another process. `hub`:
-    Where the folder comes from if it is not there.
+    `folder`: Absolute. `entry`: The file in it that was asked for; empty: the folder. `hub`: Where the folder
+    is downloaded from if it is not there. `package`: Its name in ``specdec/embedded``, if it is there: the
+    package may be elsewhere in another process.
     """
 
     folder: str
     entry: str
-    package: str
-    hub: HubPlace | None
     records: tuple[FileRecord, ...]
+    hub: HubPlace | None = None
+    package: str = ""
+    _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def at(cls, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
+        """The files that are being `read`, in the folder `place` or in that of the file."""
+        place = Path(os.path.abspath(place))
+        folder, entry = (place, "") if place.is_dir() else (place.parent, place.name)
+        if hub is not None and _COMMIT.fullmatch(folder.name):  # in the hub's cache
+            hub = replace(hub, revision=folder.name)
+        names = [os.path.relpath(os.path.abspath(file), folder) for file in dict.fromkeys(read)]
+        with as_file(files("specdec") / "embedded") as ours:
+            package = folder.name if folder.parent == Path(os.path.abspath(ours)) else ""
+        return cls(str(folder), entry, tuple(_stamped(folder, name) for name in names), hub, package)
+
+    @classmethod
+    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
+        """Those of a model or a tokenizer: the weights, and the files that describe them."""
+        return cls.at(place, [*weights, *describing_files(place)], hub=hub)
+
+    @property
+    def place(self) -> Path:
+        """The folder or file that was asked for, absolute."""
+        return Path(self.folder, self.entry)
 
     @property
     def digest(self) -> str:
-        """BLAKE2b of the names and digests of the files, 16 bytes in hexadecimal: not of their place."""
+        """BLAKE2b of the names and digests of the files of a reference, not of their place."""
         named = "".join(f"{record.name}\0{record.digest}\0" for record in self.records)
         return blake2b(named.encode(), digest_size=16).hexdigest()
 
+    def reference(self) -> ReadFiles:
+        """The files with their digests, for a pickle; the first call reads them all."""
+        now, records = time.time_ns(), []
+        for record in self.records:
+            file = Path(self.folder, record.name)
+            if (found := _stamped(Path(self.folder), record.name)) != record:
+                raise CheckpointError(
+                    f"{file}: has changed since it was read ({_state(found)}, then {_state(record)}); "
+                    "a pickle refers to files that are as they were"
+                )
+            if record.size is not None:
+                if record.name not in self._digests:
+                    self._digests[record.name] = _digest(file)
+                at = 0 if now - record.changed_ns < _FRESH_NS else record.changed_ns
+                record = replace(record, changed_ns=at, digest=self._digests[record.name])
+            records.append(record)
+        return replace(self, records=tuple(records), _digests={})
+
     def found(self) -> Path:
-        """The place that was asked for, in this process, its files compared with the records.
+        """The place that was asked for, in this process, its files compared with those of a reference.
 
         A file of the recorded size and time is taken for the same; of another time its bytes are compared.
         """
-        folder = self._folder()
+        folder = self._found_folder()
         for record in self.records:
             _compare(folder / record.name, record)
         return folder / self.entry if self.entry else folder
 
-    def _folder(self) -> Path:
+    def _found_folder(self) -> Path:
         if self.package:
             with as_file(files("specdec") / "embedded" / self.package) as folder:
                 return folder
@@ -129,61 +167,6 @@ def _digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-class ReadFiles:
-    """Files that something is being read from, as they are now.
-
-    `place`: The folder or file that was asked for. `read`: The files, in that folder or in that of the file.
-    One that is not there is noted as such. `hub`: Where the folder was downloaded from.
-    """
-
-    def __init__(self, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> None:
-        place = Path(os.path.abspath(place))
-        self._folder, self._entry = (place, "") if place.is_dir() else (place.parent, place.name)
-        commit = self._folder.name if _COMMIT.fullmatch(self._folder.name) else None  # in the hub's cache
-        self.hub = hub if hub is None else replace(hub, revision=commit or hub.revision)
-        self.records = tuple(
-            _stamped(self._folder, os.path.relpath(os.path.abspath(file), self._folder))
-            for file in dict.fromkeys(read)
-        )
-        self._digests: dict[str, str] = {}
-
-    @property
-    def place(self) -> Path:
-        """The folder or file that was asked for, absolute."""
-        return self._folder / self._entry
-
-    @classmethod
-    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
-        """Those of a model or a tokenizer: the weights, and what lies beside them."""
-        return cls(place, [*weights, *describing_files(place)], hub=hub)
-
-    def from_hub(self, hub: HubPlace | None) -> ReadFiles:
-        """The same files, known to come from the hub."""
-        found = copy(self)
-        found.hub = hub
-        return found
-
-    def reference(self) -> FilesReference:
-        """The files for a pickle; the first call reads them all."""
-        now = time.time_ns()
-        records = []
-        for record in self.records:
-            file = self._folder / record.name
-            if (found := _stamped(self._folder, record.name)) != record:
-                raise CheckpointError(
-                    f"{file}: has changed since it was read ({_state(found)}, then {_state(record)}); "
-                    "a pickle refers to files that are as they were"
-                )
-            if record.size is not None:
-                if record.name not in self._digests:
-                    self._digests[record.name] = _digest(file)
-                at = 0 if now - record.changed_ns < _FRESH_NS else record.changed_ns
-                record = replace(record, changed_ns=at, digest=self._digests[record.name])
-            records.append(record)
-        package = _package_name(self._folder)
-        return FilesReference(str(self._folder), self._entry, package, self.hub, tuple(records))
-
-
 def _stamped(folder: Path, name: str) -> FileRecord:
     try:
         status = (folder / name).stat()
@@ -196,27 +179,21 @@ def _state(record: FileRecord) -> str:
     return "not there" if record.size is None else f"{record.size} bytes, written at {record.changed_ns} ns"
 
 
-def _package_name(folder: Path) -> str:
-    with as_file(files("specdec") / "embedded") as ours:
-        return folder.name if folder.parent == Path(os.path.abspath(ours)) else ""
-
-
 @dataclass(frozen=True)
 class ModelOrigin:
     """How a model was loaded; in a pickle, with references in place of the files.
 
     `tokenizer_files`: Of a tokenizer that was given by its path. `arguments`: Of `specdec.load`, which `load`
     is. `languages`: ``src_lang`` and ``tgt_lang`` of `Model.with_languages`. `adapter_files`: Of an adapter
-    that was merged. `key`: Of this model and no other: in its own process, and where it has been unpickled
-    before, a pickle finds it by this.
+    that was merged. `key`: Of this model and no other, by which a process finds it again.
     """
 
-    files: Any
-    tokenizer_files: Any
+    files: ReadFiles
+    tokenizer_files: ReadFiles | None
     arguments: Mapping[str, Any]
     load: Callable[..., Any]
     languages: tuple[str | None, str | None] = (None, None)
-    adapter_files: Any = None
+    adapter_files: ReadFiles | None = None
     key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def in_languages(self, src_lang: str | None, tgt_lang: str | None) -> ModelOrigin:
@@ -234,5 +211,5 @@ class ModelOrigin:
             expected = "one that can, or the path of one when the model is loaded"
             raise InputError.of("tokenizer", tokenizer, expected, found) from error
         names = ("tokenizer_files", "adapter_files", "files")
-        files = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: of and of.reference() for name, of in files.items()})
+        read: Any = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: of and of.reference() for name, of in read.items()})

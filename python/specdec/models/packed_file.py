@@ -53,12 +53,9 @@ _HEAD: Final = struct.Struct("<8sQQ")  # magic number, bytes of the header, its 
 _PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)
 _PIECE: Final = 1 << 24
 _MAX_HEADER: Final = 1 << 24  # bytes; objects made of JSON take some twenty times as many
-_LONGEST_NAME: Final = 255  # bytes, in the file systems in use
-_LONGEST_PATH: Final = 4096  # bytes, in the systems in use
 _VOCABULARY: Final = "vocabulary.gguf"
 _AGAIN: Final = ": convert the model again"
 _SAME: Final = "; expected the same"
-_LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
 
 _NAMES: Final = frozenset(
     {
@@ -70,21 +67,6 @@ _NAMES: Final = frozenset(
 """The fields of a header."""
 
 _BIASES: Final = "logit_bias"
-
-
-def _sampling_as_json(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling settings as JSON has them: biases are pairs of token and number, null for minus infinity."""
-    biases = sampling.get(_BIASES, {})
-    pairs = [[token, bias if math.isfinite(bias) else None] for token, bias in biases.items()]
-    return {**sampling, **({_BIASES: pairs} if pairs else {})}
-
-
-def _sampling_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling settings of a header."""
-    sampling = dict(header["default_sampling"])
-    if pairs := sampling.get(_BIASES):
-        sampling[_BIASES] = {token: -math.inf if bias is None else bias for token, bias in pairs}
-    return sampling
 
 
 def is_packed(path: Path) -> bool:
@@ -104,7 +86,7 @@ def _recorded(files: ReadFiles | None) -> dict[str, Any] | None:
 def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
     """Whether the recorded files are there and differ, or, `of_model`, others that it would be read from.
 
-    Those that cannot be looked at, as by another user, count as files that are not there.
+    Those that cannot be looked at, as by another user or by their names, count as files that are not there.
     """
     place = Path(source["path"])
     try:
@@ -121,16 +103,9 @@ def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
             status = file.stat() if file.is_file() else None
             if state != ([status.st_size, status.st_mtime_ns] if status else [None, 0]):
                 return True
-    except OSError as error:
+    except (OSError, ValueError) as error:
         pass_signals_on(error)
     return False
-
-
-def cache_name(path: Path, arguments: Mapping[str, Any]) -> str:
-    """The name of the packed file of a model on disk, loaded so, in a folder of such files."""
-    told = json.dumps([str(path.resolve()), dict(arguments), _built()], sort_keys=True)
-    digest = blake2b(told.encode("utf-8"), digest_size=12).hexdigest()
-    return f"{path.resolve().stem}-{digest}.specdec"
 
 
 def _built() -> dict[str, Any]:
@@ -142,14 +117,14 @@ def _built() -> dict[str, Any]:
 
 
 def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_threads: int = 1) -> None:
-    """Write a model that was read from disk; a file that is at `path` is replaced.
-
-    `with_tokenizer`: The file gets the tokenizer beside the weights.
-    """
+    """Write a model that was read from disk, with its own tokenizer; a file that is at `path` is replaced."""
     assert model.origin is not None
     files = _files(model.path) if with_tokenizer else {}
     core = model.core
     sizes = core.block_sizes()
+    sampling = dict(model.default_sampling)
+    if biases := sampling.get(_BIASES):  # JSON has no infinity
+        sampling[_BIASES] = [[token, bias if math.isfinite(bias) else None] for token, bias in biases.items()]
     of_core = ("layout", "config", "dtype", "cache_dtype", "prefill")
     header: dict[str, Any] = {
         **_built(),
@@ -161,7 +136,7 @@ def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_thr
         "adapter": _recorded(model.origin.adapter_files),
         "blocks": [],
         "files": [],
-        "default_sampling": _sampling_as_json(model.default_sampling),
+        "default_sampling": sampling,
     }
     for i, size in enumerate(sizes):
         sums = [_core.checksum(piece, n_threads=n_threads) for piece in _pieces(core, i, size)]
@@ -186,38 +161,21 @@ def _check_part(part: Fields, *, named: bool) -> None:
     n_sums = len(part.integers("checksums", maximum=(1 << 64) - 1))
     if n_sums != (1 if named else max(1, -(-size // _PIECE))):
         raise part.error("checksums", "one of each piece")
-    if named and not _is_file(part.text("name")):
+    if named and (name := part.text("name")) != _VOCABULARY and not (_is_below(name) and is_describing(name)):
         raise part.error("name", "the name of a file that describes a model")
 
 
 def _check_records(source: Fields) -> None:
-    if not _is_path(source.text("path")):
-        raise source.error("path", "a path")
+    source.text("path")
     for record in source.items("records"):
         types = [type(item) for item in record] if isinstance(record, list) else []
         if types not in ([str, int, int], [str, type(None), int]) or not _is_below(record[0]):
             raise source.error("records", "lists of name, size and time", record)
 
 
-def _is_path(text: Any) -> bool:
-    if not isinstance(text, str) or "\0" in text:
-        return False
-    try:
-        parts = [len(os.fsencode(part)) for part in Path(text).parts]
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return max(parts, default=0) <= _LONGEST_NAME and sum(parts) + len(parts) < _LONGEST_PATH
-
-
-def _is_below(name: Any) -> bool:
-    if not _is_path(name):
-        return False
+def _is_below(name: str) -> bool:
     path = Path(name)
     return bool(path.name) and not path.is_absolute() and ".." not in path.parts
-
-
-def _is_file(name: Any) -> bool:
-    return _is_below(name) and (name == _VOCABULARY or is_describing(name))
 
 
 def _pieces(core: _core.Model, block: int, size: int) -> Iterator[Any]:
@@ -263,12 +221,16 @@ class PackedFile:
         if _core.checksum(text) != checksum:
             raise self.error(f"has a header with another checksum than when it was written{_SAME}")
         self.header = self._read_header(text)
-        built = _built()
-        for name in _LAYOUT_FIELDS:
-            if self.header[name] != built[name]:
-                held, expected = as_json(self.header[name]), as_json(built[name])
+        for name, value in _built().items():
+            if self.header[name] != value:
+                held, expected = as_json(self.header[name]), as_json(value)
                 raise self.error(f"was written with {name} {held}; expected {expected}{_AGAIN}")
-        self._places(_HEAD.size + n_text, size)
+        end = _HEAD.size + n_text
+        for part in (*self.header["blocks"], *self.header["files"]):
+            part["first"] = end + -end % _PAGE
+            end = part["first"] + part["bytes"]
+        if end != size:
+            raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
         self._map = opened.map_copy()  # what the core writes anew is not written to the file
         self._check_source()
 
@@ -313,13 +275,6 @@ class PackedFile:
             for part in fields.inner_items(name):
                 _check_part(part, named=name == "files")
         return header
-
-    def _places(self, end: int, size: int) -> None:
-        for part in (*self.header["blocks"], *self.header["files"]):
-            part["first"] = end + -end % _PAGE
-            end = part["first"] + part["bytes"]
-        if end != size:
-            raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
 
     def _check_source(self) -> None:
         """Compare the files, if they are there, by names, sizes and times: none is read."""
@@ -389,8 +344,8 @@ class PackedFile:
                     place = folder / name
                     place.parent.mkdir(exist_ok=True)
                     place.write_bytes(data)
-            except OSError as error:  # no room, or a name that is too long there
-                why = f"which cannot be written to a temporary folder: {error.strerror}"
+            except (OSError, ValueError) as error:  # no room, or a name that no file can have
+                why = f"which cannot be written to a temporary folder: {error}"
                 raise self.error(f"holds the file '{name}', {why}") from error
             try:
                 return self._read_from(folder)
@@ -422,11 +377,7 @@ class PackedFile:
 def packed_model(
     path: Path, arguments: Mapping[str, Any], load: Callable[..., Model], n_threads: int
 ) -> Model:
-    """The model of a packed file.
-
-    `arguments`: Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has
-    been merged. `load`: `specdec.load`.
-    """
+    """The model of a packed file, by the arguments of `specdec.load`, which `load` is."""
     file = PackedFile(path)
     header, config = file.header, file.header["config"]
     for name, held in (("dtype", header["dtype"]), ("n_ctx", config["n_ctx"])):
@@ -438,13 +389,16 @@ def packed_model(
         warn_of_ids_beyond(texts.tokenizer, config["n_vocab"], path)
     again = {name: value for name, value in arguments.items() if name != "adapter"}
     again["cache_dtype"] = core.cache_dtype
+    sampling = dict(header["default_sampling"])
+    if pairs := sampling.get(_BIASES):
+        sampling[_BIASES] = {token: -math.inf if bias is None else bias for token, bias in pairs}
     return Model(
         core,
         file.config,
         texts,
         path,
         header["architecture"],
-        _sampling_of(header),
+        sampling,
         decoder_start=tuple(header["decoder_start"]),
         origin=ModelOrigin(ReadFiles.of_model(path, [path]), None, again, load),
         formats=header["formats"],
@@ -456,10 +410,7 @@ def packed_model(
 def cached_model(
     path: Path, cache: Any, arguments: dict[str, Any], load: Callable[..., Model], n_threads: int
 ) -> Model:
-    """The model on disk, by its packed file in a folder of such files, which is written if need be.
-
-    `cache`: As of `specdec.load`. `arguments`, `load`, `n_threads`: As of `packed_model`.
-    """
+    """The model on disk, by its packed file in a folder of such files, which is written if need be."""
     if not path.exists():
         raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")
     if arguments["tokenizer"] not in (None, False):
@@ -471,7 +422,9 @@ def cached_model(
         folder = check_path("cache", cache)
     if arguments.get("adapter") is not None:
         arguments = arguments | {"adapter": str(Path(arguments["adapter"]).resolve())}
-    place = folder / cache_name(path, arguments)
+    told = json.dumps([str(path.resolve()), arguments, _built()], sort_keys=True)
+    digest = blake2b(told.encode("utf-8"), digest_size=12).hexdigest()
+    place = folder / f"{path.resolve().stem}-{digest}.specdec"
     if place.is_file():
         try:
             return packed_model(place, arguments, load, n_threads)

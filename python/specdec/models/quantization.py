@@ -159,25 +159,17 @@ def report(
     checkpoint = open_checkpoint(model.path, tokenizer=False, n_ctx=model.config.n_ctx)
     if model.config != model.config.from_canonical(checkpoint.config):
         raise CheckpointError(f"{model.path}: has another configuration than when this model was loaded")
-    matrices, relative_error = compare(checkpoint, model.dtype, model.core.matrix, progress)
-    ours = f32 = None
+    matrices, relative_error = _compare(checkpoint, model.dtype, model.core.matrix, progress)
+    ours = f32 = np.empty(0)
     if tokens is not None:
         ours = f32 = _log_probs(model, tokens, read, threads)
         if (model.dtype, model.cache_dtype) != ("f32", "f32"):
             options = {"tokenizer": False, "n_ctx": model.config.n_ctx, "progress": progress}
             exact = model.origin.load(model.path, "f32", cache_dtype="f32", n_threads=threads, **options)
             f32 = _log_probs(exact, tokens, read, threads)
-    return QuantizationReport(
-        path=model.path,
-        dtype=model.dtype,
-        cache_dtype=model.cache_dtype,
-        n_bytes=model.n_bytes,
-        matrices=tuple(matrices),
-        relative_error=relative_error,
-        n_tokens=0 if ours is None else len(ours),
-        cross_entropy=None if ours is None else -float(ours.mean()),
-        cross_entropy_f32=None if f32 is None else -float(f32.mean()),
-    )
+    entropies = (-float(found.mean()) if len(found) else None for found in (ours, f32))
+    of_model = model.path, model.dtype, model.cache_dtype, model.n_bytes
+    return QuantizationReport(*of_model, tuple(matrices), relative_error, len(ours), *entropies)
 
 
 def _log_probs(model: Any, tokens: NDArray[np.int32], source: Any, n_threads: int) -> NDArray[np.float64]:
@@ -187,33 +179,25 @@ def _log_probs(model: Any, tokens: NDArray[np.int32], source: Any, n_threads: in
     return np.concatenate(scores)
 
 
-def compare(
+def _compare(
     checkpoint: Checkpoint, dtype: str, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
 ) -> tuple[list[MatrixError], float]:
-    """Every packed matrix beside the checkpoint's, and the relative error of all of them.
-
-    `dtype`: Number format of the packed matrices. `matrix`: The packed matrix of a canonical name, as
-    float32, [n_out, n_in]. `progress`: Whether to show a bar; None: if it takes long.
-    """
+    """Compare every packed matrix, [n_out, n_in] f32, with the checkpoint's; and the error of all of them."""
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     formats = checkpoint.stored.formats if dtype == "file" and checkpoint.stored else {}
     with reading(checkpoint.n_bytes, "comparing", progress) as done:
         for name, array, form in checkpoint.tensors():
-            if array.ndim == 2 and not _is_table(name, checkpoint.config["tied"]):
+            # Tables that are read by row are in f32 or bf16; that of a tied head is a matrix too.
+            tables = ("position_embedding", "relative_bias", "encoder.token_embedding")
+            is_table = name.endswith(tables) or (name == "token_embedding" and not checkpoint.config["tied"])
+            if array.ndim == 2 and not is_table:
                 lost, held, largest = _difference(array, form, matrix(name))
                 bits = _bits(name, formats.get(name, dtype), array.shape[1])
                 matrices.append(MatrixError(name, array.shape, _root(lost, held), largest, bits))
                 all_lost, all_held = all_lost + lost, all_held + held
             done(array.nbytes)
     return matrices, _root(all_lost, all_held)
-
-
-def _is_table(name: str, tied: bool) -> bool:
-    """Whether a tensor is read by row, in f32 or bf16; the table of a tied head is a matrix too."""
-    if name.rpartition(".")[2] in ("position_embedding", "relative_bias"):
-        return True
-    return name == "encoder.token_embedding" or (name == "token_embedding" and not tied)
 
 
 def _difference(stored: NDArray[Any], form: str, packed: NDArray[np.float32]) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeGuard
 
@@ -90,32 +91,19 @@ class Score:
         return f"<specdec.Score of {number_of(self.n_tokens, 'token')}: ln p {self.total:.4g}{found}>"
 
 
-@dataclass(frozen=True)
-class _Text:
-    """Tokens [n_tokens], of which the first n_given, at least one, are not scored."""
-
-    tokens: NDArray[np.int32]
-    n_given: int
-
-    @property
-    def scored(self) -> NDArray[np.int32]:
-        return self.tokens[self.n_given :]
+Text: TypeAlias = tuple[Sequence[int] | NDArray[np.int32], int]
+"""Token ids, and how many of the first ones, at least one, are given and not scored."""
 
 
-def rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[tuple[list[int], int]]:
+def _rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[Text]:
     """The pieces in which a text of any length is scored, as lm-evaluation-harness cuts it.
 
     Each token is scored once. The first piece has `prefix` before it; every other piece has as many tokens of
-    the text before it as the model has room for. These are ``get_rolling_token_windows`` with
-    ``context_len=1``, then ``make_disjoint_window``, of ``lm_eval.utils``.
-
-    `tokens`: The text. `prefix`: The token that the first one follows. `n_ctx`: Tokens that the model reads
-    at most; the last token of a piece is not read. Yields (list of int, int): the tokens of a piece, and how
-    many of them are given.
+    the text before it as the model has room for: ``get_rolling_token_windows`` with ``context_len=1``, then
+    ``make_disjoint_window``, of ``lm_eval.utils``. The last token of a piece is not read.
     """
-    if len(tokens) == 0:
-        return
-    yield [prefix, *tokens[:n_ctx]], 1
+    if len(tokens) > 0:
+        yield [prefix, *tokens[:n_ctx]], 1
     for first in range(n_ctx, len(tokens), n_ctx):
         end = min(first + n_ctx, len(tokens))
         begin = end - n_ctx - 1
@@ -127,7 +115,7 @@ def _is_text(value: object) -> TypeGuard[Any]:
     return isinstance(value, str | list | tuple | np.ndarray)
 
 
-def are_requests(given: Any) -> bool:
+def _are_requests(given: Any) -> bool:
     """Whether the argument of `Model.score` is a list of requests, not one text."""
     value = text_of(given)
     if isinstance(value, np.ndarray):
@@ -141,11 +129,11 @@ def score(
     model: Any, ids: Any, source: Any, sources: Any, *, n_threads: int | None, **options: Any
 ) -> NDArray[np.float64] | list[Score]:
     """Return what `Model.score` does: of one text an array, of a list of requests a score each."""
-    if are_requests(ids):
+    if _are_requests(ids):
         if source is not None and sources is not None:
             raise InputError("source and sources are both given; expected one of them")
         every = source if sources is None else sources
-        return score_requests(model, ids, every, n_threads=n_threads, **options)
+        return _score_requests(model, ids, every, n_threads=n_threads, **options)
     tokens = model.check_ids(ids, minimum=2)
     defaults = {"top_logprobs": 0, "rolling": False, "batch_size": None, "progress": False}
     for name, given in [("sources", sources), *options.items()]:
@@ -155,7 +143,7 @@ def score(
     return _core.score(model.core, tokens, n_threads=threads, source=model.source_of(source))
 
 
-def score_requests(
+def _score_requests(
     model: Any,
     requests: Any,
     sources: Any,
@@ -171,7 +159,7 @@ def score_requests(
     n_texts = 0 if batch_size is None else check_integer("batch_size", batch_size, 1, _NO_LIMIT)
     threads, rolls = check_threads(n_threads), check_flag("rolling", rolling)
     given = check_items("requests", plain(requests), "a list of texts, or of pairs (context, continuation)")
-    texts: list[_Text] = []
+    texts: list[Text] = []
     ends = []  # behind the pieces of each request
     for index, request in enumerate(given):
         with _named(f"requests[{index}]"):
@@ -179,8 +167,8 @@ def score_requests(
         ends.append(len(texts))
     read = _sources(model, sources, len(given))  # a model that reads sources has no windows
     with counted(len(texts), "window" if rolls else "request", progress) as done:
-        found, _ = _scored(model, texts, read, n_top=n_top, n_texts=n_texts, n_threads=threads, done=done)
-    return [_joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
+        found, _ = scored(model, texts, read, n_top=n_top, n_texts=n_texts, n_threads=threads, done=done)
+    return [joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
 
 
 @contextmanager
@@ -192,58 +180,50 @@ def _named(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {error}") from None
 
 
-def _text(model: Any, request: Any) -> _Text:
+def _text(model: Any, request: Any) -> Text:
     n_ctx = model.config.n_ctx
     text = None
     if isinstance(request, tuple) and len(request) == 2:
-        sides = [text_of(side) for side in request]
-        text = _checked_pair(model, _pair(model, *sides)) if all(map(_is_text, sides)) else None
-    if text is None:
-        text = _Text(model.check_ids(request, minimum=2, maximum=_NO_LIMIT), 1)
-    if (n := len(text.tokens)) > n_ctx + 1:
+        context, continuation = map(text_of, request)
+        text = _pair(model, context, continuation) if _is_text(context) and _is_text(continuation) else None
+    ids, n_given = text or (model.check_ids(request, minimum=2, maximum=_NO_LIMIT), 1)
+    if len(ids) > n_ctx + 1:
         expected = f"{n_ctx + 1}: the context of {model.path}, and one that is scored and not read"
-        raise InputError(f"there are {n} token ids; expected at most {expected}")
-    return text
+        raise InputError(f"there are {len(ids)} token ids; expected at most {expected}")
+    return ids, n_given
 
 
-def _pair(model: Any, context: Any, continuation: Any) -> _Text:
+def _pair(model: Any, context: Any, continuation: Any) -> Text:
     """A context and its continuation.
 
     Where both are texts, the tokens are those of the joined text, and a token with characters of both belongs
     to the continuation.
     """
+    ids_of = partial(model.check_ids, minimum=0, maximum=_NO_LIMIT)
     with _named("context"):
-        before = model.check_ids(context, minimum=0, maximum=_NO_LIMIT)
+        before = ids_of(context)
     with _named("continuation"):
-        if isinstance(continuation, str):
-            if model.tokenizer is None:
-                raise InputError(f"a text was given, but {why_no_tokenizer(model.path)}")
-            if isinstance(context, str):
-                tokens = model.check_ids(context + continuation, minimum=0, maximum=_NO_LIMIT)
-                return _Text(tokens, _n_common(before, tokens))
-            continuation = model.tokenizer.encode(continuation, add_bos=False)
-        after = model.check_ids(continuation, minimum=0, maximum=_NO_LIMIT)
-    return _Text(np.concatenate([before, after]), len(before))
-
-
-def _n_common(one: NDArray[np.int32], two: NDArray[np.int32]) -> int:
-    n = min(len(one), len(two))
-    differ = np.flatnonzero(one[:n] != two[:n])
-    return int(differ[0]) if len(differ) else n
-
-
-def _checked_pair(model: Any, text: _Text) -> _Text:
-    if text.n_given == 0:
+        if isinstance(continuation, str) and model.tokenizer is None:
+            raise InputError(f"a text was given, but {why_no_tokenizer(model.path)}")
+        if isinstance(context, str) and isinstance(continuation, str):
+            ids, n = ids_of(context + continuation), len(before)
+            differ = np.flatnonzero(before[: len(ids)] != ids[:n])
+            n_given = int(differ[0]) if len(differ) else min(n, len(ids))
+        else:
+            if isinstance(continuation, str):
+                continuation = model.tokenizer.encode(continuation, add_bos=False)
+            ids, n_given = np.concatenate([before, ids_of(continuation)]), len(before)
+    if n_given == 0:
         raise InputError(
             f"the context has no tokens; expected at least one, as {model.path} says nothing of a first "
             "token: give the token that begins a text (BOS), or else the one that ends it"
         )
-    if text.n_given == len(text.tokens):
+    if n_given == len(ids):
         raise InputError("the continuation has no tokens; expected at least one")
-    return text
+    return ids, n_given
 
 
-def _pieces(model: Any, request: Any) -> list[_Text]:
+def _pieces(model: Any, request: Any) -> list[Text]:
     if model.config.encoder is not None:
         raise InputError(f"rolling is True, but {model.path} has an encoder; expected a decoder-only model")
     tokenizer = model.tokenizer
@@ -257,10 +237,7 @@ def _pieces(model: Any, request: Any) -> list[_Text]:
     if isinstance(text, str) and tokenizer is not None:
         text = tokenizer.encode(text, add_bos=False)
     tokens = model.check_ids(text, minimum=0, maximum=_NO_LIMIT).tolist()
-    return [
-        _Text(np.asarray(piece, np.int32), n_given)
-        for piece, n_given in rolling_windows(tokens, prefix, model.config.n_ctx)
-    ]
+    return list(_rolling_windows(tokens, prefix, model.config.n_ctx))
 
 
 def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
@@ -285,31 +262,26 @@ def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32
     return read if several else read * n_requests
 
 
-def _scored(
-    model: Any,
-    texts: Sequence[_Text],
-    sources: Sequence[NDArray[np.int32]] | None,
-    *,
-    n_top: int,
-    **options: Any,
+def scored(
+    model: Any, texts: Sequence[Text], sources: Sequence[Any] | None, *, n_top: int, **options: Any
 ) -> tuple[list[Score], _core.CachedText | None]:
     """The score of each text, and, with `keep`, what is kept of the last; `options` are the core's."""
     if not texts:
         return [], None
     log_probs, greedy, tokens, of_top, kept = _core.score_texts(
         model.core,
-        _listed([text.tokens for text in texts]),
-        np.array([text.n_given for text in texts], np.int32),
+        _listed([ids for ids, _ in texts]),
+        np.array([n_given for _, n_given in texts], np.int32),
         sources=None if sources is None else _listed(sources),
         n_top=n_top,
         **options,
     )
-    scores = []
-    end = 0
-    for text in texts:
-        begin, end = end, end + len(text.scored)
+    scores, end = [], 0
+    for ids, n_given in texts:
+        begin, end = end, end + len(ids) - n_given
         top = top_pairs(tokens[begin:end], of_top[begin:end]) if n_top > 0 else None
-        scores.append(Score(text.scored.tolist(), log_probs[begin:end].copy(), greedy[begin:end].copy(), top))
+        own = np.asarray(ids[n_given:]).tolist()
+        scores.append(Score(own, log_probs[begin:end].copy(), greedy[begin:end].copy(), top))
     return scores, kept
 
 
@@ -319,43 +291,17 @@ def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopL
     return [[pair for pair in zip(*row, strict=True) if pair[0] >= 0] for row in rows]
 
 
-def score_ids(
-    model: Any, texts: Sequence[tuple[Sequence[int], int]], sources: Any, *, n_top: int, n_threads: int
-) -> list[Score]:
-    """The scores of token ids that the model takes, each with the number of those that are given."""
-    given = [_Text(np.asarray(ids, np.int32), n_given) for ids, n_given in texts]
-    return _scored(model, given, sources, n_top=n_top, n_threads=n_threads)[0]
-
-
-def score_and_keep(
-    model: Any, ids: Sequence[int], source: Sequence[int] | None, *, n_top: int, n_threads: int
-) -> tuple[Score, _core.CachedText]:
-    """The score of a text, and its keys and values, but for the last token, to begin others with."""
-    text = _Text(np.asarray(ids, np.int32), 1)
-    sources = None if source is None else [np.asarray(source, np.int32)]
-    (score,), kept = _scored(model, [text], sources, n_top=n_top, n_threads=n_threads, keep=True)
-    assert kept is not None
-    return score, kept
-
-
-def score_of_nothing(n_top: int) -> Score:
-    """The score of no token."""
-    return Score([], np.empty(0), np.empty(0, np.bool_), [] if n_top > 0 else None)
-
-
-def _listed(texts: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _listed(texts: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """All ids one after the other, and how many there are of each text."""
-    return np.concatenate(texts), np.array([len(ids) for ids in texts], np.int32)
+    ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
+    return ids, np.array([len(text) for text in texts], np.int32)
 
 
-def _joined(pieces: Sequence[Score], n_top: int) -> Score:
-    if len(pieces) == 1:
-        return pieces[0]
-    if not pieces:
-        return score_of_nothing(n_top)
+def joined(pieces: Sequence[Score], n_top: int) -> Score:
+    """The score of a text from those of its pieces, which may be none."""
     return Score(
         [token for piece in pieces for token in piece.tokens],
-        np.concatenate([piece.log_probs for piece in pieces]),
-        np.concatenate([piece.greedy for piece in pieces]),
+        np.concatenate([np.empty(0), *(piece.log_probs for piece in pieces)]),
+        np.concatenate([np.empty(0, np.bool_), *(piece.greedy for piece in pieces)]),
         [row for piece in pieces for row in piece.top_logprobs or []] if n_top > 0 else None,
     )

@@ -1,12 +1,10 @@
 """The process that renders chat templates, within limits of time and memory.
 
-A template comes from a checkpoint and may compute without end. So it runs in a helper process, which starts
-with the first conversation and is used again for the next ones. The system ends the helper when a request has
-taken `TIME_LIMIT_S` seconds, even if this process is gone by then, and bounds its address space to
-`MEMORY_LIMIT` bytes (not on macOS, which has no such bound). A helper exits when its standard input ends.
-
-The helper gets pickles from this process, and answers in bytes that are only read as text: see
-`specdec.models.template_worker`.
+A template comes from a checkpoint and may compute without end. So it runs in a helper process
+(`specdec.models.template_worker`), which starts with the first conversation and is used again. The system
+ends it when a request has taken `TIME_LIMIT_S` seconds, even if this process is gone by then, and bounds its
+address space to `MEMORY_LIMIT` bytes (not on macOS). It exits when its standard input ends. It gets pickles,
+and answers in bytes that are only read as text.
 """
 
 from __future__ import annotations
@@ -54,9 +52,8 @@ class _Helper:
                 start_new_session=True,
             )
         except OSError as error:
-            raise SpecdecError(
-                f"the process that renders chat templates cannot be started: {error}"
-            ) from error
+            what = "the process that renders chat templates cannot be started"
+            raise SpecdecError(f"{what}: {error}") from error
         _helpers.add(self)
         # "" is the current folder, whose files need not be the program's.
         self._send(([entry for entry in sys.path if entry and isinstance(entry, str)], MEMORY_LIMIT))
@@ -94,21 +91,17 @@ class _Helper:
             n_bytes -= len(part)
         return b"".join(parts)
 
-    def close(self) -> None:
-        _helpers.discard(self)
-        self._process.kill()
-        self.close_pipes()
-        self._process.wait()
-
-    def close_pipes(self) -> None:
+    def close(self, *, kill: bool = True) -> None:
+        """End the helper, or, in a fork of the process that started it, leave it to that process."""
+        if kill:
+            self._process.kill()
+        else:
+            self._process.returncode = 0  # it is no child of ours to wait for
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-
-    def forget(self) -> None:
-        """In a fork of the process that started it: leave the helper to that process."""
-        self.close_pipes()
-        self._process.returncode = 0  # it is no child of ours to wait for
+        _helpers.discard(self)
+        self._process.wait()
 
 
 _helpers: set[_Helper] = set()
@@ -124,29 +117,23 @@ def close_helpers() -> None:
 def _forget_helpers() -> None:
     global _idle
     _idle = queue.SimpleQueue()
-    for helper in _helpers:
-        helper.forget()
-    _helpers.clear()
+    for helper in list(_helpers):
+        helper.close(kill=False)
 
 
 atexit.register(close_helpers)
 os.register_at_fork(after_in_child=_forget_helpers)
 
 
-def _idle_helper() -> _Helper:
-    while True:
-        try:
-            helper = _idle.get(timeout=_PATIENCE_S if _helpers else 0.0)
-        except queue.Empty:
-            return _Helper()
-        if helper.is_alive:
-            return helper
-        helper.close()
-
-
 def _ask(source: str, action: str, *arguments: Any) -> str:
     """The text of a helper's reply to a request about a template from `source`; else its error is raised."""
-    helper = _idle_helper()
+    try:
+        helper = _idle.get(timeout=_PATIENCE_S if _helpers else 0.0)
+        while not helper.is_alive:
+            helper.close()
+            helper = _idle.get_nowait()
+    except queue.Empty:
+        helper = _Helper()
     try:
         kind, text = helper.ask((action, TIME_LIMIT_S, *arguments))
     except BaseException:
@@ -177,10 +164,7 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
 
 
 def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
-    """Render a chat template from `source` with variables that are plain data.
-
-    Those of them that are `needed` must occur in the template, since they would be ignored otherwise.
-    """
+    """Render a chat template with variables that are plain data, of which it must have the `needed` ones."""
     return _ask(source, "render", text, values, needed)
 
 

@@ -8,15 +8,14 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.atomic_file import replacing
+from specdec.atomic_file import write_json
 from specdec.errors import pass_signals_on
 from specdec.models.number_formats import DTYPES
 
@@ -65,14 +64,17 @@ def settle() -> None:
     with _settling:
         folder = os.environ.get(_VARIABLE, "")
         if not _settled and folder != _OFF and _core.kernels() != "ref":  # whose speed nobody needs
-            digest = _core.kernels_digest()
-            key = {"processor": _core.processor(), "kernels": _core.kernels(), "digest": digest}
-            key["version"] = _core.__version__
+            key = {
+                "processor": _core.processor(), "kernels": _core.kernels(), "version": _core.__version__,
+                "digest": _core.kernels_digest(),
+            }  # fmt: skip
             path = _path(folder, key)
             if path is None or not _read(path, key):
                 _core.set_thresholds(measured())
                 if path is not None:
-                    _write(path, key)
+                    with suppress(OSError):
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        write_json(path, {"key": key, "thresholds": _core.thresholds()})
         _settled = True
 
 
@@ -86,8 +88,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-# ------------------------------------------------------------------------------------------ the file
 
 
 def _path(folder: str, key: Mapping[str, str]) -> Path | None:
@@ -118,23 +118,8 @@ def _read(path: Path, key: Mapping[str, str]) -> bool:
     return True
 
 
-def _write(path: Path, key: Mapping[str, str]) -> None:
-    content = json.dumps({"key": key, "thresholds": _core.thresholds()}, indent=1)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(content.encode() + b"\n")
-
-
-# ---------------------------------------------------------------------------------- the measurement
-
-
 def measured() -> Thresholds:
-    """The thresholds by which products take the least time on this machine.
-
-    What the thresholds of the table are is tried against others on panels of no model. Those in use are the
-    same afterwards as before.
-    """
+    """The thresholds by which products take the least time on this machine; those in use stay as they are."""
     before = _core.thresholds()
     try:
         return _measured(_core.own_thresholds(), _PanelTimer())
@@ -142,18 +127,18 @@ def measured() -> Thresholds:
         _core.set_thresholds(before)
 
 
-@dataclass(frozen=True)
-class _Start:
-    """The trial of a threshold that says from how many rows on something is done."""
+class _Start(NamedTuple):
+    """The trial of a threshold that says from how many rows on something is done.
+
+    `near`: Are the panels near? `gain`: The share of time that another value than the table's own must save.
+    `rows`: The numbers of rows that are tried; none: those of one block.
+    """
 
     name: str
     dtypes: tuple[str, ...]
     near: bool
-    """Are the panels near?"""
     gain: float
-    """The share of time that another value than the table's own must save."""
     rows: tuple[int, ...] = ()
-    """The numbers of rows that are tried; none: those of one block."""
 
 
 _STARTS: Final = (
@@ -234,10 +219,7 @@ def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int, ga
 
 
 def _surely(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What three of four repeats are below, of ratios [repeats, …].
-
-    They are ratios of times that follow each other, as a machine may be slower for a while.
-    """
+    """What three of four repeats are below, of ratios [repeats, …] of times that follow each other."""
     quartile: NDArray[np.float64] = np.quantile(ratio, 0.75, axis=0)
     return quartile
 

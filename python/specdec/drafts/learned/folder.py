@@ -39,7 +39,7 @@ from specdec.models.checkpoints.safetensors_file import (
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
-from specdec.models.origin import FilesReference, ReadFiles
+from specdec.models.origin import ReadFiles
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.threads import check_threads
 
@@ -247,7 +247,7 @@ class LearnedWeights:
     def read(cls, path: Path) -> LearnedWeights:
         """Open a folder; the tensors stay in their file."""
         config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
-        files = ReadFiles(path, [config, file])
+        files = ReadFiles.at(path, [config, file])
         values = read_json_object(config)
         if not file.is_file():
             raise CheckpointNotFoundError(f"{file}: no such file; expected the weights of the draft")
@@ -367,7 +367,7 @@ class LearnedWeights:
         return folder
 
 
-def _read_again(reference: FilesReference) -> LearnedWeights:
+def _read_again(reference: ReadFiles) -> LearnedWeights:
     return LearnedWeights.read(reference.found())
 
 

@@ -19,6 +19,8 @@ from specdec.progress import reading
 
 _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 
+Array = NDArray[Any]
+
 
 def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
     """Compare the configuration that will be read with that of the checkpoint; their encoders', too."""
@@ -44,9 +46,6 @@ def _close(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs)
 
 
-Array = NDArray[Any]
-
-
 def stored_shapes(sources: list[Source]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the file's tensors, each when the last part of it is there."""
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
@@ -63,11 +62,9 @@ def gathered(
     progress: bool | None,
     place: Path,
 ) -> Iterator[tuple[str, Array]]:
-    """The file's tensors in the order of `stored_shapes`, f32, made of those of the model.
+    """The tensors of a file in the order of `stored_shapes`, f32, made of those of the model, see `sources`.
 
-    `sources`: Where the tensors of the model go; several that one tensor goes to follow each other. `types`:
-    The types that the file's tensors get. One that is made of blocks of this type alone is given as these,
-    uint8, [rows, bytes of a row]. `place`: For the bar.
+    One that is made of blocks of its type in `types` alone is given as these, uint8, [rows, bytes of a row].
     """
     shapes = dict(stored_shapes(sources))
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
@@ -89,15 +86,11 @@ def gathered(
                 )
             is_kept = canonical in as_blocks
             for name in source.stored:
-                if name not in begun and is_kept:
-                    begun[name] = np.zeros((*shapes[name][:-1], array.shape[-1]), np.uint8)
-                elif name not in begun:
-                    begun[name] = np.zeros(shapes[name], np.float32)
+                shape = (*shapes[name][:-1], array.shape[-1]) if is_kept else shapes[name]
+                if name not in begun:
+                    begun[name] = np.zeros(shape, np.uint8 if is_kept else np.float32)
             parts = [begun[name] for name in source.stored]
-            if is_kept:
-                source.put_rows(parts, array)
-            else:
-                source.put(parts, widened(array, form))
+            source.put(parts, array if is_kept else widened(array, form))
             del parts
             for name in source.stored:
                 if last[name] == i:
@@ -107,12 +100,11 @@ def gathered(
 def _kept(checkpoint: Checkpoint, sources: list[Source], types: Mapping[str, str]) -> set[str]:
     """The file's tensors that get the blocks of the checkpoint as they are."""
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
-
-    def fits(source: Source, name: str) -> bool:
-        whole = source.entry.keeps_rows and len(source.stored) == 1
-        return whole and held.get(source.canonical) == types[name]
-
     pairs = [(source, name) for source in sources for name in source.stored]
-    kept = set(types) - {name for source, name in pairs if not fits(source, name)}
+    kept = set(types)
+    for source, name in pairs:
+        is_whole = source.entry.keeps_rows and len(source.stored) == 1
+        if not is_whole or held.get(source.canonical) != types[name]:
+            kept.discard(name)
     as_numbers = {source.canonical for source in sources if not kept.issuperset(source.stored)}
     return kept - {name for source, name in pairs if source.canonical in as_numbers}

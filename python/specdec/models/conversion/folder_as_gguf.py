@@ -41,26 +41,16 @@ class _Planned(NamedTuple):
 
 
 def write_as_gguf(
-    checkpoint: Checkpoint,
-    place: Path,
-    kind: str,
-    importance: Importance,
-    progress: bool | None,
+    checkpoint: Checkpoint, place: Path, kind: str, importance: Importance, progress: bool | None
 ) -> None:
-    """Write a model as a GGUF file.
-
-    `place`: A file that is there is replaced. `kind`: One of `FILE_TYPES`.
-    """
-    if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
-        raise UnsupportedModelError(
-            f"{checkpoint.path}: is a {checkpoint.architecture}, which GGUF files cannot hold; "
-            f"expected one of {', '.join(WRITTEN)}"
-        )
-    name = checkpoint.architecture if checkpoint.architecture in WRITTEN else "LlamaForCausalLM"
+    """Write a model as a GGUF file, which replaces one that is there; `kind` is one of `FILE_TYPES`."""
+    name = "LlamaForCausalLM" if checkpoint.architecture == LLAMA2C else checkpoint.architecture
+    if name not in WRITTEN:
+        found = f"is a {name}, which GGUF files cannot hold"
+        raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected one of {', '.join(WRITTEN)}")
     config = checkpoint.config
     ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
-    rounded = {key: float(np.float32(value)) for key, value in keys.items() if isinstance(value, float)}
-    keys |= rounded
+    keys |= {key: float(np.float32(value)) for key, value in keys.items() if isinstance(value, float)}
     architecture = ARCHITECTURES[ggml]
     family = architecture.family(FAMILIES[name])
     sources = list(family.sources(config, lambda name: architecture.fused == ("attn_qkv" in name)))

@@ -74,11 +74,9 @@ def write_as_folder(
     *,
     own_tokenizer: bool = True,
 ) -> None:
-    """Write a model as a Hugging Face folder.
+    """Write a model as a Hugging Face folder, which replaces a folder when it is complete.
 
-    `checkpoint`: Of a folder or a GGUF file. `place`: A new or empty folder, or one whose files are replaced
-    when the new ones are complete. `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`:
-    The tokenizer is that beside the weights.
+    `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`: The checkpoint's own is kept.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
@@ -96,7 +94,11 @@ def write_as_folder(
         made = _made(checkpoint, plan, progress, place)
         write_tensors(new / "model.safetensors", plan.described(), made, {"format": "pt"})
         if own_tokenizer and checkpoint.path.is_dir():
-            _copy_described(checkpoint, new)
+            for file in describing_files(checkpoint.path):
+                if file.is_file() and file.name not in _OWN:
+                    copy = new / file.relative_to(checkpoint.path)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, copy)
         else:
             _write_tokenizer(checkpoint, new)
         _write_json(new / "config.json", plan.fields)
@@ -169,14 +171,9 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
         types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
         return _Plan(fields, sources, types, shapes)
     types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
-    linear = {
-        name: types[name] in _NUMBERS
-        for source in sources
-        if len(source.shape) == 2 and not source.canonical.endswith(_EMBEDDINGS)
-        for name in source.stored
-    }
     tables = {name for source in sources if source.canonical.endswith(_EMBEDDINGS) for name in source.stored}
-    ignored = [name for name, is_numbers in linear.items() if is_numbers and name not in tables]
+    matrices = {name for source in sources if len(source.shape) == 2 for name in source.stored}
+    ignored = [name for name in matrices - tables if types[name] in _NUMBERS]
     names = sorted(name.removesuffix(".weight") for name in ignored)
     fields["quantization_config"] = quantisation_config(_BITS[kind], names)
     return _Plan(fields, sources, types, shapes)
@@ -197,11 +194,9 @@ def _with_head(sources: list[Source]) -> list[Source]:
 def _types_of_codes(
     checkpoint: Checkpoint, sources: list[Source], shapes: Mapping[str, tuple[int, ...]], codes: str
 ) -> dict[str, str]:
-    """The type of each tensor of a folder of codes.
+    """The type of each tensor of a folder of codes: matrices whose rows are multiples of a block are codes.
 
-    Matrices are codes, but those whose rows are no multiple of a block. Tables of tokens are read by row:
-    in bf16, as in every model of codes; in f32 where they are codes in the file. What else the core keeps
-    in f32 stays so.
+    Tables of tokens are in bf16, as in every model of codes; in f32 where they are codes in the file.
     """
     types = dict.fromkeys(shapes, "F32")
     plain = "BF16" if checkpoint.dtype == "bf16" else "F32"
@@ -256,10 +251,7 @@ def _config_json(
 def _check_read(
     checkpoint: Checkpoint, fields: Mapping[str, Any], place: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> list[str]:
-    """Refuse fields, and names of tensors, that are read as another configuration.
-
-    Returns list of str: fields that the family does not read.
-    """
+    """Refuse what is read as another configuration; return the fields that the family does not read."""
     family = FAMILIES[checkpoint.architecture]
     given = Fields(fields, place / "config.json")
     try:
@@ -304,9 +296,6 @@ def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return fields
 
 
-# ------------------------------------------------------------------------------------- what is written
-
-
 def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Path) -> Iterator[Array]:
     threads = check_threads(None)
     for name, array in gathered(checkpoint, plan.sources, plan.types, progress, place):
@@ -315,26 +304,14 @@ def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Pat
         if bits is None:
             yield encoded(array, type, what)
             continue
-        blocks = array if array.dtype == np.uint8 else _quantised(array, type, what, threads)
-        yield from packed(blocks, bits, (shape[0], shape[1])).values()
-
-
-def _quantised(array: Array, type: str, what: str, n_threads: int) -> Array:
-    """Blocks with the codes and scales that packing gives a matrix."""
-    if not np.isfinite(array).all():
-        raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
-    try:
-        return np.frombuffer(_core.quantise(array, type.lower(), n_threads=n_threads), np.uint8)
-    except ValueError as error:
-        raise CheckpointError(f"{what}: {error}; expected smaller ones") from error
-
-
-def _copy_described(checkpoint: Checkpoint, place: Path) -> None:
-    for file in describing_files(checkpoint.path):
-        if file.is_file() and file.name not in _OWN:
-            copy = place / file.relative_to(checkpoint.path)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+        if array.dtype != np.uint8:  # blocks with the codes and scales that packing gives a matrix
+            if not np.isfinite(array).all():
+                raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
+            try:
+                array = np.frombuffer(_core.quantise(array, type.lower(), n_threads=threads), np.uint8)
+            except ValueError as error:
+                raise CheckpointError(f"{what}: {error}; expected smaller ones") from error
+        yield from packed(array, bits, (shape[0], shape[1])).values()
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:
@@ -342,23 +319,17 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
         out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
-def _settings_of_texts(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The fields of a generation_config.json; transformers takes the ids of tokens from there too."""
-    names = ("decoder_start_token_id", "forced_bos_token_id")
-    start = dict(zip(names, checkpoint.decoder_start, strict=False))
-    ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None} | start
-    samples = "temperature" in checkpoint.default_sampling
-    known = {name: value for name, value in ids.items() if value is not None}
-    return {"do_sample": samples, **checkpoint.default_sampling, **known}
-
-
 def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
     tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
     if checkpoint.path.is_dir():  # without such a file config.json has the settings
         if (defaults := checkpoint.path / _OF_TEXTS).is_file():
             shutil.copyfile(defaults, place / _OF_TEXTS)
-    elif checkpoint.default_sampling:
-        _write_json(place / _OF_TEXTS, _settings_of_texts(checkpoint))
+    elif sampling := checkpoint.default_sampling:  # transformers takes the ids of tokens from there too
+        names = ("decoder_start_token_id", "forced_bos_token_id")
+        ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None}
+        ids |= dict(zip(names, checkpoint.decoder_start, strict=False))
+        known = {name: value for name, value in ids.items() if value is not None}
+        _write_json(place / _OF_TEXTS, {"do_sample": "temperature" in sampling, **sampling, **known})
     settings: dict[str, Any] = {} if template is None else dict(template.tokens)
     if isinstance(tokenizer, HFTokenizer):
         with replacing(place / "tokenizer.json") as file:

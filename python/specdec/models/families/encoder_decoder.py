@@ -47,9 +47,6 @@ def settle_tables(
     A file names up to four: the shared table, one of each side, and the head. As in transformers, a table
     that is there counts, and one that is not is the shared one. Afterwards the decoder's table has the name
     of the shared one; the encoder's and the head have theirs where they differ from it.
-
-    `config`: The canonical configuration that config.json means. `tensors`: By the names of the family's
-    table; changed. `prefix`: Of the names of tables.
     """
     shared_name, head_name = f"{prefix}shared.weight", "lm_head.weight"
     encoder_name = f"{prefix}encoder.embed_tokens.weight"
@@ -80,11 +77,8 @@ _N_CTX: Final = 2048
 """Relative positions have no end; the files say no length that transformers keeps to."""
 
 
-def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """The first distance of each of T5's buckets, of a decoder: one for each of the first half, then growing.
-
-    Buckets that no distance falls into are left out.
-    """
+def _bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
+    """The first distance of each of T5's buckets that is not empty: one for each of the first half."""
     n_exact = n_buckets // 2
     starts: dict[int, int] = {}
     for distance in range(max_distance + 1):
@@ -97,10 +91,7 @@ def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
 
 
 def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
-    """``relative_attention_num_buckets`` and ``relative_attention_max_distance`` as first distances.
-
-    ``sides`` 2: half of the buckets are for keys before a row, half for keys behind it.
-    """
+    """The buckets of ``relative_attention_*`` by first distances; ``sides`` 2: half for keys after a row."""
     n_buckets = fields.integer("relative_attention_num_buckets", minimum=2, maximum=65_536, default=32)
     if n_buckets % (2 * sides):
         raise fields.error("relative_attention_num_buckets", f"a multiple of {2 * sides}")
@@ -108,7 +99,7 @@ def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
     furthest = fields.integer(
         "relative_attention_max_distance", minimum=n_buckets // 2 + 1, maximum=1 << 20, default=128
     )
-    starts = bucket_starts(n_buckets, furthest)
+    starts = _bucket_starts(n_buckets, furthest)
     if len(starts) != n_buckets:
         raise fields.error("relative_attention_max_distance", "a distance that leaves no bucket empty")
     return starts
@@ -208,19 +199,17 @@ def _read_umt5(reader: ConfigReader) -> dict[str, Any]:
     return _read_t5_like(reader, feed_forward="gated-gelu", scaled=scaled, by_layer=True)
 
 
-def _t5_settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
-    """All of T5 is tied where there is no head, whatever the file says."""
-    return settle_tables(config | {"tied": True}, tensors)
-
-
 # A table that files of the first T5 have and that nothing reads.
 _T5_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
 
 def _t5_family(read: Any, model_type: str, sizes: tuple[int, ...], *harmless: str) -> Family:
-    harmless = ("n_positions", *harmless)  # relative positions have no end
-    more: dict[str, Any] = {"left_out": _T5_UNUSED, "harmless": harmless, "settled": _t5_settled}
-    return Family(read, _t5_tensors, model_type, absent_t5(*sizes), prefix="", **more)
+    return Family(
+        read, _t5_tensors, model_type, absent_t5(*sizes), prefix="", left_out=_T5_UNUSED,
+        harmless=("n_positions", *harmless),  # relative positions have no end
+        # All of T5 is tied where there is no head, whatever the file says.
+        settled=lambda config, tensors: settle_tables(config | {"tied": True}, tensors),
+    )  # fmt: skip
 
 
 _MT5_SIZES = (512, 1024, 8, 6, 250112)
@@ -240,45 +229,35 @@ _MOST_POSITIONS = 1 << 15
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
     place = "post_norm" if config["norm_place"] == "residual" else "norm"
-    norms: Any = {
-        "attn": ".self_attn_layer_norm",
-        "cross": ".encoder_attn_layer_norm",
-        "mlp": ".final_layer_norm",
-    }
+    parts = {"attn": ".self_attn", "cross": ".encoder_attn", "mlp": ".final"}
+    norms: Any = {f"{part}_{place}": f"{of}_layer_norm" for part, of in parts.items()}
     return named(
         f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
         attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
         attn_out=".self_attn.out_proj", cross_q=".encoder_attn.q_proj", cross_k=".encoder_attn.k_proj",
         cross_v=".encoder_attn.v_proj", cross_out=".encoder_attn.out_proj", mlp_up=".fc1", mlp_down=".fc2",
-        output_norm=f"model.{name}.layer_norm", **{f"{part}_{place}": norms[part] for part in norms},
+        output_norm=f"model.{name}.layer_norm", **norms,
     )  # fmt: skip
 
 
-def _bart_like_tensors(config: Config, positions: Callable[[str], Named]) -> dict[str, Named]:
-    """``positions``: from the name of a side to where its table of positions is."""
+def _bart_like_tensors(config: Config, positions: Callable[[Shape], Array] | None) -> dict[str, Named]:
+    """``positions`` computes tables; None: files have them, whose first two rows stand for nothing."""
+
+    def table(side: str) -> Named:
+        if positions is None:
+            return offset(f"model.{side}.embed_positions.weight", 2)
+        return Named("", keeps_rows=False, make=positions)
+
     decoder = _side("decoder", config) | {
         **named(token_embedding="model.shared.weight", head="lm_head.weight"),
-        "position_embedding": positions("decoder"),
+        "position_embedding": table("decoder"),
         "head_bias": row(_BIAS),
     }
     encoder = _side("encoder", config) | {
         **named(token_embedding="model.encoder.embed_tokens.weight"),
-        "position_embedding": positions("encoder"),
+        "position_embedding": table("encoder"),
     }
     return decoder | of_encoder(encoder)
-
-
-def _bart_tensors(config: Config) -> dict[str, Named]:
-    """The first two rows of the tables of positions stand for nothing."""
-    return _bart_like_tensors(config, lambda side: offset(f"model.{side}.embed_positions.weight", 2))
-
-
-def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_marian_positions))
-
-
-def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_m2m_positions))
 
 
 def _marian_positions(shape: Shape) -> Array:
@@ -325,14 +304,9 @@ def _read_bart_like(
         width = sizes["d_model"]
         factor = math.sqrt(width) if fields.boolean("scale_embedding", default=scaled) else 1.0
         return gpt_like(
-            sizes,
-            n_ctx=context,
-            position="learned",
-            norm_eps=1e-5,
-            activation=reader.activation("activation_function", activation),
-            embedding_scale=factor,
-            **switches,
-        )
+            sizes, n_ctx=context, position="learned", norm_eps=1e-5, embedding_scale=factor,
+            activation=reader.activation("activation_function", activation), **switches,
+        )  # fmt: skip
 
     decoder = side("decoder", reader.whole_context("max_position_embeddings") if n_ctx is None else n_ctx)
     decoder["tied"] = fields.boolean("tie_word_embeddings", default=True)
@@ -386,17 +360,19 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-def _bart_family(read: Any, tensors: Any, unused: tuple[str, ...], model_type: str, n_vocab: int) -> Family:
+def _bart_family(read: Any, positions: Any, model_type: str, n_vocab: int) -> Family:
+    unused = _VERSIONS if positions is None else _UNUSED
+    tensors = partial(_bart_like_tensors, positions=positions)
     absent = absent_bart(1024, *(12, 16, 4096) * 2, n_vocab, 1024)
     more: dict[str, Any] = {"left_out": unused, "harmless": _HARMLESS, "settled": _settled}
     return Family(read, tensors, model_type, absent, renamed={_BIAS: _BIAS}, **more)
 
 
 _BART = {
-    "BartForConditionalGeneration": _bart_family(_read_bart, _bart_tensors, _VERSIONS, "bart", 50265),
-    "MBartForConditionalGeneration": _bart_family(_read_mbart, _bart_tensors, _VERSIONS, "mbart", 50265),
-    "MarianMTModel": _bart_family(_read_marian, _marian_tensors, _UNUSED, "marian", 58101),
-    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_tensors, _UNUSED, "m2m_100", 128112),
+    "BartForConditionalGeneration": _bart_family(_read_bart, None, "bart", 50265),
+    "MBartForConditionalGeneration": _bart_family(_read_mbart, None, "mbart", 50265),
+    "MarianMTModel": _bart_family(_read_marian, _marian_positions, "marian", 58101),
+    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_positions, "m2m_100", 128112),
 }
 
 
@@ -412,17 +388,11 @@ def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
     """
     fields, sizes = reader.fields, reader.sizes()
     return gpt_like(
-        sizes,
-        n_ctx=reader.context(),
-        norm="rms",
-        norm_eps=fields.number("rms_norm_eps", default=1e-6),
-        activation=reader.activation("hidden_act", "gelu_new"),
-        gated=True,
-        tied=fields.boolean("tie_word_embeddings", default=True),
-        **NO_BIASES,
-        score_scales=[1.0] * sizes["n_layer"],
+        sizes, n_ctx=reader.context(), norm="rms", norm_eps=fields.number("rms_norm_eps", default=1e-6),
+        activation=reader.activation("hidden_act", "gelu_new"), gated=True, **NO_BIASES,
+        tied=fields.boolean("tie_word_embeddings", default=True), score_scales=[1.0] * sizes["n_layer"],
         relative_buckets=relative_buckets(fields),
-    )
+    )  # fmt: skip
 
 
 FAMILIES = _T5 | _BART | {"LamdaForCausalLM": Family(_read_lamda, _LAMDA_TENSORS)}

@@ -68,10 +68,6 @@ _GPT_OSS = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm", attn_sinks=
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
-def _falcon_tensors(config: Config) -> dict[str, Named | Either]:
-    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _TENSORS
-
-
 def _t5_tensors(config: Config) -> dict[str, Named]:
     first = "{i}" if config["relative_bias_by_layer"] else "0"
 
@@ -102,14 +98,6 @@ _ORIGINAL: Final = "rope.scaling.original_context_length"
 
 Rows = dict[str, str | Callable[[Metadata], Any]]
 """Field of a config.json to its key, or to what gives it. Sizes and epsilons must be there."""
-
-
-def _value(m: Metadata, row: str | Callable[[Metadata], Any]) -> Any:
-    if not isinstance(row, str):
-        return row(m)
-    if row in _SIZES:
-        return m.integer(row)
-    return m.amount(row) if row == _EPSILON else m.get(row)
 
 
 def _block(m: Metadata) -> dict[str, Any]:
@@ -188,13 +176,10 @@ def _windows(m: Metadata) -> dict[str, Any]:
     return fields
 
 
-def _some_window(m: Metadata) -> Any:
-    return m.get(_WINDOW) or None
-
-
 def _llama(m: Metadata) -> dict[str, Any]:
-    experts = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
-    return {field: m.get(key) for field, key in experts.items()} if m.get("expert_count") else {}
+    if not (n_experts := m.get("expert_count")):
+        return {}
+    return {"num_local_experts": n_experts, "num_experts_per_tok": m.get("expert_used_count")}
 
 
 def _granite(m: Metadata) -> dict[str, Any]:
@@ -408,23 +393,14 @@ def _pattern(config: Config, fields: Fields) -> list[bool] | None:
     return [window > 0 for window in config["windows"]] if config.get("windows") else None
 
 
-def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
-    return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
+def _start(config: Config, fields: Fields) -> int | None:
+    token = fields.get("decoder_start_token_id")
+    return token if isinstance(token, int) else None
 
 
 def _local_base(config: Config, fields: Fields) -> float | None:
     local = config.get("more_inv_freq")
     return _base_of(local[0], fields.get("rope_local_base_freq"), 10_000.0) if local else None
-
-
-def _alibi_bias(config: Config, fields: Fields) -> float:
-    attention = fields.get("attn_config") or {}
-    return float(attention.get("alibi_bias_max", 8) if config.get("alibi") else 0)
-
-
-def _start(config: Config, fields: Fields) -> int | None:
-    token = fields.get("decoder_start_token_id")
-    return token if isinstance(token, int) else None
 
 
 # -------------------------------------------------------------------------------------- architectures
@@ -459,29 +435,21 @@ class Architecture:
         """The fields of a config.json."""
         found: dict[str, Any] = {}
         for part in self.parts:
-            if isinstance(part, Mapping):
-                found |= {name: _value(metadata, row) for name, row in part.items()}
-            else:
+            if not isinstance(part, Mapping):
                 found |= part(metadata)
+                continue
+            for name, row in part.items():
+                if callable(row):
+                    found[name] = row(metadata)
+                else:
+                    read = {_EPSILON: metadata.amount} | dict.fromkeys(_SIZES, metadata.integer)
+                    found[name] = read.get(row, metadata.get)(row)
         return found
 
     def family(self, like: Family) -> Family:
         """How files are read: the configuration as one of transformers, tensors by their names here."""
         own: dict[str, Any] = {"prefix": "", "head": "output", "renamed": {}, "left_out": (), "settled": None}
         return dataclasses.replace(like, tensors=self.tensors, **own)
-
-
-def _is_mixture(m: Metadata) -> str:
-    return "MixtralForCausalLM" if m.get("expert_count") else "LlamaForCausalLM"
-
-
-def _olmo2_or_3(m: Metadata) -> str:
-    return "Olmo3ForCausalLM" if m.get(_WINDOW) else "Olmo2ForCausalLM"
-
-
-def _t5_kind(m: Metadata) -> str:
-    by_layer = "dec.blk.1.attn_rel_b.weight" in m.tensors
-    return "UMT5ForConditionalGeneration" if by_layer else "T5ForConditionalGeneration"
 
 
 _QWEN_MOE: Rows = {
@@ -503,9 +471,10 @@ _GEMMA: Rows = {
     "query_pre_attn_scalar": _gemma2_scale, "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }  # fmt: skip
-_PHI3_ROWS: Rows = {
-    "original_max_position_embeddings": lambda m: m.get(_ORIGINAL, m.integer("context_length")),
-    "sliding_window": _some_window,
+_SOME_WINDOW: Rows = {"sliding_window": lambda m: m.get(_WINDOW) or None}
+_STARCODER2 = _SOME_WINDOW | {"norm_epsilon": _EPSILON}
+_PHI3_ROWS = _SOME_WINDOW | {
+    "original_max_position_embeddings": lambda m: m.get(_ORIGINAL, m.integer("context_length"))
 }
 _GPT: Rows = {
     "n_head": "attention.head_count", "n_layer": "block_count", "n_inner": "feed_forward_length",
@@ -539,7 +508,9 @@ _CAPPED: WrittenRows = _WINDOWED | {
     "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
 }  # fmt: skip
 _GEMMA3_KEYS: WrittenRows = _CAPPED | {
-    "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
+    "attention.sliding_window_pattern": lambda config, fields: _pattern(config, fields)
+    or [config.get("sliding_window", 0) > 0] * config["n_layer"],
+    "rope.freq_base_swa": _local_base,
 }  # fmt: skip
 _GRANITE_KEYS: WrittenRows = {
     "attention.scale": lambda config, _: config["score_scales"][0], "embedding_scale": "embedding_scale",
@@ -550,6 +521,11 @@ _MISTRAL3_KEYS: WrittenRows = {
     "attention.temperature_scale": "query_growth", "rope.scaling.yarn_log_multiplier": _yarn_log_multiplier
 }  # fmt: skip
 _PARALLEL: WrittenRows = {"use_parallel_residual": lambda config, _: config.get("parallel", "no") != "no"}
+_MPT_KEYS: WrittenRows = _CLAMPED | {
+    "attention.max_alibi_bias": lambda _, fields: float(
+        (fields.get("attn_config") or {}).get("alibi_bias_max", 8)
+    ),
+}
 _T5_KEYS: WrittenRows = {
     "block_count": lambda config, _: config["encoder"]["n_layer"], "decoder_block_count": "n_layer",
     "attention.key_length": "d_head", "attention.value_length": "d_head", _EPSILON: "norm_eps",
@@ -559,7 +535,8 @@ _T5_KEYS: WrittenRows = {
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
-        "LlamaForCausalLM", (_block, _llama), _TURNED, _MIXED, chosen=_is_mixture,
+        "LlamaForCausalLM", (_block, _llama), _TURNED, _MIXED,
+        chosen=lambda m: "MixtralForCausalLM" if m.get("expert_count") else "LlamaForCausalLM",
         also=("MistralForCausalLM", "MixtralForCausalLM"),
     ),
     "mistral3": Architecture("Ministral3ForCausalLM", (_mistral3,), _TURNED, _MISTRAL3_KEYS),
@@ -580,15 +557,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gemma3": Architecture("Gemma3ForCausalLM", (_block, _GEMMA, _windows, _gemma3), written=_GEMMA3_KEYS),
     "olmo": Architecture("OlmoForCausalLM", (_block, _CLIPPED), _TURNED, _CLAMPED),
     "olmo2": Architecture(
-        "Olmo2ForCausalLM", (_block, _windows), chosen=_olmo2_or_3, also=("Olmo3ForCausalLM",),
+        "Olmo2ForCausalLM", (_block, _windows), also=("Olmo3ForCausalLM",),
+        chosen=lambda m: "Olmo3ForCausalLM" if m.get(_WINDOW) else "Olmo2ForCausalLM",
         written=_WINDOWED | {"attention.sliding_window_pattern": _pattern},
     ),
     "stablelm": Architecture("StableLmForCausalLM", (_partly_turned, _stablelm), _STABLELM, _PARALLEL),
     "starcoder": Architecture("GPTBigCodeForCausalLM", (_GPT2,), fused=True),
-    "starcoder2": Architecture(
-        "Starcoder2ForCausalLM", (_block, {"norm_epsilon": _EPSILON, "sliding_window": _some_window}),
-        written=_WINDOWED,
-    ),
+    "starcoder2": Architecture("Starcoder2ForCausalLM", (_block, _STARCODER2), written=_WINDOWED),
     "command-r": Architecture(
         "CohereForCausalLM", (_block, {"logit_scale": "logit_scale", "use_qk_norm": _has_qk_norm}), _COHERE,
         _SCALED,
@@ -599,12 +574,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gpt2": Architecture("GPT2LMHeadModel", (_GPT2,), fused=True),
     "gptneox": Architecture("GPTNeoXForCausalLM", (_neox,), written=_PARALLEL, fused=True),
     "bloom": Architecture("BloomForCausalLM", (_BLOOM,), fused=True),
-    "mpt": Architecture(
-        "MptForCausalLM", (_MPT,), written=_CLAMPED | {"attention.max_alibi_bias": _alibi_bias}, fused=True
+    "mpt": Architecture("MptForCausalLM", (_MPT,), written=_MPT_KEYS, fused=True),
+    "falcon": Architecture(
+        "FalconForCausalLM", (_block, _falcon),
+        lambda config: _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _TENSORS, fused=True,
     ),
-    "falcon": Architecture("FalconForCausalLM", (_block, _falcon), _falcon_tensors, fused=True),
     "t5": Architecture(
-        "T5ForConditionalGeneration", (_T5,), _t5_tensors, _T5_KEYS, chosen=_t5_kind,
+        "T5ForConditionalGeneration", (_T5,), _t5_tensors, _T5_KEYS,
+        chosen=lambda m: f"{'UM' * ('dec.blk.1.attn_rel_b.weight' in m.tensors)}T5ForConditionalGeneration",
         also=("MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
     ),
 }  # fmt: skip
@@ -646,11 +623,9 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 
 
 def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
-    """The metadata of a model.
+    """The metadata of a model of an architecture of `WRITTEN`, with these `fields` of its config.json.
 
-    `architecture`: One of `WRITTEN`. `config`: The canonical configuration. `fields`: The fields of its
-    config.json. Returns str, dict, dict of str to ndarray: ``general.architecture``; keys and values; tensors
-    that belong to the configuration, f32.
+    Returns ``general.architecture``, keys and values, and tensors that belong to the configuration, f32.
     """
     name = WRITTEN[architecture]
     rotation, tensors = _rotation_keys(config, fields)

@@ -17,13 +17,10 @@ _MOST_LAYERS: Final = 10_000
 
 
 class Metadata(MetadataFields):
-    """The metadata of a model, less the name of its architecture in front, and its tensors.
+    """The metadata of a model, without the `name` of its architecture in front, and its tensors.
 
-    A value that a file gives for each layer counts as one number where the layers agree.
-
-    `name`: Of the architecture, ``general.architecture``. `values`: Keys as "block_count" to values. `file`:
-    For messages. `name`, `tensors`: As given. `used`: The tensors that were read with the configuration, see
-    `numbers_of`.
+    A value that a file gives for each layer counts as one number where the layers agree. `used`: The tensors
+    that were read with the configuration, see `numbers_of`.
     """
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
@@ -104,29 +101,6 @@ HARMLESS: Final = frozenset(
 )  # fmt: skip
 
 
-def _one_of(*values: Any) -> Callable[[Metadata, Any], bool]:
-    return lambda m, value: value in values
-
-
-def _same_as(key: str, default: float | None = None) -> Callable[[Metadata, Any], bool]:
-    return lambda m, value: value == m.get(key, default)
-
-
-def _usual_scale(m: Metadata, value: Any) -> bool:
-    return value == 0 or math.isclose(value, m.d_head**-0.5, rel_tol=1e-6)
-
-
-def _no_window(m: Metadata, value: Any) -> bool:
-    return bool(value == 0 or value >= m.integer("context_length"))
-
-
-def _is_softmax(m: Metadata, value: Any) -> bool:
-    """Softmax of all logits, or of the chosen ones, which is the same once weights are made to sum to 1."""
-    return value in (0, 1) or (value == 3 and m.name in ("llama", "gpt-oss"))
-
-
-_D_HEAD: Final = "attention.key_length"
-
 # Keys that change the computation, where an architecture does not read them, by the only value that does not.
 _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
     (0,): (
@@ -145,14 +119,19 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 # The same, by whether a value changes nothing.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
-    **{key: _one_of(*values) for values, keys in _VALUES.items() for key in keys},
-    "attention.key_length_swa": _same_as(_D_HEAD),
-    "attention.scale": _usual_scale,
-    "attention.sliding_window": _no_window,
-    "attention.value_length_swa": _same_as(_D_HEAD),
-    "expert_gating_func": _is_softmax,
-    "rope.dimension_count_swa": _same_as("rope.dimension_count"),
-    "rope.freq_base_swa": _same_as("rope.freq_base", 10_000.0),
+    **{
+        key: lambda m, value, of=values: value in of  # type: ignore[misc]
+        for values, keys in _VALUES.items()
+        for key in keys
+    },
+    "attention.key_length_swa": lambda m, value: value == m.get("attention.key_length"),
+    "attention.scale": lambda m, value: value == 0 or math.isclose(value, m.d_head**-0.5, rel_tol=1e-6),
+    "attention.sliding_window": lambda m, value: value == 0 or value >= m.integer("context_length"),
+    "attention.value_length_swa": lambda m, value: value == m.get("attention.key_length"),
+    # softmax of all logits, or (3) of the chosen ones: the same once weights are made to sum to 1
+    "expert_gating_func": lambda m, value: value in ((0, 1, 3) if m.name in ("llama", "gpt-oss") else (0, 1)),
+    "rope.dimension_count_swa": lambda m, value: value == m.get("rope.dimension_count"),
+    "rope.freq_base_swa": lambda m, value: value == m.get("rope.freq_base", 10_000.0),
     "rope.scaling.yarn_ext_factor": lambda m, value: value < 0 or value == 1,
 }
 
@@ -167,10 +146,7 @@ _SIZES: Final = {
 
 
 def check_keys(metadata: Metadata, config: Config) -> None:
-    """Refuse keys that change the computation and that the architecture does not read.
-
-    ``config`` is the canonical configuration that was read.
-    """
+    """Refuse keys that change the computation and that are not in the configuration that was read."""
     for name, field in _SIZES.items():
         value = metadata.get(name)
         if value is not None and value != config[field]:

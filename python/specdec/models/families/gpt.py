@@ -187,15 +187,10 @@ def _read_neo(reader: ConfigReader) -> dict[str, Any]:
     )
     windows = _neo_windows(reader, sizes["n_layer"])
     return _read(
-        reader,
-        sizes,
-        learned="max_position_embeddings",
-        activation_field=("activation_function", "gelu_new"),
-        qkv_bias=False,
-        score_scales=[1.0] * sizes["n_layer"],
-        sliding_window=max(windows),
-        windows=windows,
-    )
+        reader, sizes, learned="max_position_embeddings",
+        activation_field=("activation_function", "gelu_new"), qkv_bias=False,
+        score_scales=[1.0] * sizes["n_layer"], sliding_window=max(windows), windows=windows,
+    )  # fmt: skip
 
 
 def _read_opt(reader: ConfigReader) -> dict[str, Any]:
@@ -222,19 +217,11 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
-def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    table, into, out = (
-        f"model.decoder.{name}.weight" for name in ("embed_tokens", "project_in", "project_out")
-    )
-    return _settle_projections(config, tensors, (table, "lm_head.weight", into, out))
-
-
 @dataclass(frozen=True)
 class ProjectedTable(FileTensor):
     """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
 
-    The product is that of the row kernels, so that its bits are the same on every machine. The projection is
-    [d_model, width], or, ``transposed``, [width, d_model].
+    The product is that of the row kernels. The projection is [d_model, width], ``transposed`` the other way.
     """
 
     table: FileTensor
@@ -270,35 +257,26 @@ class ProjectedTable(FileTensor):
         return _core.product(_f32(self.table), projection, "f32")
 
 
-def _settle_projections(
-    config: dict[str, Any], tensors: MutableMapping[str, Any], names: tuple[str, str, str, str]
-) -> dict[str, Any]:
+def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
     """Put projected tables in the place of a table of tokens and a head, where the files hold projections.
 
     A head that the files do not hold is the table; projected, the two differ.
-
-    `config`: The canonical configuration, which is returned. `tensors`: By the names of the family's table;
-    changed. `names`: Of the table, the head, and the projections after the one and before the other.
     """
-    table, head, into, out = names
+    names = ("embed_tokens", "project_in", "project_out")
+    table, into, out = (f"model.decoder.{name}.weight" for name in names)
+    head = "lm_head.weight"
     if config["tied"] or not all(name in tensors for name in (table, into, out)):
         return config
     held = tensors[table]
-    outer, into, out = tensors.get(head, held), tensors.pop(into), tensors.pop(out)
+    outer, after, before = tensors.get(head, held), tensors.pop(into), tensors.pop(out)
     width, d_model = max(1, *held.shape[-1:], 1), config["d_model"]
-    of_table = (config["n_vocab"], width)
-    for tensor, shape in (
-        (held, of_table),
-        (outer, of_table),
-        (into, (d_model, width)),
-        (out, (width, d_model)),
-    ):
+    shapes = (config["n_vocab"], width), (config["n_vocab"], width), (d_model, width), (width, d_model)
+    for tensor, shape in zip((held, outer, after, before), shapes, strict=True):
         if tensor.shape != shape:
-            raise wrong_shape(
-                tensor.file, tensor.name, tensor.shape, shape, f", with embeddings of {width} numbers"
-            )
-    tensors[table] = ProjectedTable.of(held, into)
-    tensors[head] = ProjectedTable.of(outer, out, transposed=True)
+            more = f", with embeddings of {width} numbers"
+            raise wrong_shape(tensor.file, tensor.name, tensor.shape, shape, more)
+    tensors[table] = ProjectedTable.of(held, after)
+    tensors[head] = ProjectedTable.of(outer, before, transposed=True)
     return config
 
 
@@ -317,15 +295,9 @@ def _read_neox(reader: ConfigReader) -> dict[str, Any]:
     )
     parallel = fields.boolean("use_parallel_residual", default=True)
     return _read(
-        reader,
-        sizes,
-        **rotary(turning),
-        eps_field="layer_norm_eps",
-        activation_field=("hidden_act", "gelu"),
-        tied=False,
-        parallel="two_norms" if parallel else "no",
-        **reader.attention_bias(default=True),
-    )
+        reader, sizes, **rotary(turning), eps_field="layer_norm_eps", activation_field=("hidden_act", "gelu"),
+        tied=False, parallel="two_norms" if parallel else "no", **reader.attention_bias(default=True),
+    )  # fmt: skip
 
 
 def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
@@ -334,33 +306,20 @@ def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
     if d_rotary % 2:
         raise fields.error("rotary_dim", "an even number: rotary positions turn pairs")
     return _read(
-        reader,
-        sizes,
-        n_ctx=reader.context("n_positions"),
-        position="rotary",
-        inv_freq=rotary_frequencies(d_rotary, 10_000.0),
-        activation_field=("activation_function", "gelu_new"),
-        tied=False,
-        qkv_bias=False,
-        out_bias=False,
-        head_bias=True,
-        parallel="one_norm",
-    )
+        reader, sizes, n_ctx=reader.context("n_positions"), position="rotary",
+        inv_freq=rotary_frequencies(d_rotary, 10_000.0), activation_field=("activation_function", "gelu_new"),
+        tied=False, qkv_bias=False, out_bias=False, head_bias=True, parallel="one_norm",
+    )  # fmt: skip
 
 
 def _read_phi(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes()
     fields.require("qk_layernorm", False, because="norms of queries and keys have no biases")
     return _read(
-        reader,
-        sizes,
-        **rotary(reader.rotation(sizes["d_head"], partial=True, fraction=0.5)),
-        eps_field="layer_norm_eps",
-        activation_field=("hidden_act", "gelu_new"),
-        tied=False,
-        head_bias=True,
+        reader, sizes, **rotary(reader.rotation(sizes["d_head"], partial=True, fraction=0.5)),
+        eps_field="layer_norm_eps", activation_field=("hidden_act", "gelu_new"), tied=False, head_bias=True,
         parallel="one_norm",
-    )
+    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------- scores that fall by distance
@@ -398,13 +357,9 @@ def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
     }
     sizes = reader.sizes(**_GPT2_SIZES | names)
     return _read(
-        reader,
-        sizes,
-        n_ctx=reader.context("seq_length", default=2048),
-        activation="gelu_tanh",
-        embedding_norm=True,
-        alibi=_slopes(sizes["n_head"]),
-    )
+        reader, sizes, n_ctx=reader.context("seq_length", default=2048), activation="gelu_tanh",
+        embedding_norm=True, alibi=_slopes(sizes["n_head"]),
+    )  # fmt: skip
 
 
 def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
@@ -423,16 +378,10 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
     scale = attention.optional_number("softmax_scale")
     scales: dict[str, Any] = {"score_scales": [scale] * sizes["n_layer"]} if scale else {}
     return _read(
-        reader,
-        sizes,
-        n_ctx=reader.context("max_seq_len", default=2048),
-        activation="gelu",
-        **NO_BIASES,
-        norm_bias=False,
-        alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
-        qkv_limit=attention.optional_number("clip_qkv"),
-        **scales,
-    )
+        reader, sizes, n_ctx=reader.context("max_seq_len", default=2048), activation="gelu", **NO_BIASES,
+        norm_bias=False, alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
+        qkv_limit=attention.optional_number("clip_qkv"), **scales,
+    )  # fmt: skip
 
 
 def _falcon_parallel(reader: ConfigReader) -> str:
@@ -482,10 +431,6 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
-def _falcon_tensors(config: Any) -> Any:
-    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM
-
-
 _MPT_HARMLESS = (
     "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "is_encoder_decoder",  # of attn_config
     "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "tokenizer_name",
@@ -530,7 +475,8 @@ FAMILIES = {
     "BloomForCausalLM": _transformer(_read_bloom, _BLOOM, "bloom", _BLOOM_ABSENT, harmless=_BLOOM_HARMLESS),
     "MptForCausalLM": _transformer(_read_mpt, _MPT, "mpt", _MPT_ABSENT, harmless=_MPT_HARMLESS),
     "FalconForCausalLM": _transformer(
-        _read_falcon, _falcon_tensors, "falcon", absent(4544, None, 32, 71, 65024, 2048),
+        _read_falcon, lambda config: _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM,
+        "falcon", absent(4544, None, 32, 71, 65024, 2048),
         harmless=("apply_residual_connection_post_layernorm",),
     ),
 }  # fmt: skip

@@ -10,14 +10,13 @@ from typing import Any
 from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft, check_model
-from specdec.drafts.learned.eagle.layouts import open_published
-from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head
+from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head, open_published
 from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
-from specdec.models.origin import FilesReference, HubPlace, ReadFiles
+from specdec.models.origin import HubPlace, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 
@@ -84,7 +83,7 @@ class Eagle(Draft):
         self.target = target
         self.kind = published.kind
         self.taps = published.layers
-        self._files = ReadFiles(published.path, published.files, hub=hub)
+        self._files = ReadFiles.at(published.path, published.files, hub=hub)
         self.core = _packed(published, target, dtype, check_threads(n_threads))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,7 +130,7 @@ class MTP(Eagle):
 
 
 def _made_again(
-    kind: Any, reference: FilesReference, target: Model, taps: Sequence[int], options: Mapping[str, Any]
+    kind: Any, reference: ReadFiles, target: Model, taps: Sequence[int], options: Mapping[str, Any]
 ) -> Eagle:
     folder = reference.found()
     return MTP(target, **options) if issubclass(kind, MTP) else Eagle(folder, target, taps=taps, **options)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft, loaded_again
-from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import Learner, TableLearner
+from specdec.drafts.learned.online.learner import Corrections, Learner, TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram, OnlineNgram
@@ -291,7 +290,7 @@ class Online(Draft):
             arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
             counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
             write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
-            self._file = ReadFiles(file, [file])
+            self._file = ReadFiles.at(file, [file])
 
     @classmethod
     def load(
@@ -304,7 +303,7 @@ class Online(Draft):
         return online
 
     def _restore(self, file: Path) -> None:
-        self._file = ReadFiles(file, [file])
+        self._file = ReadFiles.at(file, [file])
         tensors, metadata = read_safetensors_with_metadata(file)
         for name, expected in (METADATA | {"learner": self.learner.name}).items():
             if metadata.get(name) != expected:
