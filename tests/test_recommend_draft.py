@@ -88,7 +88,7 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
          "different vocabularies.*what could draft: a model with"),
         ({"a": "exit:9", "b": drafts.EarlyExit(8)}, InputError,
          "expected 1 to 1: the target has 2; what could draft: .* copy, input"),
-        ("no/such/model", CheckpointNotFoundError, ""), ("coppy", InputError, "copy perhaps"),
+        ("no/such/model", CheckpointNotFoundError, "no/such/model"), ("coppy", InputError, "copy perhaps"),
         ({"o": other, "o, text": "copy"}, InputError, "'o, text'.* twice"),
     ):  # fmt: skip
         with pytest.raises(kind, match=message):
