@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import torch, transformers
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from worlds.canonical import step_by_step
@@ -28,14 +29,6 @@ RELATIVE = 2e-5
 # Tokens of sources and texts: one, some, and more than the furthest distance that a bucket begins at.
 LENGTHS = [(1, 5), (60, 1), (9, 44), (70, 60)]
 FAR = [(150, 20), (20, 150)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
-    global torch, transformers
-    import torch
-    import transformers
 
 
 def build(name: str, folder: Path) -> Any:

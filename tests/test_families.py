@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import torch, transformers
 from worlds.canonical import step_by_step
 from worlds.families import ARCHITECTURES, CASES, ENCODER_DECODERS
 from worlds.folders import write_hf
@@ -35,14 +36,6 @@ LONG = {
     "Phi3ForCausalLM longrope": 64,
     "Phi3ForCausalLM partial longrope": 64,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
-    global torch, transformers
-    import torch
-    import transformers
 
 
 def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "float32", **options: Any) -> Any:

@@ -13,19 +13,11 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import peft, torch, transformers
 from specdec.errors import UnsupportedModelError
 from worlds.families import CASES, SIZES
 
 pytestmark = pytest.mark.oracle
-
-
-@pytest.fixture(scope="module", autouse=True)
-def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
-    global peft, torch, transformers
-    import peft
-    import torch
-    import transformers
 
 
 IDS = [int(token) for token in np.random.default_rng(3).integers(3, 61, 30)]
