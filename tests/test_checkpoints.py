@@ -42,6 +42,7 @@ from worlds.folders import (
     mistral_config,
     raw_safetensors,
     safetensors_bytes,
+    tensors_for,
     write_hf,
     write_llama2c,
     write_llama2c_tokenizer,
@@ -394,50 +395,32 @@ def test_bad_llama_config(make_llama, error, field, value):
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "error"),
+    ("config", "changes", "field", "error"),
     [
-        ({"architectures": ..., "model_type": "bert"}, "model_type", UnsupportedModelError),
-        ({"architectures": ..., "model_type": ["llama"]}, "model_type", UnsupportedModelError),
-        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2}},
+        (llama_config, {"architectures": ..., "model_type": "bert"}, "model_type", UnsupportedModelError),
+        (llama_config, {"architectures": ..., "model_type": ["llama"]}, "model_type", UnsupportedModelError),
+        (llama_config, {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
          "rope_scaling", CheckpointError),
+        (mistral_config, {"attention_bias": True}, "attention_bias", UnsupportedModelError),
+        (mistral_config, {"sliding_window": 0}, "sliding_window", CheckpointError),
+        (gpt2_config, {"scale_attn_weights": False}, "scale_attn_weights", UnsupportedModelError),
+        (gpt2_config, {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn", UnsupportedModelError),
+        (gpt2_config, {"add_cross_attention": True}, "add_cross_attention", UnsupportedModelError),
+        (gpt2_config, {"activation_function": "mish"}, "activation_function", UnsupportedModelError),
+        (gpt2_config, {"n_inner": 0}, "n_inner", CheckpointError),
+        (gpt2_config, {"layer_norm_epsilon": -1}, "layer_norm_epsilon", CheckpointError),
+        (gpt2_config, {"n_head": 5}, "n_embd", CheckpointError),
     ],
 )  # fmt: skip
-def test_fields_that_contradict_each_other(make_llama, changes, field, error):
-    folder = make_llama(tensors=llama_tensors(llama_config()), **changes)
-    with refuses_field(folder / "config.json", field, error):
-        specdec.load(folder)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("scale_attn_weights", False), ("reorder_and_upcast_attn", True), ("add_cross_attention", True),
-        ("activation_function", "mish"), ("n_inner", 0), ("layer_norm_epsilon", -1),
-    ],
-)  # fmt: skip
-def test_bad_gpt2_config(make_gpt2, field, value):
-    folder = make_gpt2(tensors=gpt2_tensors(gpt2_config()), **{field: value})
-    error = UnsupportedModelError if isinstance(value, bool | str) else CheckpointError
+def test_bad_configs(tmp_path, config, changes, field, error):
+    folder = write_hf(tmp_path / "model", config(**changes), tensors_for(config()))
     with refuses_field(folder / "config.json", field, error):
         open_checkpoint(folder)
 
 
-def test_sizes_that_do_not_fit(make_gpt2):
-    tensors = gpt2_tensors(gpt2_config())
-    with refuses_field(make_gpt2(n_head=5, tensors=tensors) / "config.json", "n_embd"):
-        open_checkpoint(make_gpt2(n_head=5, tensors=tensors))
+def test_an_absent_size_is_that_of_the_class(make_gpt2):
     with pytest.raises(CheckpointError, match=r"wpe.weight' has shape \[\d+, 32\]; expected \[1024, 32\]"):
-        open_checkpoint(make_gpt2(n_positions=..., tensors=tensors))
-
-
-def test_mistral_has_no_biases_and_a_positive_window(make_mistral):
-    tensors = llama_tensors(mistral_config())
-    for name, value, error in (
-        ("attention_bias", True, UnsupportedModelError), ("sliding_window", 0, CheckpointError)
-    ):  # fmt: skip
-        folder = make_mistral(tensors=tensors, **{name: value})
-        with refuses_field(folder / "config.json", name, error):
-            open_checkpoint(folder)
+        open_checkpoint(make_gpt2(n_positions=..., tensors=gpt2_tensors(gpt2_config())))
 
 
 @pytest.mark.parametrize(
@@ -756,24 +739,23 @@ NAME = "model.layers.0.mlp.up_proj.weight"
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("changes", "message"),
     [
-        (lambda i: i.pop("weight_map"), "'weight_map'"),
-        (lambda i: i.update(weight_map=[]), "'weight_map'"),
-        (lambda i: i["weight_map"].update({"new": "model-00001-of-00002.safetensors"}), "'new'"),
-        (lambda i: i["weight_map"].pop(NAME), f"'{NAME}'.* does not list"),
-        (
-            lambda i: i["weight_map"].update({NAME: "model-00003-of-00002.safetensors"}),
-            "00003-of-00002.safetensors",
-        ),
-        (lambda i: i["weight_map"].update({NAME: "../model.safetensors"}), '"../model.safetensors"'),
-        (lambda i: i["weight_map"].update({NAME: "/etc/passwd"}), '"/etc/passwd"; expected'),
-        (lambda i: i["weight_map"].update({NAME: 7}), "no such file|which"),
+        (None, "'weight_map'"), ([], "'weight_map'"), ({"new": "model-00001-of-00002.safetensors"}, "'new'"),
+        ({NAME: None}, f"'{NAME}'.* does not list"), ({NAME: "/etc/passwd"}, '"/etc/passwd"; expected'),
+        ({NAME: "model-00003-of-00002.safetensors"}, "00003-of-00002.safetensors"),
+        ({NAME: "../model.safetensors"}, '"../model.safetensors"'), ({NAME: 7}, "no such file|which"),
     ],
     ids=range(8),
-)
-def test_bad_index(make_llama, edit, message):
+)  # fmt: skip
+def test_bad_index(make_llama, changes, message):
     folder = make_llama(n_shards=2)
+
+    def edit(index: Any) -> None:
+        known = index.pop("weight_map") | (changes or {})
+        if changes is not None:
+            index["weight_map"] = changes and {key: file for key, file in known.items() if file is not None}
+
     edit_index(folder, edit)
     with pytest.raises(CheckpointError, match=message):
         specdec.load(folder)
@@ -964,18 +946,18 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
     specdec.load(folder)
     assert capsys.readouterr().err == ""
     specdec.load(folder, progress=True)
-    shown = capsys.readouterr().err
-    assert "loading in f32: 100%" in shown
-    for large, in_terminal in ((10**6, True), (1000, False)):
+    assert "loading in f32: 100%" in capsys.readouterr().err
+    cases = (
+        (10**6, True, None, False),
+        (1000, False, None, False),
+        (1000, True, None, True),
+        (1000, True, False, False),
+    )
+    for large, in_terminal, given, is_shown in cases:
         monkeypatch.setattr(progress, "_LARGE", large)
         monkeypatch.setattr(sys.stderr, "isatty", lambda answer=in_terminal: answer)
-        specdec.load(folder)
-        assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    specdec.load(folder)
-    assert "loading in f32: 100%" in capsys.readouterr().err
-    specdec.load(folder, progress=False)
-    assert capsys.readouterr().err == ""
+        specdec.load(folder, progress=given)
+        assert ("loading in f32: 100%" in capsys.readouterr().err) == is_shown
     monkeypatch.setitem(sys.modules, "tqdm", None)
     specdec.load(folder)
     assert capsys.readouterr().err == ""
