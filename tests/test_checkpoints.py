@@ -10,7 +10,6 @@ import struct
 import sys
 import time
 import types
-import warnings
 import weakref
 from bisect import bisect_left
 from pathlib import Path
@@ -163,14 +162,6 @@ def test_end_ids(make_llama):
     assert "'eos_token_id' is [2, 61]; expected ids from 0 to 60" in str(one.message)
 
 
-def test_warnings_are_of_the_line_that_loads(make_llama):
-    folder = make_llama(eos_token_id=61)
-    for load in (specdec.load, open_checkpoint):
-        with pytest.warns(UserWarning, match="eos_token_id") as caught:
-            load(folder)
-        assert [warning.filename for warning in caught] == [__file__]
-
-
 def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_path):
     (tmp_path / "tokenizer.json").write_text(_byte_level_json())
     folder = make_llama(vocab_size=5)
@@ -187,16 +178,11 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_p
         ({"no_repeat_ngram_size": 3}, {"no_repeat_ngram_size": 3}),  # greedy decoding heeds it, too
         ({"min_new_tokens": 3, "bad_words_ids": [[5, 6]]}, {"min_tokens": 3, "bad_words": [[5, 6]]}),
         ({"do_sample": True}, {"temperature": 1.0}),
-        (
-            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0},
-            {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
-        ),
-        (
-            {"do_sample": True, "top_k": 0, "top_p": 1, "min_p": 0.1, "repetition_penalty": 1.0},
-            {"temperature": 1.0, "min_p": 0.1},
-        ),
+        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "min_p": 0}, {"temperature": 0.6, "top_k": 20}),
+        ({"do_sample": True, "top_k": 0, "top_p": 1, "min_p": 0.1, "repetition_penalty": 1.0},
+         {"temperature": 1.0, "min_p": 0.1}),
     ],
-)
+)  # fmt: skip
 def test_default_sampling(make_llama, said, found):
     folder = make_llama()
     (folder / "generation_config.json").write_text(json.dumps(said))
@@ -239,8 +225,13 @@ def _byte_level_json() -> str:
 # ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin"])
-def test_nothing_there(name):
+NOWHERE = ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin", "../x", "/x"]
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_nothing_there(name, monkeypatch):
+    """No name of the hub."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointNotFoundError, match=re.escape(name)):
         open_checkpoint(name)
     with pytest.raises(FileNotFoundError):
@@ -309,10 +300,11 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1000
 def test_git_lfs_pointers_are_named(make_llama, tmp_path):
     folder = make_llama()
     (folder / "model.safetensors").write_bytes(POINTER)
-    (tmp_path / "model.bin").write_bytes(POINTER)
-    for path in (folder, tmp_path / "model.bin"):
+    for path in (folder, tmp_path / "model.bin", tmp_path / "model.specdec"):
+        if path != folder:
+            path.write_bytes(POINTER)
         with pytest.raises(CheckpointError, match=r"is a Git LFS pointer.*git lfs pull"):
-            open_checkpoint(path)
+            specdec.load(path)
 
 
 def test_weights_in_other_formats_are_named(make_llama):
@@ -337,14 +329,6 @@ def test_hub_failures(monkeypatch):
     with pytest.raises(CheckpointError, match=r"org/name.*OSError: the network is down") as failed:
         open_checkpoint("org/name")
     assert failed.value.args[0].count("\n") == 0
-
-
-@pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "/x"])
-def test_names_that_are_none_of_the_hub(name, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointNotFoundError):
-        open_checkpoint(name)
 
 
 # ── Bad configurations
@@ -426,16 +410,12 @@ def test_an_absent_size_is_that_of_the_class(make_gpt2):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
-        (b"[1]", "JSON list; expected an object"),
-        (b"\xff\xfe\x00", "not valid JSON"),
-        (b'{"vocab_size": NaN}', "NaN is not a JSON number"),
-        (b"[" * 100_000, "not valid JSON"),
+        (b"", "not valid JSON"), (b"[1]", "JSON list; expected an object"), (b"\xff\xfe", "not valid JSON"),
+        (b'{"vocab_size": NaN}', "NaN is not a JSON number"), (b"[" * 100_000, "not valid JSON"),
         (b'{"vocab_size": ' + b"9" * 10_000 + b"}", "not valid JSON"),
     ],
-    ids=range(7),
-)
+    ids=range(6),
+)  # fmt: skip
 def test_bad_config_file(make_llama, text, message):
     folder = make_llama()
     (folder / "config.json").write_bytes(text)
@@ -518,9 +498,7 @@ def entry(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[
 TWICE = b'{"a": %b, "a": %b}' % ((json.dumps(entry()).encode(),) * 2)
 BAD_FILES: dict[str, tuple[Any, int | bytes, str]] = {
     "empty": (None, b"", "has 0 bytes; expected at least 8"),
-    "short": (None, b"\x01\0\0", "has 3 bytes"),
     "no header": (None, struct.pack("<Q", 10), "header length is 10; expected at most 0"),
-    "lying length": (None, struct.pack("<Q", 10**6) + b"{}", "length is 1000000; expected at most 2"),
     "huge length": (None, b"\xff" * 8 + b"{}", "header length is 18446744073709551615"),
     "not JSON": (b"{nothing", 0, "header is not valid JSON"),
     "not UTF-8": (b'{"\xff": 1}', 0, "header is not valid JSON"),
@@ -531,25 +509,17 @@ BAD_FILES: dict[str, tuple[Any, int | bytes, str]] = {
     "metadata": ({"__metadata__": {"a": 1}}, 0, "'__metadata__'"),
     "entry": ({"a": [1]}, 0, "tensor 'a' has the header entry"),
     "dtype": ({"a": entry("F33")}, 8, "'a' has dtype \"F33\"; expected one of F4"),
-    "dtype kind": ({"a": entry(["F32"])}, 8, "tensor 'a' has dtype"),
     "no dtype": ({"a": {"shape": [2], "data_offsets": [0, 8]}}, 8, "dtype null"),
     "shape": ({"a": entry(shape=[-2])}, 8, "shape \\[-2\\]"),
-    "shape float": ({"a": entry(shape=[2.0])}, 8, "shape \\[2.0\\]"),
     "shape bool": ({"a": entry(shape=[True, 2])}, 8, "shape \\[true, 2\\]"),
     "shape size": ({"a": entry(shape=[3])}, 8, "expected 96 bits for shape \\[3\\]"),
     "shape overflow": ({"a": entry(shape=[2**62, 4, 1])}, 8, "expected more than 147573952589676412928 bits"),
-    "shape big": ({"a": entry(shape=[2**63])}, 8, "has shape"),
     "offsets": ({"a": entry(offsets=[0])}, 8, "data_offsets \\[0\\]; expected"),
-    "offsets sign": ({"a": entry(offsets=[-8, 0])}, 8, "data_offsets \\[-8, 0\\]"),
     "offsets order": ({"a": entry(offsets=[8, 0])}, 8, "begin <= end <= 8"),
     "truncated": ({"a": entry()}, 7, "is the file truncated"),
     "outside": ({"a": entry(offsets=[8, 16])}, 8, "begin <= end <= 8"),
     "trailing": ({"a": entry()}, 9, "1 bytes follow tensor 'a'"),
-    "overlap": (
-        {"a": entry(), "b": entry(offsets=[4, 12])},
-        12,
-        "byte 4 and overlaps tensor 'a'; expected 8",
-    ),
+    "overlap": ({"a": entry(), "b": entry(offsets=[4, 12])}, 12, "byte 4 and overlaps tensor 'a'; expected"),
     "hole": ({"a": entry(), "b": entry(offsets=[12, 20])}, 20, "leaves unused bytes after tensor 'a'"),
 }
 """Header, bytes of data or the whole file, and what is said."""
@@ -583,18 +553,12 @@ def test_files_are_closed(make_llama):
 
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_bad_safetensors(tmp_path, case):
-    from safetensors import safe_open
-
     header, data, message = BAD_FILES[case]
     path = tmp_path / "bad.safetensors"
     path.write_bytes(data if isinstance(data, bytes) else raw_safetensors(header, bytes(data)))
     with pytest.raises(CheckpointError, match=message) as caught:
         read_safetensors(path)
     assert str(path) in str(caught.value)
-    if case in {"duplicate", "space first"}:
-        return  # the library lets these pass: the last of two names wins, and the format forbids the space
-    with pytest.raises(Exception, match=r"(?i)header|metadata|offset|json|utf-8|file|size|small|length"):
-        safe_open(str(path), framework="np").__enter__()
 
 
 def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
@@ -680,23 +644,6 @@ def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
                 open_checkpoint(file.parent)
 
 
-@pytest.mark.parametrize(
-    "value", [b"1" + b"0" * 4000, b'"' + b"long " * 100_000 + b'"'], ids=["huge", "long"]
-)
-@pytest.mark.parametrize(
-    "field", ["hidden_size", "architectures", "layer_types", "rope_scaling", "eos_token_id", "rms_norm_eps"]
-)
-def test_values_that_cannot_be_shown(make_llama, field, value):
-    folder = make_llama()
-    text = json.dumps(llama_config(**{field: "HERE", "model_type": None})).encode()
-    (folder / "config.json").write_bytes(text.replace(b'"HERE"', value))
-    with pytest.raises(CheckpointError, match="config.json: ") as caught, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an end id of 4000 digits
-        open_checkpoint(folder)
-        raise CheckpointError("config.json: was read")
-    assert len(str(caught.value)) < 1000
-
-
 def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
     """Escape sequences, marks that turn the direction of text, lone surrogates, names without end."""
     bad = "\x1b[31mred\x07\u202e\x9b2J\n\ud800"
@@ -716,7 +663,7 @@ def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
         lambda: with_header({bad: [1]}),
         lambda: with_header({"a": entry(bad)}),
         lambda: with_header({"a" * 10**6: [1]}),
-        lambda: open_checkpoint(make_llama("a", hidden_act=bad)),
+        lambda: open_checkpoint(make_llama("a", hidden_act=bad + "long " * 100_000)),
         lambda: open_checkpoint(make_llama("b", architectures=[bad])),
         lambda: open_checkpoint(make_llama("c", tensors={**llama_tensors(llama_config()), bad: np.ones(1)})),
         lambda: with_index("d", lambda i: i.update(index)),
@@ -776,18 +723,14 @@ def test_shards_that_do_not_hold_what_the_index_says(make_llama):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({0: 0}, "'dim' is 0; expected at least 1"),
-        ({5: 0}, "'vocab_size' is 0"),
-        ({6: -3}, "'seq_len' is -3"),
-        ({3: 5}, "'dim' is 24; expected an even multiple of n_heads, 5"),
-        ({3: 8}, "'dim' is 24; expected an even multiple of n_heads, 8"),
+        ({0: 0}, "'dim' is 0; expected at least 1"), ({5: 0}, "'vocab_size' is 0"),
+        ({6: -3}, "'seq_len' is -3"), ({3: 5}, "'dim' is 24; expected an even multiple of n_heads, 5"),
         ({4: 3}, "'n_kv_heads' is 3; expected a divisor of n_heads, 4"),
-        ({2: 3}, "bytes; expected .* n_layers 3"),
+        ({2: 3}, "bytes; expected .* n_layers 3"), ({0: 0x616B3432, 1: 1}, "of version 1; expected version"),
         ({0: 2**31 - 8, 1: 2**31 - 1, 2: 2**31 - 1}, "bytes; expected"),
-        ({0: 0x616B3432, 1: 1}, "of version 1; expected version 0"),
     ],
-    ids=range(9),
-)
+    ids=range(8),
+)  # fmt: skip
 def test_bad_llama2c_header(tmp_path, change, message):
     path = write_llama2c(tmp_path / "m.bin")
     content = bytearray(path.read_bytes())
@@ -859,23 +802,16 @@ def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([], "there are 0 token ids; expected at least 1"),
-        ([3] * 49, "there are 49 token ids; expected at most 48"),
-        ([1, 2, 61], "position 2 is 61; expected 0 to 60"),
-        ([1, -1], "position 1 is -1; expected 0 to 60"),
-        ([2**40, 1], "position 0 is 1099511627776"),
-        ([1, 2.0], "position 1 is 2.0, a float; expected an integer"),
-        ([1, "2"], "position 1 is '2', a str"),
-        ([True, 2], "position 0 is True, a bool"),
-        ([[1, 2], [3, 4]], r"position 0 is \[1, 2\], a list"),
-        (np.array([[1, 2], [3, 4]]), r"array of shape \[2, 2\]"),
-        (np.array([1.0]), "dtype float64"),
-        (b"ab", "token ids are bytes"),
-        (7, "token ids are int"),
-        ("text", "loaded without tokenizer"),
+        ([], "there are 0 token ids; expected at least 1"), ([3] * 49, "49 token ids; expected at most 48"),
+        ([1, 2, 61], "position 2 is 61; expected 0 to 60"), ([1, -1], "position 1 is -1; expected 0 to 60"),
+        ([2**40, 1], "position 0 is 1099511627776"), ([1, 2.0], "position 1 is 2.0, a float; expected"),
+        ([1, "2"], "position 1 is '2', a str"), ([True, 2], "position 0 is True, a bool"),
+        ([[1, 2], [3, 4]], r"position 0 is \[1, 2\], a list"), (np.array([1.0]), "dtype float64"),
+        (np.array([[1, 2], [3, 4]]), r"array of shape \[2, 2\]"), (b"ab", "token ids are bytes"),
+        (7, "token ids are int"), ("text", "loaded without tokenizer"),
     ],
     ids=range(14),
-)
+)  # fmt: skip
 def test_bad_ids(make_llama, ids, message):
     model = specdec.load(make_llama())
     before = model.logits([1, 2, 3])

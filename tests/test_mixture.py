@@ -102,19 +102,6 @@ def test_experts_that_no_row_chooses_are_not_read() -> None:
     assert np.array_equal(rows_of(build(config, tensors), ids, 8), rows_of(build(config, wanted), ids, 8))
 
 
-def test_weights_of_one_expert_are_those_of_the_formula() -> None:
-    """One expert for each row: its weight is 1 where weights are renormalised."""
-    one = CHOOSING | {"n_experts_per_token": 1}
-    tensors = random_tensors(one)
-    ids = ids_of(one)
-    alone = rows_of(build(one | {"router": "softmax_chosen"}, tensors), ids, 8)
-    for router in ("softmax", "sigmoid"):
-        config = one | {"router": router, "router_renormalise": True}
-        plain = config | {"router_renormalise": False}
-        assert np.array_equal(rows_of(build(config, tensors), ids, 8), alone)
-        assert not np.array_equal(rows_of(build(plain, tensors), ids, 8), alone)
-
-
 def test_a_model_of_one_expert_is_a_dense_model() -> None:
     config = CHOOSING | {"n_experts": 1, "n_experts_per_token": 1}
     tensors = random_tensors(config)
