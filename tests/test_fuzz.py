@@ -22,7 +22,6 @@ from fuzz.cases import CASES, cases, damaged_files
 from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
 from fuzz.http_requests import requests
-from fuzz.peft_folders import module_shapes
 from fuzz.running import Case, Failure, check
 from fuzz.settings import distribution_after, hangs_on_rounding
 from worlds.draws import Draws
@@ -150,27 +149,6 @@ def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest
     monkeypatch.setattr("specdec.decoding.request.adapted_models", lambda *_, **__: None)
     with pytest.raises(Failure, match="logprobs are not those"):
         check(texts)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "modules"),
-    [
-        ("CohereForCausalLM", ["mlp.gate_proj", "self_attn.q_proj"]),  # one norm for two blocks
-        ("CohereForCausalLM", ["self_attn.k_proj"]),
-        ("PhiForCausalLM", ["mlp.fc1", "self_attn.v_proj"]),
-        ("GPTNeoXForCausalLM", ["attention.query_key_value", "mlp.dense_h_to_4h"]),  # two norms
-        ("Phi3ForCausalLM", ["self_attn.qkv_proj", "mlp.gate_up_proj"]),
-        ("GPT2LMHeadModel", ["attn.c_attn", "attn.c_proj", "mlp.c_proj"]),
-    ],
-)
-def test_adapters_of_families_are_their_sums(architecture: str, modules: list[str]) -> None:
-    """What `test_peft.py` shows beside PEFT, here beside sums in NumPy."""
-    chosen = [name for name in module_shapes(architecture) if name.endswith(tuple(modules))]
-    assert len(chosen) == 2 * len(modules)
-    adapter = {"fields": {"r": 3, "lora_alpha": 9}, "modules": chosen, "seed": 2}
-    prompts = [[3, 4, 5, 6], [7]]
-    case = {"check": "peft", "architecture": architecture, "adapters": [adapter], "dtype": "f32"}
-    assert check(case | {"prompts": prompts, "settings": {}}) == "passed"
 
 
 def test_the_distribution_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:

@@ -23,7 +23,6 @@ from worlds.described import (
     Description,
     draw_adapter,
     draw_model,
-    may_spike,
     source_vocab,
     with_sources_of,
 )
@@ -189,14 +188,6 @@ def _engine(draws: Draws) -> Case:
         **draws.fields(node_budget=(0.2, st.integers(n_slots, n_slots + 20))),
     }  # fmt: skip
     kept = {name: one[name] for name in ("target", "models", "draft", "adapter") if name in one}
-    if n_vocab > 2 and may_spike(target) and draws.chance(0.2):
-        spike = draws.randrange(n_vocab)
-        kept["target"] = target | {"spike": spike}
-        for request in (one for one in requests if isinstance(one["prompt"], list)):
-            prompt = [(token + 1) % n_vocab if token == spike else token for token in request["prompt"]]
-            if prompt and draws.chance(0.4):
-                prompt[draws.randrange(len(prompt))] = spike
-            request["prompt"] = prompt
     return {"check": "engine", **kept, "engine": engine, "requests": requests}
 
 
