@@ -28,7 +28,7 @@ from worlds.draws import Draws
 
 TESTS = Path(__file__).parent
 
-SHARES = {"decoding": 10, "written": 1, "distribution": 3, "beams": 1, "engine": 1, "peft": 1, "file": 16}
+SHARES = {"decoding": 10, "written": 1, "distribution": 3, "beams": 1, "engine": 1, "file": 16}
 """How many examples each property has, in parts of a run; those of damaged requests are counted apart."""
 
 LONG = int(os.environ.get("FUZZ_EXAMPLES", "0"))
@@ -88,7 +88,7 @@ def test_damaged_requests_are_answered_or_refused_by_name() -> None:
             server.ask(request)
 
         run()
-    assert server.statuses[200] > 5 and server.statuses[400] > 40 and server.statuses[0] > 3
+    assert server.statuses[200] > 3 and server.statuses[400] > 40 and server.statuses[0] > 3
 
 
 # ------------------------------------------------------------------------------- the fuzzer can fail
@@ -131,21 +131,12 @@ def test_a_draft_is_made_smaller_as_long_as_it_fails() -> None:
     assert smallest == {"kind": "lookahead", "window": 1, "ngram": 2, "candidates": None}
 
 
-def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = {"fields": {"r": 3, "lora_alpha": 6}, "modules": ["model.layers.0.mlp.up_proj"], "seed": 1}
-    folders = {
-        "check": "peft", "architecture": "LlamaForCausalLM", "adapters": [adapter], "dtype": "f32",
-        "prompts": [[3, 4]], "settings": {},
-    }  # fmt: skip
+def test_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         "check": "decoding", "target": {"spread": 0.6}, "models": {}, "draft": {"kind": "random"},
         "prompts": [[3, 4]] * 2, "settings": {"logits": True, "max_new_tokens": 3}, "adapters": [None, {}],
     }  # fmt: skip
-    assert check(folders) == check(texts) == "passed"
-    with monkeypatch.context() as broken:
-        broken.setattr("specdec.models.checkpoints.peft_folder._of_module", lambda *_: (3, "r"))
-        with pytest.raises(Failure, match="logits of an adapter merged are .* off PEFT's sum"):
-            check(folders)
+    assert check(texts) == "passed"
     monkeypatch.setattr("specdec.decoding.request.adapted_models", lambda *_, **__: None)
     with pytest.raises(Failure, match="logprobs are not those"):
         check(texts)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fuzz.damage import file_case
 from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
-from fuzz.peft_folders import draw_peft
 from fuzz.running import Case
 from fuzz.settings import TRANSFORMS, draw_sampling, draw_settings
 from worlds.constraints import draw_form
@@ -227,6 +226,6 @@ def _used(models: Case, draft: Description) -> Case:
 
 CASES: dict[str, Callable[[Draws], Case]] = {
     "decoding": _decoding, "written": _written, "distribution": _distribution, "beams": _beams,
-    "engine": _engine, "peft": draw_peft,
+    "engine": _engine,
 }  # fmt: skip
 """What is drawn, by name."""
