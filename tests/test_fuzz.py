@@ -13,18 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 import specdec
 from fuzz import http_requests
 from fuzz.cases import CASES, cases, damaged_files
-from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
 from fuzz.http_requests import requests
 from fuzz.running import Case, Failure, check
 from fuzz.settings import distribution_after, hangs_on_rounding
-from worlds.draws import Draws
 
 TESTS = Path(__file__).parent
 
@@ -118,17 +115,6 @@ def test_a_process_that_dies_or_hangs_leaves_its_case(fault: str, left: bool, tm
     for script in scripts:
         again = subprocess.run([sys.executable, str(script)], cwd=TESTS, capture_output=True, text=True)
         assert again.stdout == "passed\n", again.stderr
-
-
-@pytest.mark.slow
-def test_a_draft_is_made_smaller_as_long_as_it_fails() -> None:
-    def fails(draft: Case) -> bool:
-        return any(part["kind"] == "lookahead" for part in descriptions(draft))
-
-    how = settings(settings.get_profile("fuzz"), max_examples=200, phases=[Phase.generate, Phase.shrink])
-    drawn = st.composite(lambda draw: draw_draft(Draws(draw), {}))()
-    smallest = find(drawn, fails, settings=how)
-    assert smallest == {"kind": "lookahead", "window": 1, "ngram": 2, "candidates": None}
 
 
 def test_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
