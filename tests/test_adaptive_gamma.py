@@ -131,17 +131,6 @@ def test_it_beats_every_fixed_gamma_where_confidences_tell(
 
 
 @needs_hooks
-def test_useless_drafts_cost_next_to_nothing() -> None:
-    """Not the first time; and then least, as the rests grow."""
-    for cost in (0.01, 0.1, 0.5):
-        world = World(SLOPE, cost, alike(0.02))
-        play = Play(world, 1)
-        assert play.rate(200) > 0.93
-        assert play.rate(2000) > 0.985
-        assert sum(play.gammas[-400:]) <= 12
-
-
-@needs_hooks
 @pytest.mark.parametrize("reading", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("n_prompt", [0, 100])
 def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(
