@@ -313,10 +313,9 @@ class Broken:
         ([True] * N_VOCAB, InputError, r"constraint: mask\(\) returned"),
         (np.ones(N_VOCAB), InputError, r"constraint: mask\(\) returned"),
         (np.zeros(N_VOCAB, bool), InputError, "no token of the vocabulary may follow"),
-        (None, InputError, "complete before the first token"),
-        (KeyError("own"), KeyError, "own"),
+        (None, InputError, "complete before the first token"), (KeyError("own"), KeyError, "own"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("drafting", [False, True])
 def test_broken_masks_are_named(
     world: World, mask: Any, error: type[Exception], message: str, drafting: bool
@@ -332,21 +331,18 @@ def test_states_without_a_method_are_named_with_what_they_lack(
 ) -> None:
     answer = {"constraint": "mask", "transform": "__call__"}[argument]
     methods: dict[str, Any] = {
-        "fork": lambda state: state,
-        "advance": lambda state, token: None,
-        "mask": lambda state: np.ones(N_VOCAB, bool),
-        "__call__": lambda state, probs: probs,
-    }
+        "fork": lambda state: state, "advance": lambda state, token: None,
+        "mask": lambda state: np.ones(N_VOCAB, bool), "__call__": lambda state, probs: probs,
+    }  # fmt: skip
     for missing in ("fork", "advance", answer):
         lacking = type("Lacking", (), {name: one for name, one in methods.items() if name != missing})()
         whole = type("Whole", (), methods | {"fork": lambda state, other=lacking: other})()
         given = SimpleNamespace(start=lambda tokens, state=lacking if place == "start" else whole: state)
         message = (
-            rf"{argument}: {place}\(\) returned .*Lacking.*, which has no method {missing}; "
-            f"expected fork, advance and {answer}"
+            rf"{argument}: {place}\(\) returned .*Lacking.*, which has no method {missing}; expected fork"
         )
         for draft in (None, world.draft):
-            with pytest.raises(InputError, match=message):
+            with pytest.raises(InputError, match=rf"{message}, advance and {answer}"):
                 specdec.generate(world.target, draft, PROMPT, max_new_tokens=4, **{argument: given})
 
 

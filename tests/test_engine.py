@@ -442,7 +442,11 @@ def test_bad_requests_are_refused(engine: Engine, how: dict[str, Any], kind: Any
         engine.submit(**({"prompt": [1, 2]} | how))
 
 
-def test_bad_waits_are_refused(world: World) -> None:
+def test_bad_engines_and_waits_are_refused(world: World) -> None:
+    wrong = {"n_slots": 0, "n_text": 10**9, "max_waiting": -1, "gamma": lambda rounds: 1, "node_budget": 3}
+    for name, value in wrong.items():
+        with refuses(name, value):
+            Engine(world.target, world.draft, **{name: value})  # type: ignore[arg-type]
     with Engine(world.target, None, n_slots=1, n_text=50) as engine:
         generation = engine.submit([1, 2], max_new_tokens=2)
         for timeout in ("x", -1, float("nan"), 1e300):
@@ -453,13 +457,6 @@ def test_bad_waits_are_refused(world: World) -> None:
             with refuses("index", index):
                 generation.cancel(index)  # type: ignore[arg-type]
         assert not engine.closed and generation.result(WAIT_S).finish_reason == "length"
-
-
-def test_bad_engines_are_refused(world: World) -> None:
-    wrong = {"n_slots": 0, "n_text": 10**9, "max_waiting": -1, "gamma": lambda rounds: 1, "node_budget": 3}
-    for name, value in wrong.items():
-        with refuses(name, value):
-            Engine(world.target, world.draft, **{name: value})  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------- event loops

@@ -99,15 +99,6 @@ def after(state: GuidanceState, *tokens: int) -> GuidanceState:
     return state
 
 
-def walk(guidance: Guidance, seed: int) -> list[int]:
-    """The tokens of a random text."""
-    rng, state, tokens = np.random.default_rng(seed), guidance.start(()), []
-    while (mask := state.mask()) is not None:
-        tokens.append(int(rng.choice(allowed_by(mask))))
-        state = after(state, tokens[-1])
-    return tokens
-
-
 SLOW = pytest.mark.slow
 SAMPLED: dict[str, Any] = {"n": 2, "seed": 1, "temperature": 1.2, "max_new_tokens": 150}
 
@@ -167,46 +158,27 @@ def test_schemas_come_in_several_kinds(pair: Pair) -> None:
     assert specdec.generate(target, None, "It was", schema=compact).text in ('{"x":true}', '{"x":false}')
 
 
-def pydantic_classes() -> dict[str, Any]:
-    import pydantic
-
-    class Inner(pydantic.BaseModel):
-        color: Literal["red", "blue"]
-
-    class Open(pydantic.BaseModel, extra="allow"):
-        a: bool
-
-    class Outer(pydantic.BaseModel):
-        name: str = pydantic.Field(max_length=8)
-        inner: Inner
-        more: list[Inner] = pydantic.Field(max_length=1)
-
-    class Counts(pydantic.BaseModel):
-        counts: dict[str, bool]
-
-    class Empty(pydantic.BaseModel):
-        pass
-
-    return {"Inner": Inner, "Open": Open, "Outer": Outer, "Counts": Counts, "Empty": Empty}
-
-
 @pytest.mark.oracle
 def test_classes_name_all_of_their_keys(pair: Pair) -> None:
     """By default pydantic ignores keys that a class does not name: a text has none, and is an instance."""
-    classes = pydantic_classes()
-    outer = json.loads(json_text(classes["Outer"]))
-    assert outer["additionalProperties"] is outer["$defs"]["Inner"]["additionalProperties"] is False
-    assert json.loads(json_text(classes["Open"]))["additionalProperties"] is True
-    counts = json.loads(json_text(classes["Counts"]))
+    from pydantic import Field, create_model
+
+    inner = create_model("Inner", color=(Literal["red", "blue"], ...))
+    name, more = Annotated[str, Field(max_length=8)], Annotated[list[inner], Field(max_length=1)]
+    outer = create_model("Outer", name=(name, ...), inner=(inner, ...), more=(more, ...))
+    before = outer.model_json_schema()
+    closed = json.loads(json_text(outer))
+    assert closed["additionalProperties"] is closed["$defs"]["Inner"]["additionalProperties"] is False
+    opened = create_model("Open", a=(bool, ...), __config__={"extra": "allow"})
+    assert json.loads(json_text(opened))["additionalProperties"] is True
+    counts = json.loads(json_text(create_model("Counts", counts=(dict[str, bool], ...))))
     assert counts["properties"]["counts"]["additionalProperties"] == {"type": "boolean"}
-    before = classes["Outer"].model_json_schema()
-    for name in ("Inner", "Outer", "Empty"):
+    for made in (inner, outer, create_model("Empty")):
         for seed in range(3):
-            out = specdec.generate(*pair, "It", schema=classes[name], temperature=1.0, seed=seed)
+            out = specdec.generate(*pair, "It", schema=made, temperature=1.0, seed=seed)
             assert out.finish_reason == "stop"
-            found = classes[name].model_validate_json(out.text)
-            assert json.loads(out.text).keys() == found.model_dump().keys()
-    assert classes["Outer"].model_json_schema() == before
+            assert json.loads(out.text).keys() == made.model_validate_json(out.text).model_dump().keys()
+    assert outer.model_json_schema() == before
     assert "additionalProperties" not in json_text({"properties": {"a": True}})  # a dict means what it says
 
 
@@ -279,8 +251,7 @@ def test_a_pattern_in_another_part_is_named(pair: Pair) -> None:
             specdec.generate(*pair, "It", schema=schema, temperature=1.5, seed=seed, max_new_tokens=60)
 
 
-SMALL = "(abc|c a?b){2,5}\n"
-"""A form of texts of the letters that the made-up vocabularies share."""
+SMALL = "(abc|c a?b){2,5}\n"  # in letters that the made-up vocabularies share
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.1, "verify": "coupled", "seed": 6}])
@@ -455,7 +426,11 @@ def check_tokenizer(tokenizer: ByteTokenizer, n_vocab: int) -> None:
         assert b"".join(tokenizer.text_bytes(token) for token in ids) == text.encode()
         assert len(ids) <= len(text.encode())
     assert len(vocabulary('{"name": "')) < 10  # as the tokenizer writes it, not byte by byte
-    tokens = walk(Guidance.of("schema", PERSON, tokenizer, n_vocab, tokenizer.eos_ids), 5)
+    state = Guidance.of("schema", PERSON, tokenizer, n_vocab, tokenizer.eos_ids).start(())
+    rng, tokens = np.random.default_rng(5), []
+    while (mask := state.mask()) is not None:
+        tokens.append(int(rng.choice(allowed_by(mask))))
+        state = after(state, tokens[-1])
     data = b"".join(tokenizer.text_bytes(token) for token in tokens)
     jsonschema.validate(json.loads(data), PERSON)
     assert json.loads(tokenizer.decode(tokens, continuing=True)) == json.loads(data)

@@ -117,9 +117,8 @@ def test_repeated_tokens_of_periodic_texts_are_those_of_the_reference(pair: Any,
     """Of every beginning of these texts, and on the way to the nodes of a draft tree."""
     n_masked = 0
     for text in PERIODIC:
-        for prompt in (
-            text[:n] for n in {1, 2, n_gram, n_gram + 1, len(text) - 1, len(text)} if n <= len(text)
-        ):
+        lengths = {1, 2, n_gram, n_gram + 1, len(text) - 1, len(text)}
+        for prompt in (text[:n] for n in lengths if n <= len(text)):
             expected: list[int] = []
             while len(expected) < 3:
                 tokens = [*prompt, *expected]

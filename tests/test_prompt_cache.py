@@ -313,8 +313,14 @@ def test_memory_is_given_back(target: specdec.Model, world: World) -> None:
         turns(target, None, world.ids, PromptCache())
 
 
-def test_what_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: World) -> None:
+def test_what_fails_or_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: World) -> None:
+    def refuse(probs: Any, tokens: Any) -> Any:
+        raise ZeroDivisionError
+
     cache = PromptCache()
+    with pytest.raises(ZeroDivisionError):
+        specdec.generate(target, None, [1, 2, 3], prompt_cache=cache, transform=refuse)
+    assert len(cache) == 0
     wanted = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
 
     def fails() -> Any:
@@ -324,16 +330,6 @@ def test_what_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: W
     assert len(cache) == 1 and cache._promised == 0
     again = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
     assert again.tokens == wanted.tokens and again.n_cached_tokens == 29
-
-
-def test_nothing_is_kept_of_a_run_that_failed(target: specdec.Model) -> None:
-    def fails(probs: Any, tokens: Any) -> Any:
-        raise ZeroDivisionError
-
-    cache = PromptCache()
-    with pytest.raises(ZeroDivisionError):
-        specdec.generate(target, None, [1, 2, 3], prompt_cache=cache, transform=fails)
-    assert len(cache) == 0
 
 
 def test_bad_sizes_and_caches(target: specdec.Model) -> None:

@@ -62,7 +62,9 @@ def test_rules_sort_strings_and_ids() -> None:
     assert parse(7) == StopRules((), frozenset({7}))
     assert parse(["a", 7, "b", "a", np.int32(8)], eos_ids=(2,)) == StopRules(("a", "b"), frozenset({2, 7, 8}))
     assert parse(("a",)) == parse({"a"}) == StopRules(("a",))
-    assert parse(3, tokenizer=None).ids == {3}
+    sequence = state(5, tokenizer=None)
+    assert sequence.extend([3, 4, 5, 6]) == 3
+    assert (sequence.text, sequence.tokens, sequence.stop) == (None, [3, 4, 5], 5)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,6 @@ def test_a_character_split_over_tokens() -> None:
         sequence = state(stop, limit=limit, tokenizer=NAMED)
         sequence.extend([*ids(b"b", b"\xe2"), *new])
         assert (sequence.text, sequence.stop) == ("b\ufffd", stop if new else None)
-
-
-def test_without_a_tokenizer_ids_still_stop() -> None:
-    sequence = state(5, tokenizer=None)
-    assert sequence.extend([3, 4, 5, 6]) == 3
-    assert (sequence.text, sequence.tokens, sequence.stop) == (None, [3, 4, 5], 5)
 
 
 # ------------------------------------------------------------------- special tokens, which have no text
