@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 
 from chat_templates import TEMPLATES
 from specdec.models.tokenizer import MarkSpelling
-from specdec.serve.reply_readers import TOOL_FORMATS, reply_reader, tool_format_of
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
+from specdec.serve.reply_readers import (
+    TOOL_FORMATS,
+    Reasoning,
+    Said,
+    ToolCall,
+    Tools,
+    reply_reader,
+    tool_format_of,
+)
 
 PROPERTIES = {"place": {"type": "string"}, "days": {"type": "integer"}}
 WEATHER: dict[str, Any] = {"name": "weather", "parameters": {"type": "object", "properties": PROPERTIES}}
