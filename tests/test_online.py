@@ -26,7 +26,7 @@ from specdec import drafts
 from specdec.decoding.request import Request
 from specdec.decoding.scheduler import Scheduler, decode
 from specdec.decoding.sequence import sequences_of
-from specdec.drafts.learned.online.corrections import Corrections, passages
+from specdec.drafts.learned.online.learner import Corrections, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred
 from worlds.folders import llama_config, tensors_for, write_hf

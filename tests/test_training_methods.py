@@ -79,6 +79,13 @@ def trainer_of(target: specdec.Model, name: str, more: dict[str, Any], **setting
 # ------------------------------------------------------------------------------------------ objectives
 
 
+def test_texts_without_positions_have_no_alpha() -> None:
+    from specdec.training.held_out import alpha_of, gain
+
+    nothing = [np.zeros(0), np.zeros(0)]
+    assert math.isnan(alpha_of(nothing)[0]) and math.isnan(gain(nothing, nothing)[0])  # warnings are errors
+
+
 def two_logits(seed: int) -> tuple[Any, Any]:
     """In double, of tokens of which some are never drafted or never the target's."""
     rng = np.random.default_rng(seed)
