@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from specdec import errors
 from specdec.checks import check_integer, check_number
-from specdec.decoding.engine import Engine, Generation
+from specdec.decoding.engine import Engine
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.tokenizer import (
@@ -175,25 +175,6 @@ class Service:
         ids = ids[len(ids) - ids[::-1].index(self._begin_id) :]
         decoder = StreamDecoder(self.tokenizer, continuing=True)
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
-
-    def submit(
-        self,
-        submissions: Sequence[Mapping[str, Any]],
-        adapter: Model | None = None,
-        names: Mapping[str, str] | None = None,
-    ) -> list[Generation]:
-        """Hand the texts of a request, arguments of `Engine.submit`, to the engine: all of them, or none."""
-        found: list[Generation] = []
-        try:
-            for options in submissions:
-                found.append(self.engine.submit(**options, adapter=adapter))
-        except BaseException as error:
-            for generation in found:
-                generation.cancel()
-            if isinstance(error, SpecdecError):
-                raise self.refusal(error, names) from error
-            raise
-        return found
 
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
         """Make the answer to an error, without the model's path on the server.
