@@ -69,9 +69,7 @@ def application(
 class AccessControl:
     """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
 
-    Browsers send what pages ask them to send, with the site of the page. A page whose name was made to lead
-    here still calls this host by the page's name. Without a key none is wanted, and without hosts any will
-    do.
+    A page whose name was made to lead here still calls this host by the page's name. None: any key or host.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -203,10 +201,7 @@ class _Endpoints:
         return endpoint
 
     async def _scored(self, request: Request, asked: Any) -> Response:
-        """Answer a request that wants its prompts scored and no text.
-
-        One after the other: each takes a thread of those in which other requests are read, and all cores.
-        """
+        """Answer a request for scores of prompts alone; one after the other, as each takes all cores."""
         most = self._service.limits.n_waiting
         if self._n_scoring > most:
             raise BusyError(f"{number_of(most, 'request')} wait for scores of prompts; expected fewer")
@@ -378,15 +373,11 @@ class TextAnswer(Response):
             head: Message = {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
             await self._send(send, head)
         if events:
-            await self._send(
-                send, {"type": "http.response.body", "body": b"".join(events), "more_body": True}
-            )
+            body: Message = {"type": "http.response.body", "body": b"".join(events), "more_body": True}
+            await self._send(send, body)
 
     async def _pause(self) -> None:
-        """Let pieces become one event: a small model writes faster than sockets are written to.
-
-        The end of a text does not wait.
-        """
+        """Let pieces become one event, but at the end: small models write faster than sockets."""
         for _ in range(2):
             if all(generation.done for generation in self._request.generations):
                 return

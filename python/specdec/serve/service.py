@@ -177,11 +177,7 @@ class Service:
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """Make the answer to an error, without the model's path on the server.
-
-        `names` are the fields of the request by the arguments of `Engine.submit` that they became, where the
-        names differ. An error about no argument of a request is about what is named "prompt" there.
-        """
+        """Make the answer to an error, without paths; `names`: the request's fields by the engine's arguments."""
         if isinstance(error, RequestError):
             return error
         message = _without_place(str(error), self.target.path, "the model")
@@ -198,9 +194,8 @@ class Service:
             param = {**_FIELDS, **(names or {})}.get(name, name)
             message = re.sub(rf"^{name}\b", lambda found: param, message)
             is_long = isinstance(error, errors.ContextLengthError)
-            return RequestError(
-                message, param=param, code="context_length_exceeded" if is_long else "invalid_value"
-            )
+            code = "context_length_exceeded" if is_long else "invalid_value"
+            return RequestError(message, param=param, code=code)
         if isinstance(error, errors.NotFiniteError):
             message = "the model computed a number that is not finite"
             return RequestError(message, status=500, code="not_finite")

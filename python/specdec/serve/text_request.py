@@ -37,10 +37,7 @@ def read_model(name: str | None, service: Service) -> str:
 
 
 def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | None = None) -> None:
-    """Refuse values, by field, that together are too long to be encoded, under the name of the largest.
-
-    They may have `most` bytes, by default as many as a prompt may have.
-    """
+    """Refuse values, by field, of more bytes than `most`, or a prompt's, under the name of the largest."""
     sizes = {field: _n_bytes(part) for field, part in parts.items()}
     n_bytes, reason = sum(sizes.values()), ""
     if most is None:
@@ -66,10 +63,9 @@ def _n_bytes(value: Any) -> int:
 
 
 class TextRequest(ABC):
-    """A request for texts, and its answer.
+    """A request for texts with checked fields, and after `start` its answer.
 
-    The fields are checked, or RequestError raised. Then the texts `start`. A stream is `begin`, `piece` for
-    each piece that comes, and `end` or `fail`; an answer without a stream is `whole`.
+    A stream is `begin`, `piece` for each that comes, and `end` or `fail`; another answer is `whole`.
     """
 
     schema: ClassVar[type[TextFields]]
