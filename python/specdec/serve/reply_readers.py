@@ -223,7 +223,7 @@ class ReplyReader(ABC):
     """Splits a reply into text, reasoning and calls.
 
     What might become a call is held back until that is decided; what is no call of an offered function stays
-    text. Space between two texts stays; space that has calls on one side and no text on the other is left out.
+    text. Space between two texts stays; space with calls on one side and no text on the other is left out.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:

@@ -177,7 +177,7 @@ class Service:
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """Make the answer to an error, without paths; `names`: the request's fields by the engine's arguments."""
+        """Make the answer to an error, without paths; `names`: fields by the engine's arguments."""
         if isinstance(error, RequestError):
             return error
         message = _without_place(str(error), self.target.path, "the model")
