@@ -58,13 +58,9 @@ MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
 
 
 def decoding_options(
-    options: DecodingOptions | None,
-    changes: Mapping[str, Any],
-    owns: Mapping[str, str],
-    *,
-    in_distributions: bool = False,
-    **defaults: Any,
-) -> DecodingOptions:
+    options: DecodingOptions | None, changes: Mapping[str, Any], owns: Mapping[str, str], *,
+    in_distributions: bool = False, **defaults: Any,
+) -> DecodingOptions:  # fmt: skip
     """Return the options of a view with the changes that its keyword arguments make.
 
     `owns` names the options that the view has parameters of its own for, and these; with `in_distributions`

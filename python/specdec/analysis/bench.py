@@ -387,17 +387,14 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip
     return {
-        "version": _core.__version__,
-        "target": target_name,
+        "version": _core.__version__, "target": target_name,
         **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
-        "draft": way.name,
-        "gamma": gamma,
+        "draft": way.name, "gamma": gamma,
         **{name: in_json(getattr(options, name)) for name in dict.fromkeys((*always, *run_options(options)))},
-        "seed": seed,
-        "chat": asker.chat,
+        "seed": seed, "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
         "kernels": _core.kernels(),
-    }
+    }  # fmt: skip
 
 
 class Asker:
@@ -495,12 +492,9 @@ class Asker:
 
 
 def bench_rows(
-    questions: Sequence[Question],
-    answers: Sequence[Sequence[Answer]],
-    plain: Sequence[Sequence[Answer]],
-    *,
+    questions: Sequence[Question], answers: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]], *,
     sampled: bool,
-) -> tuple[BenchRow, ...]:
+) -> tuple[BenchRow, ...]:  # fmt: skip
     """Count answers, by repetition, then by question, by category; `sampled`: repetitions are other texts."""
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
@@ -544,23 +538,17 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     names = ("mean_acceptance_length", "draft_acceptance_rate", "per_position_acceptance_rate")
     per_run = [_counts(run).tokens_per_call for run in answers]
     return BenchRow(
-        category=category,
-        n_questions=len(main[0]),
-        n_turns=sum(len(answer.replies) for answer in main[0]),
+        category=category, n_questions=len(main[0]), n_turns=sum(len(answer.replies) for answer in main[0]),
         n_tokens=round(sum(answer.n_tokens for run in main for answer in run) / len(main)),
-        alpha=mean_of(betas),
-        alpha_low=low,
-        alpha_high=high,
+        alpha=mean_of(betas), alpha_low=low, alpha_high=high,
         **{name: getattr(counts, name) for name in names},
         tokens_per_call=_counts([answer for run in main for answer in run]).tokens_per_call,
-        tokens_per_s=tuple(map(_per_s, answers)),
-        plain_tokens_per_s=tuple(map(_per_s, plain)),
+        tokens_per_s=tuple(map(_per_s, answers)), plain_tokens_per_s=tuple(map(_per_s, plain)),
         speedup=speedup(_per_s, per_run),
         decode_speedup=speedup(partial(_per_s, seconds="rounds_s"), per_run),
         question_speedup=speedup(_mean_speed, map(_question_bound, answers, plain)),
-        n_equal=sum(ours.tokens == theirs.tokens for ours, theirs in pairs),
-        n_compared=len(pairs),
-    )
+        n_equal=sum(ours.tokens == theirs.tokens for ours, theirs in pairs), n_compared=len(pairs),
+    )  # fmt: skip
 
 
 def _counts(answers: Sequence[Answer]) -> DraftCounts:

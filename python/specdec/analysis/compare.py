@@ -97,15 +97,9 @@ def compare(
 
 
 def compare_ways(
-    setup: Setup,
-    ways: Ways,
-    n_tokens: int,
-    *,
-    temperatures: Sequence[float],
-    repeats: int,
-    timing: bool = True,
-    **how: Any,
-) -> Comparison:
+    setup: Setup, ways: Ways, n_tokens: int, *, temperatures: Sequence[float], repeats: int,
+    timing: bool = True, **how: Any,
+) -> Comparison:  # fmt: skip
     """Run drafts with gammas of their own, and plain decoding, in turns; `how` as of `interleaved`."""
     work = setup.work(n_tokens)
     rows: list[ExperimentRow] = []

@@ -320,15 +320,10 @@ class Runner(Protocol[Item]):
 
 
 def take_turns(
-    runners: Sequence[Runner[Item]],
-    work: Sequence[Item],
-    *,
-    repeats: int,
-    seed: int,
-    done: Callable[[int], object] = lambda n: None,
-    limit: TimeLimit = ENDLESS,
+    runners: Sequence[Runner[Item]], work: Sequence[Item], *, repeats: int, seed: int,
+    done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
     goes_on: Callable[[Any], bool] = lambda runner: True,
-) -> None:
+) -> None:  # fmt: skip
     """Do the same work `repeats` times in several ways that take turns item by item, with seed + k in turn k.
 
     Every other repetition goes through the ways in reverse. `done` is called with what each run returns. Once
@@ -458,18 +453,10 @@ class Configuration:
 
 
 def interleaved(
-    target: Model,
-    drafts: Mapping[Key, tuple[Model | Draft, int | None]],
-    work: Work,
-    options: Mapping[str, Any],
-    *,
-    repeats: int,
-    seed: int,
-    timing: bool = True,
-    at_least: float = 0.0,
-    done: Callable[[int], object] = lambda n: None,
-    limit: TimeLimit = ENDLESS,
-) -> tuple[Configuration, dict[Key, Configuration]]:
+    target: Model, drafts: Mapping[Key, tuple[Model | Draft, int | None]], work: Work,
+    options: Mapping[str, Any], *, repeats: int, seed: int, timing: bool = True, at_least: float = 0.0,
+    done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
+) -> tuple[Configuration, dict[Key, Configuration]]:  # fmt: skip
     """Run plain decoding and each (draft, gamma) by key in turns: (plain, the others by key).
 
     Plain decoding has no lenience, and does not run without `timing`. What has a speed-up below `at_least`

@@ -328,21 +328,16 @@ class _Measuring:
         times, texts, setup = self.times, self.texts, self.setup
         betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
         return Measurement(
-            target=setup.name,
-            draft=self.name,
-            rows=tuple(self.rows),
+            target=setup.name, draft=self.name, rows=tuple(self.rows),
             verify_ratio={} if times is None else times.verify_ratio,
             target_s=math.nan if times is None else times.target_s[1],
             draft_s=math.nan if times is None or not texts else times.draft_s,
             independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
-            betas=betas,
-            tokens={temperature: found.tokens for temperature, found in texts.items()},
+            betas=betas, tokens={temperature: found.tokens for temperature, found in texts.items()},
             text={t: found.text for t, found in texts.items() if found.text is not None} or None,
-            prompts=[beginning.given for beginning in setup.prompts],
-            seed=setup.seed,
-            n_threads=setup.options.threads,
-            stopped=stopped,
-        )
+            prompts=[beginning.given for beginning in setup.prompts], seed=setup.seed,
+            n_threads=setup.options.threads, stopped=stopped,
+        )  # fmt: skip
 
     def _by_distribution(self) -> bool:
         """Hold a draft's distribution against the target's, then time runs; False if the time was over."""

@@ -210,13 +210,9 @@ Texts = Sequence[Sequence[Round]]
 
 
 def rows_of(
-    longest: Texts,
-    auto: Texts,
-    gammas: Sequence[int],
-    alpha: float | None,
-    times: prediction.ForwardTimes,
+    longest: Texts, auto: Texts, gammas: Sequence[int], alpha: float | None, times: prediction.ForwardTimes,
     fixed: Mapping[int, Texts] | None = None,
-) -> tuple[OracleRow, ...]:
+) -> tuple[OracleRow, ...]:  # fmt: skip
     """The table, from the rounds of each text with as many guesses as possible, and with auto.
 
     `fixed`: those of each gamma as they ran; None: they are replayed, and the formulas hold.

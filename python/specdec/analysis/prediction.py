@@ -180,14 +180,9 @@ class Acceptance:
 
 
 def acceptance(
-    setup: Setup,
-    draft: Model | ProbabilityDraft,
-    options: DecodingOptions,
-    *,
-    leniences: Sequence[float],
-    n_tokens: int,
-    done: Callable[[int], object],
-) -> Acceptance:
+    setup: Setup, draft: Model | ProbabilityDraft, options: DecodingOptions, *, leniences: Sequence[float],
+    n_tokens: int, done: Callable[[int], object],
+) -> Acceptance:  # fmt: skip
     """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
 
     At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's distribution at
@@ -281,13 +276,9 @@ def mean_of(betas: Sequence[Array]) -> float:
 
 
 def predicted_row(
-    draft: str,
-    betas: Sequence[Array],
-    times: ForwardTimes | None,
-    temperature: float,
-    gamma: int,
+    draft: str, betas: Sequence[Array], times: ForwardTimes | None, temperature: float, gamma: int,
     lenience: float = 1.0,
-) -> ExperimentRow:
+) -> ExperimentRow:  # fmt: skip
     """What betas and times of forward passes say of a draft with a distribution of its own."""
     alpha, (low, high) = mean_of(betas), mean_interval(betas)
     timed: dict[str, Any] = {}

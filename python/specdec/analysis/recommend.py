@@ -277,14 +277,11 @@ def recommend_draft(
     rows = tuple(row for one in found for row in one.rows)
     known = vocabulary_of(setup.target)
     return DraftRecommendation(
-        target=setup.name,
-        fits=fits,
+        target=setup.name, fits=fits,
         comparison=replace(found[0], rows=rows, plain_tokens_per_s={temperature: tuple(rates)}),
-        vocabulary="" if known is None else known.name,
-        known=known_models(setup.target),
-        drafts=ways,
+        vocabulary="" if known is None else known.name, known=known_models(setup.target), drafts=ways,
         stopped=f"{reason}; not measured: {', '.join(left)}" if left else "",
-    )
+    )  # fmt: skip
 
 
 def _fitting(
