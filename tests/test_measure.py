@@ -205,7 +205,7 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pyt
         yield told.append
         counts.append([total, sum(told)])
 
-    for view in ("measure", "tune"):
+    for view in ("measure", "compare"):
         monkeypatch.setattr(f"specdec.analysis.{view}.counted", counted)
     options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8}
     for draft in (pair[1], ContextCopy()):

@@ -32,15 +32,9 @@ def outputs(notebook: Any, kind: str) -> list[str]:
 
 
 PICTURES = {
-    "01_quickstart": 1,
-    "02_why_it_is_exact": 1,
-    "03_choosing_gamma": 4,
-    "04_acceptance_rates": 6,
-    "05_drafts": 5,
-    "06_translation": 1,
-    "07_evaluation": 2,
-    "08_learning": 2,
-}
+    "01_quickstart": 1, "02_why_it_is_exact": 1, "03_choosing_gamma": 4, "04_acceptance_rates": 6,
+    "05_drafts": 5, "06_translation": 1, "07_evaluation": 2, "08_learning": 2,
+}  # fmt: skip
 """How many pictures each notebook shows."""
 
 

@@ -54,9 +54,6 @@ RUN_BY_THE_CORE = (Model, drafts.Draft)
 MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
 
 
-# ------------------------------------------------------------------------------------------------- options
-
-
 def decoding_options(
     options: DecodingOptions | None, changes: Mapping[str, Any], owns: Mapping[str, str], *,
     in_distributions: bool = False, **defaults: Any,
@@ -150,9 +147,6 @@ class Setup:
         return settings | {name: in_json(one) for name, one in options.items() if name != "temperature"}
 
 
-# -------------------------------------------------------------------------------------------------- drafts
-
-
 def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
     """Open a draft for measuring: a snapshot of one that learns, the model of one that chains it alone."""
     found: object = opened(draft, target)
@@ -183,9 +177,6 @@ def opened(draft: Any, target: Model) -> Any:
     if isinstance(draft, os.PathLike):
         return drafts.load(draft, target)
     return drafts.named(draft, target) if isinstance(draft, str) else draft
-
-
-# --------------------------------------------------------------------------------------------------- names
 
 
 def name_of(model: object) -> str:
@@ -240,9 +231,6 @@ def short_names(texts: Sequence[str]) -> list[str]:
     """The short name of each text; the text itself where two have the same short name."""
     names = [short_name(text) for text in texts]
     return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
-
-
-# -------------------------------------------------------------------------------------------------- numbers
 
 
 def check_say(say: Any) -> None:

@@ -488,9 +488,6 @@ class Asker:
         PromptIds.of(self.target, prompt, "prompt")
 
 
-# ------------------------------------------------------------------------------------------------- figures
-
-
 def bench_rows(
     questions: Sequence[Question], answers: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]], *,
     sampled: bool,

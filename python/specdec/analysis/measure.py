@@ -415,8 +415,6 @@ def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: 
     return f"{setting}: measured speed-up {speedup.text()} ({speedup.interval})"
 
 
-# ------------------------------------------------------------------------------------------------- tables
-
 _SAMPLING: Final[Column] = ("sampling", lambda row: f"T={row.temperature:g}")
 _ALPHA: Final[Column] = figure("alpha", "alpha", ".2f")
 

@@ -163,9 +163,6 @@ def _sample_text(setup: Setup, tokens: Sequence[Sequence[int]], n_rows: int) -> 
     return PromptIds(ids, ids, sources[len(sources) // 2] if sources else None)
 
 
-# ---------------------------------------------------------------------------------------------- acceptance
-
-
 @dataclass(frozen=True, eq=False)
 class Acceptance:
     """Texts that a target generated, and how likely a draft's tokens in them would have been accepted.
@@ -250,11 +247,9 @@ def _draft_logits(
 
 
 def _betas(
-    target_logits: NDArray[np.float32],
-    draft_logits: NDArray[np.float32],
-    options: DecodingOptions,
+    target_logits: NDArray[np.float32], draft_logits: NDArray[np.float32], options: DecodingOptions,
     leniences: Sequence[float],
-) -> dict[float, Array]:
+) -> dict[float, Array]:  # fmt: skip
     ours = {name: getattr(options, name) for name in ("temperature", *TRUNCATIONS)}
     rate: Callable[..., float | Array] = theory.acceptance_rate
     targets = ours

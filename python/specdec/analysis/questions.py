@@ -245,8 +245,6 @@ def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
     return turns, system
 
 
-# ------------------------------------------------------------------------------------------------- answers
-
 _OURS: Final = "specdec"
 """The field of a line with what Spec-Bench's own have no place for."""
 _OF_REPLY: Final = ("tokens", "n_prompt_tokens", "finish_reason", "prefill_s", "rounds_s")

@@ -416,9 +416,6 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     return n_values * (4 if cache_dtype == "f32" else 2)
 
 
-# ---------------------------------------------------------------------------------- models known by name
-
-
 @dataclass(frozen=True)
 class KnownModel:
     """A public model on the hub, and about how many weights it has."""

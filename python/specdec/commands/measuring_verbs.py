@@ -14,11 +14,10 @@ import click
 
 from specdec.analysis.arguments import short_names
 from specdec.analysis.bench import bench
-from specdec.analysis.compare import compare
+from specdec.analysis.compare import compare, tune
 from specdec.analysis.measure import Timing, measure
 from specdec.analysis.questions import read_questions
 from specdec.analysis.recommend import recommend_draft
-from specdec.analysis.tune import tune
 from specdec.commands.decoding_options import setting_option, setting_options
 from specdec.commands.given_models import (
     format_options,
