@@ -14,6 +14,7 @@ import pytest
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from compiled import in_instruction_sets
+from compiled import score as score_of
 from refusals import refuses
 from sessions import read_prompts
 from specdec import _core, reference
@@ -132,7 +133,7 @@ def test_wide_enough_it_is_exhaustive_search() -> None:
     """All 5^4 continuations, best first, with the scores of reading each as a prompt."""
     model = build(TINY, random_tensors(TINY, seed=4))
     texts = list(itertools.product(range(5), repeat=4))
-    scores = [float(_core.score(model, [1, 4, *text])[1:].sum()) for text in texts]
+    scores = [float(score_of(model, [1, 4, *text])[1:].sum()) for text in texts]
     order = np.argsort(-np.array(scores), kind="stable")
     for draft, gamma in ((None, 0), (build(TINY, random_tensors(TINY, seed=5)), 3), (model, 2)):
         beams, _ = search(model, draft, [1, 4], width=5**4, gamma=gamma, n=4)

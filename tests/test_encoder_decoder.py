@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from compiled import score as score_of
 from descriptions import by_method
 from sessions import Session
 from specdec import _core, reference
@@ -374,7 +375,7 @@ def test_speculative_beams_are_the_plain_ones(name):
         other = build(LLAMA, random_tensors(LLAMA))
         assert beams(target, other, [1, 2], source=source) == plain
         tokens, score = plain[0]
-        scored = _core.score(target, [1, 2, *tokens], source=source)[1:]
+        scored = score_of(target, [1, 2, *tokens], source=source)[1:]
         assert score == pytest.approx(scored.sum(), abs=1e-4)
 
 
@@ -393,7 +394,7 @@ def test_sources_that_a_model_cannot_read_are_named(models):
         "decoder": lambda source, m=model: _core.Decoder(m, capacity=4, source=source),
         "session": lambda source, m=model: session_of(m, [[1]], None if source is None else [source]),
         "beam": lambda source, m=model: beams(m, None, [1, 2], source=source),
-        "score": lambda source, m=model: _core.score(m, [1, 2, 3], source=source),
+        "score": lambda source, m=model: score_of(m, [1, 2, 3], source=source),
     }
     wrong = (
         (None, "the model has an encoder, expected a source"),
@@ -503,7 +504,7 @@ def test_every_allocation_may_fail():
     assert fail_each_allocation(lambda: _core.Decoder(model, capacity=4, source=source)) >= 6
     assert fail_each_allocation(decode) > 20
     assert fail_each_allocation(lambda: beams(model, draft, [1, 2], source=source)) > 10
-    assert fail_each_allocation(lambda: _core.score(model, [1, 2, 3], source=source)) >= 6
+    assert fail_each_allocation(lambda: score_of(model, [1, 2, 3], source=source)) >= 6
 
 
 def test_threads_may_share_a_model():

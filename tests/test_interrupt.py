@@ -30,6 +30,7 @@ import json, os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 from worlds.canonical import LLAMA
+from compiled import score as score_of
 from descriptions import by_method
 from sessions import Session, read_prompts
 from specdec import _core
@@ -88,7 +89,7 @@ def suffix_tree():
 
 def score():
     target = slow_draft()
-    return lambda: _core.score(target, [1] * 4000)
+    return lambda: score_of(target, [1] * 4000)
 
 def encode():
     encoder = sizes(n_layer=64, d_model=256, d_ff=512, n_ctx=8000)
@@ -226,20 +227,21 @@ COMPUTING_HANDLER = """
 import signal, sys
 import numpy as np
 sys.path[:0] = sys.argv[1:]
+from compiled import score as score_of
 from test_interrupt import WIDE, alarms, wide_model
 from worlds.canonical import LLAMA
 from specdec import _core
 
 model, small = wide_model(WIDE, "blas"), wide_model(LLAMA, "rows")
 ids = list(range(90))
-expected = _core.score(small, ids, n_threads=2)
+expected = score_of(small, ids, n_threads=2)
 found, inside = [], []
 
 def compute():
     if inside:  # a signal that comes while one is handled
         return
     inside.append(1)
-    found.append(np.array_equal(_core.score(small, ids, n_threads=2), expected))
+    found.append(np.array_equal(score_of(small, ids, n_threads=2), expected))
     inside.clear()
 
 with alarms(compute):

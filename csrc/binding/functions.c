@@ -192,7 +192,6 @@ PyMethodDef sd_functions[] = {
     {"checksum", SD_KEYWORDS(checksum), "checksum(data, *, n_threads=1)\n--\n\n"},
     {"checksums", SD_KEYWORDS(checksums), "checksums(data, stretch, *, n_threads=1)\n--\n\n"},
     {"tensor_shapes", tensor_shapes, METH_O, "tensor_shapes(config, /)\n--\n\n"},
-    {"score", SD_KEYWORDS(sd_score_of_text), "score(model, ids, *, n_threads=1, source=None)\n--\n\n"},
     {"score_texts", SD_KEYWORDS(sd_score_of_texts),
      "score_texts(model, texts, n_given, *, sources=None, n_top=0, n_texts=0, n_threads=1, done=None, "
      "keep=False)\n--\n\n"},

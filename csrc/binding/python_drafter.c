@@ -317,10 +317,8 @@ static void lay_out(python_drafter* d, int gamma) {
 
 int sd_make_python_drafter(const sd_draft_arguments* a, const sd_drafter_context* context,
                            sd_drafter** drafter) {
-    if (!PyUnicode_Check(a->name) || !PyCallable_Check(a->propose) || !PyType_Check(a->proposal_type)) {
-        PyErr_SetString(PyExc_TypeError, "python: expected a name, a function and a type");
-        return -1;
-    }
+    if (!PyUnicode_Check(a->name) || !PyCallable_Check(a->propose) || !PyType_Check(a->proposal_type))
+        return sd_set_error(PyExc_TypeError, "python: expected a name, a function and a type");
     python_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return sd_passed(SD_ERR_MEMORY);
     d->base = (sd_drafter){.tree_kind = a->trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,

@@ -6,11 +6,11 @@
 #include "module.h"
 
 static int number_from(const char* name, const char* format, sd_number* number) {
-    for (*number = SD_F32; *number < SD_N_NUMBERS; (*number)++)
-        if (strcmp(sd_number_names[*number], format) == 0) return 0;
-    PyErr_Format(PyExc_ValueError, "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF",
-                 name, format);
-    return -1;
+    *number = sd_word_index(format, sd_number_names, SD_N_NUMBERS);
+    if (*number < SD_N_NUMBERS) return 0;
+    return sd_set_error(PyExc_ValueError,
+                        "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF", name,
+                        format);
 }
 
 /* Are these rows of a file? There is an order where view holds it. */
@@ -111,10 +111,8 @@ static int set_tensor(PyObject* item, sd_tensor_setter set, void* weights, int n
     Py_buffer view;
     sd_source source;
     int shape[2];
-    if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
-        return -1;
-    }
+    if (!PyTuple_Check(item))
+        return sd_set_error(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
     if (!PyArg_ParseTuple(item, "sOs;tensors: expected (name, array, format) tuples", &name, &array, &format))
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;

@@ -84,10 +84,7 @@ static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, in
         confidences[i] = i ? given[i - 1] : 1.0;
     }
     PyMem_Free(given);
-    if (!fits) {
-        PyErr_Format(PyExc_ValueError, "a chain of %d guesses", n);
-        return -1;
-    }
+    if (!fits) return sd_set_error(PyExc_ValueError, "a chain of %d guesses", n);
     p.tree = (sd_tree){n + 1, tokens, parents, NULL};
     int n_added = n_path > n_covered ? n_path - n_covered : 0;
     if (policy->drafting) sd_drafter_policy_observe(policy, &p, path, n_path, expected, n_added);

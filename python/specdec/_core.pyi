@@ -491,9 +491,6 @@ class AdaptiveGamma:
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor a model of this configuration needs, by canonical name."""
 
-def score(model: Model, ids: _Ids, *, n_threads: int = 1, source: _Ids | None = None) -> _Doubles:
-    """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,); after a source, with an encoder."""
-
 def score_texts(
     model: Model, texts: tuple[_Ints, _Ints], n_given: _Ints, *, sources: tuple[_Ints, _Ints] | None = None,
     n_top: int = 0, n_texts: int = 0, n_threads: int = 1, done: Callable[[int], object] | None = None,
