@@ -118,6 +118,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
 
 
+@pytest.fixture(scope="session")
+def embedded() -> Any:
+    """(target, draft): the trained pair that comes with the package."""
+    import specdec
+
+    return specdec.embedded_pair()
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """One thread where a test does not say otherwise, for models that are too small for two to pay."""

@@ -31,30 +31,23 @@ def test_numbers_are_those_of_the_package_gguf(kind):
     assert len(np.unique(expected)) > 60
 
 
-@IN_EACH_TYPE
-@pytest.mark.parametrize("engine", ["rows", "tiles"])
-def test_products_have_the_bits_of_the_specification(kind, engine):
-    """For any number of rows; so a row's bits do not depend on the others."""
-    rng = np.random.default_rng(1)
-    x, raw = rows(rng, 23, N_IN[kind]), random_blocks(rng, kind, 35, N_IN[kind])
-    expected = reference.product(x, raw, kind, engine)
-    for n_rows in (1, 2, 5, 7, 9, 10, 17, 23):
-        found = product(x[:n_rows], raw, kind, engine=engine, n_threads=1 + n_rows % 2)
-        np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
-
-
 # Types and numbers of inputs whose panels have several parts, the last one smaller.
 IN_PARTS = [(kind, n_in) for kind in ("q4_k", "q5_k", "q6_k", "q2_k") for n_in in (1280, 2304)]
+PRODUCTS = [
+    *((kind, n_in, engine) for kind, n_in in N_IN.items() for engine in ("rows", "tiles")),
+    *((kind, n_in, "rows") for kind, n_in in IN_PARTS),
+]
 
 
-@pytest.mark.parametrize(("kind", "n_in"), IN_PARTS)
-def test_panels_of_several_parts(kind, n_in):
-    """Parts of a panel, by each way of multiplying."""
-    rng = np.random.default_rng(4)
-    x, raw = rows(rng, 31, n_in), random_blocks(rng, kind, 33, n_in)
-    expected = reference.product(x, raw, kind)
-    for n_rows in (1, 8, 13, 25, 31):
-        np.testing.assert_array_equal(product(x[:n_rows], raw, kind), expected[:n_rows])
+@pytest.mark.parametrize(("kind", "n_in", "engine"), PRODUCTS)
+def test_products_have_the_bits_of_the_specification(kind, n_in, engine):
+    """For any number of rows, by each way of multiplying; so a row's bits do not depend on the others."""
+    rng = np.random.default_rng(1)
+    x, raw = rows(rng, 31, n_in), random_blocks(rng, kind, 35, n_in)
+    expected = reference.product(x, raw, kind, engine)
+    for n_rows in (1, 2, 5, 7, 8, 9, 10, 13, 17, 23, 25, 31):
+        found = product(x[:n_rows], raw, kind, engine=engine, n_threads=1 + n_rows % 2)
+        np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
 
 
 @IN_EACH_TYPE
@@ -106,11 +99,9 @@ def test_rows_of_part_of_a_block_are_refused():
 
 CHECK = """
 import test_blocks as t
-for kind, n_in in t.IN_PARTS:
-    t.test_panels_of_several_parts(kind, n_in)
+for case in t.PRODUCTS:
+    t.test_products_have_the_bits_of_the_specification(*case)
 for kind in t.TYPES:
-    t.test_products_have_the_bits_of_the_specification(kind, "rows")
-    t.test_products_have_the_bits_of_the_specification(kind, "tiles")
     t.test_scales_at_their_limits(kind)
     t.test_the_smallest_and_largest_codes(kind)
 """

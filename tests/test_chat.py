@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from chat_templates import (
 )
 from specdec import ChatTemplate
 from specdec.errors import InputError, TokenizerError
+from tokenizer_files import write_json
 
 Factory = Callable[..., Path]
 EXTRAS: list[dict[str, Any]] = [
@@ -101,11 +101,6 @@ def test_ids_equal_those_of_transformers(make_llama: Factory, family: str) -> No
             wanted = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
             assert model.chat_ids(messages) == wanted
         assert model.chat_end_ids == (theirs.convert_tokens_to_ids(end),)
-
-
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_the_end_of_a_message(family: str) -> None:
-    assert of_family(family).end_of_message().startswith(TEMPLATES[family][2])
 
 
 def test_what_is_begun_and_what_is_continued() -> None:
@@ -195,11 +190,7 @@ def test_a_template_cannot_leave_the_sandbox(text: str) -> None:
         ("{{ range(10 ** 9) | list }}", InputError, "cannot render these messages: OverflowError"),
         ("{% if %}", TokenizerError, "here: the chat template is not valid Jinja"),
         ("{{ x | no_such_filter }}", TokenizerError, "not valid Jinja"),
-        (
-            25 * "{% for a in [1] %}" + 25 * "{% endfor %}",
-            TokenizerError,
-            "too many statically nested blocks",
-        ),
+        (25 * "{% for a in [1] %}" + 25 * "{% endfor %}", TokenizerError, "too many statically nested"),
         ("{{ lipsum(3) }}", InputError, "'lipsum' is undefined"),
         ("{% include 'x' %}", InputError, "here: the chat template"),
     ],
@@ -276,7 +267,7 @@ def test_templates_of_tokenizer_config(make_llama: Factory, family: str) -> None
 def test_where_templates_are_read(make_llama: Factory, tmp_path: Path) -> None:
     folder = write_tokenizer(make_llama(vocab_size=300))
     assert specdec.load(folder).chat_template is None
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "one"}))
+    write_json(folder, tokenizer_config={"chat_template": "one"})
     assert specdec.load(folder).chat_template.templates == {"default": "one"}  # type: ignore[union-attr]
     (folder / "chat_template.jinja").write_text("two")
     (folder / "additional_chat_templates").mkdir()
@@ -286,7 +277,7 @@ def test_where_templates_are_read(make_llama: Factory, tmp_path: Path) -> None:
     }  # fmt: skip
     assert specdec.load(folder, tokenizer=False).chat_template is None
     other = write_tokenizer(tmp_path, chat_template="other", bos_token={"content": "<s>"})
-    (other / "special_tokens_map.json").write_text(json.dumps({"bos_token": "no", "eos_token": "</s>"}))
+    write_json(other, special_tokens_map={"bos_token": "no", "eos_token": "</s>"})
     for path in (other, other / "tokenizer.json"):
         found = specdec.load(folder, tokenizer=path).chat_template
         assert found is not None and found.templates == {"default": "other"}
@@ -331,15 +322,6 @@ def test_generate_takes_messages(make_llama: Factory) -> None:
     assert bytes(other.prompt_ids) == bytes(model.tokenizer.encode("HI"))  # type: ignore[union-attr]
 
 
-def test_a_template_of_the_caller_s(make_llama: Factory) -> None:
-    model = specdec.load(write_tokenizer(make_llama(vocab_size=300)))
-    text = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-    found = specdec.generate(
-        model, None, messages=said("Hi"), chat_template_kwargs={"chat_template": text}, max_new_tokens=2
-    )
-    assert model.tokenizer is not None and model.tokenizer.decode(found.prompt_ids) == "user: Hi\n"
-
-
 def test_a_reply_ends_with_the_templates_token(make_llama: Factory) -> None:
     """Also where no file names it as the end of a text."""
     model = make_chat(make_llama, "gemma")
@@ -354,29 +336,25 @@ def test_a_reply_ends_with_the_templates_token(make_llama: Factory) -> None:
     assert on.tokens == [end] * 5
 
 
-def test_an_end_that_is_not_special(make_llama: Factory) -> None:
-    """An added token that decoding shows is an end too; a text of several tokens is none."""
-    from tokenizers import AddedToken
-
-    tokenizer = library_tokenizer([])
-    tokenizer.add_tokens([AddedToken("<end>", special=False)])
-    folder = make_llama(vocab_size=300)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    for end, ids in (("<end>", (256,)), ("###", ()), ("", ())):
-        text = "{% for m in messages %}{{ m.content }}" + end + "\n{% endfor %}"
-        (folder / "chat_template.jinja").write_text(text)
-        assert specdec.load(folder).chat_end_ids == ids
-
-
-@pytest.mark.parametrize(("end", "ends"), [("<|end|>", False), ("<|return|>", True)])
-def test_a_message_of_several_in_a_reply_ends_no_reply(end: str, ends: bool, make_llama: Factory) -> None:
-    """In the harmony format of gpt-oss."""
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("{{ m.content }}<end>\n", (261,)),  # an added token that decoding shows is an end too
+        ("{{ m.content }}###", ()),  # several tokens
+        ("{{ m.content }}", ()),
+        # the harmony format of gpt-oss, where a reply may have several messages
+        ("<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}<|end|>", ()),
+        ("<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}<|return|>", (260,)),
+    ],
+    ids=range(5),
+)
+def test_what_ends_a_reply(text: str, ids: tuple[int, ...], make_llama: Factory) -> None:
     tokenizer = library_tokenizer(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
+    tokenizer.add_tokens(["<end>"])
     folder = make_llama(vocab_size=300)
     tokenizer.save(str(folder / "tokenizer.json"))
-    text = "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}"
-    (folder / "chat_template.jinja").write_text(text + end + "{% endfor %}")
-    assert specdec.load(folder).chat_end_ids == ((tokenizer.token_to_id(end),) if ends else ())
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}" + text + "{% endfor %}")
+    assert specdec.load(folder).chat_end_ids == ids
 
 
 class Sentences:
@@ -410,11 +388,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         (model, {"prompt": "a", "messages": said("b")}, "prompt and messages are both given"),
         (model, {}, "prompt is missing"),
         (model, {"prompt": "a", "tools": []}, "tools is given without messages"),
-        (
-            model,
-            {"prompt": "a", "chat_template_kwargs": {}},
-            "chat_template_kwargs is given without messages",
-        ),
+        (model, {"prompt": "a", "chat_template_kwargs": {}}, "chat_template_kwargs is given without"),
         (model, {"messages": 3}, "messages is an int"),
         (model, {"messages": []}, "messages is an empty list"),
         (model, {"messages": [said("a"), {}]}, "messages mixes messages with lists of them"),
@@ -426,11 +400,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         (model, {"prompt": said("a")}, "a conversation goes into messages="),
         (model, {"prompt": [said("a"), said("b")]}, "a conversation goes into messages="),
         (model, {"prompt": said("a")[0]}, "a conversation goes into messages="),
-        (
-            model,
-            {"messages": said("a"), "chat_template_kwargs": {"chat_template": "nosuch"}},
-            "is 'nosuch'; ex",
-        ),
+        (model, {"messages": said("a"), "chat_template_kwargs": {"chat_template": "no"}}, "is 'no'; ex"),
         (plain, {"messages": said("a")}, "has no chat template"),
         (bare, {"messages": said("a")}, "loaded without tokenizer"),
     ]
@@ -444,9 +414,8 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
 
 def test_tokenizers_that_read_no_special_tokens(make_llama: Factory, shared: Path) -> None:
     folder = make_llama(vocab_size=32000)
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": TEMPLATES["llama 2"][0], "bos_token": "<s>", "eos_token": "</s>"})
-    )
+    named = {"chat_template": TEMPLATES["llama 2"][0], "bos_token": "<s>", "eos_token": "</s>"}
+    write_json(folder, tokenizer_config=named)
     model = specdec.load(folder, tokenizer=shared / "data/tokenizers/llama2_tokenizer.bin")
     with pytest.raises(InputError, match="writes the special token '<s>', but .* reads none in a text"):
         model.chat_ids(said("a"))
@@ -457,52 +426,10 @@ def test_chats_of_a_sentencepiece_file(make_llama: Factory, shared: Path) -> Non
     """Its control pieces, and the tokens that added_tokens.json adds, are read as tokens."""
     folder = make_llama(vocab_size=32002)
     (folder / "tokenizer.model").write_bytes((shared / "data/tokenizers/llama2_tokenizer.model").read_bytes())
-    (folder / "added_tokens.json").write_text(json.dumps({"<|im_start|>": 32000, "<|im_end|>": 32001}))
-    template = "{{ bos_token }}" + TEMPLATES["smollm"][0]  # type: ignore[operator]
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": template, "bos_token": "<s>", "tokenizer_class": "LlamaTokenizer"})
-    )
+    template = "{{ bos_token }}" + TEMPLATES["smollm"][0]
+    config = {"chat_template": template, "bos_token": "<s>", "tokenizer_class": "LlamaTokenizer"}
+    write_json(folder, added_tokens={"<|im_start|>": 32000, "<|im_end|>": 32001}, tokenizer_config=config)
     model = specdec.load(folder)
     ids = model.chat_ids(said("a"))
     assert ids[0] == 1 and 32000 in ids and ids.count(32001) == sum(1 for i in ids if i == 32000) - 1
     assert model.chat_end_ids == (32001,)
-
-
-# ------------------------------------------------------------ the whole way, beside transformers
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("family", ["qwen2.5", "llama 3", "gemma"])
-def test_replies_equal_those_of_transformers(tmp_path: Path, family: str) -> None:
-    """A folder as `save_pretrained` writes it: greedy replies of three turns, token for token."""
-    import torch
-    import transformers
-
-    _, tokens, end = TEMPLATES[family]
-    tokenizer = of_transformers(family)
-    sizes: dict[str, Any] = {
-        "vocab_size": len(tokenizer) + 7, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
-        "initializer_range": 0.3,
-    }  # fmt: skip
-    torch.manual_seed(5)
-    name = "Qwen2" if family == "qwen2.5" else "Llama"
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    theirs = getattr(transformers, f"{name}ForCausalLM")(config).eval()
-    ends = [tokenizer.convert_tokens_to_ids(token) for token in (end, tokens["eos_token"])]
-    theirs.generation_config.eos_token_id = ends
-    theirs.generation_config.pad_token_id = ends[0]
-    theirs.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    ours = specdec.load(tmp_path)
-    assert ours.tokenizer is not None and set(ours.tokenizer.eos_ids) == set(ends)
-    messages, cache = [{"role": "user", "content": "Hello, wer bist du? 走"}], specdec.PromptCache()
-    for _ in range(3):
-        inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
-        with torch.no_grad():
-            ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)
-        found = specdec.generate(ours, ours, messages=messages, max_new_tokens=24, prompt_cache=cache)
-        assert [*found.prompt_ids, *found.tokens] == ids[0].tolist()
-        text = tokenizer.decode(found.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert found.text is not None and found.text.rstrip("\ufffd") == text.rstrip("\ufffd")
-        messages += [{"role": "assistant", "content": found.text}, {"role": "user", "content": "Und weiter?"}]

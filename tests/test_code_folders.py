@@ -178,52 +178,46 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         specdec.convert(folder, tmp_path / "made", "q8_0")
     with pytest.raises(InputError, match="expected a new or empty folder"):
         specdec.convert(folder, folder, "int8")
-    llama2c = tmp_path / "model.bin"
-    write_llama2c(llama2c)
+    llama2c = write_llama2c(tmp_path / "model.bin")
     with pytest.raises(InputError, match="model.bin: expected a folder or a GGUF file"):
         specdec.convert(llama2c, tmp_path / "made", tokenizer=False)
-    weights = random_weights("LlamaForCausalLM", json.loads((folder / "config.json").read_text()))
+    config = json.loads((folder / "config.json").read_text())
+    weights = random_weights("LlamaForCausalLM", config)
     weights[f"{UP}.weight"][1, 2] = 1e9
-    large = write_hf(tmp_path / "large", json.loads((folder / "config.json").read_text()), weights)
+    large = write_hf(tmp_path / "large", config, weights)
     with pytest.raises(CheckpointError, match=r"up_proj.weight': row 1 has a value too large for q8_0"):
         specdec.convert(large, tmp_path / "made", "int8")
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
-def test_quantising_to_blocks(kind: str) -> None:
-    """Codes and scales of the specification, with several threads and rows that fill no panel."""
+@pytest.mark.parametrize(("kind", "dtype"), [("q8_0", "int8"), ("q4_0", "int4")])
+def test_quantising_to_blocks(kind: str, dtype: str) -> None:
+    """Of the specification's codes and scales; with several threads and rows that fill no panel."""
     rows = np.random.default_rng(2).standard_normal((70, 96)).astype(np.float32)
     rows[3, :32], rows[4, 5] = 0.0, 40.0
-    codes, scales = reference.formats.quantise(rows, {"q8_0": "int8", "q4_0": "int4"}[kind])
-    blocks = quantised(rows, kind, n_threads=2).reshape(70, 3, -1)
-    assert np.array_equal(blocks[..., :2].copy().view("<f2")[..., 0], scales)
-    found = blocks[..., 2:]
+    codes, scales = reference.formats.quantise(rows, dtype)
+    codes = codes.reshape(70, 3, 32)
     if kind == "q4_0":
-        found = np.concatenate([found & 15, found >> 4], axis=-1) - 8
-    assert np.array_equal(found.view(np.int8).reshape(70, 96), codes)
-    assert quantised(rows, kind).tobytes() == blocks.tobytes()
+        codes = (codes[..., :16] + 8) | (codes[..., 16:] + 8) << 4
+    blocks = np.concatenate([scales[..., None].view(np.uint8), codes.view(np.uint8)], axis=-1)
+    for n_threads in (1, 2):
+        assert quantised(rows, kind, n_threads=n_threads).tobytes() == blocks.tobytes()
 
 
 # ---------------------------------------------------------------------------------------------- read
 
 
-def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: Any) -> Path:
-    """A folder of codes with other tensors (None: without them), other fields of quantization_config."""
-    held: Tensors = {}
-    for name, tensor in tensors_in(folder).items():
-        whole = tensor.kind in ("I32", "I64")
-        held[name] = tensor.integers() if whole else tensor.array()
-    held |= {name: array for name, array in change.items() if array is not None}
-    for name, array in change.items():
-        if array is None:
-            del held[name]
-    write_tensors(folder / "model.safetensors", held, format="pt")
-    if config:
-        fields = json.loads((folder / "config.json").read_text())
-        fields["quantization_config"] |= config
-        (folder / "config.json").write_text(json.dumps(fields))
-    return folder
+def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: Any) -> None:
+    """Give a folder of codes other tensors (None: take them away), other fields of quantization_config."""
+    held: dict[str, Any] = {
+        name: tensor.integers() if tensor.kind in ("I32", "I64") else tensor.array()
+        for name, tensor in tensors_in(folder).items()
+    }
+    kept = {name: array for name, array in (held | change).items() if array is not None}
+    write_tensors(folder / "model.safetensors", kept, format="pt")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["quantization_config"] |= config
+    (folder / "config.json").write_text(json.dumps(fields))
 
 
 @pytest.fixture(scope="module")
@@ -268,10 +262,10 @@ def test_codes_that_are_not_packed(codes: Path) -> None:
     numbers = codes_of(held[f"{UP}.weight_packed"].integers(), 4, 128).astype(np.int8)
     expected = specdec.load(codes).core.matrix("layers.0.mlp_up.weight")
     dropped = {f"{UP}.weight_packed": None, f"{UP}.weight_shape": None}
-    rewritten(codes, {**dropped, f"{UP}.weight": numbers}, format="mixed-precision")
-    fields = json.loads((codes / "config.json").read_text())
-    fields["quantization_config"]["config_groups"]["group_0"]["format"] = "int-quantized"
-    (codes / "config.json").write_text(json.dumps(fields))
+    groups = json.loads((codes / "config.json").read_text())["quantization_config"]["config_groups"]
+    groups["group_0"]["format"] = "int-quantized"
+    changed = {**dropped, f"{UP}.weight": numbers}
+    rewritten(codes, changed, format="mixed-precision", config_groups=groups)
     model = specdec.load(codes)
     assert model.formats["layers.0.mlp_up.weight"] == "int8"
     assert np.array_equal(model.core.matrix("layers.0.mlp_up.weight"), expected)
@@ -284,9 +278,8 @@ def test_a_scale_that_f16_does_not_hold(codes: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"up_proj.weight_scale' has the scale 0.1, which f16"):
         specdec.load(codes)
     found = specdec.load(codes, "f32").core.matrix("layers.0.mlp_up.weight")
-    assert found[3, 32:64].any() and np.array_equal(
-        found[3, 32:64], np.rint(found[3, 32:64] / 0.1) * scales[3, 1]
-    )
+    block = found[3, 32:64]
+    assert block.any() and np.array_equal(block, np.rint(block / 0.1) * scales[3, 1])
 
 
 N_OUT = 96  # of up_proj

@@ -31,13 +31,8 @@ def models() -> tuple[_core.Model, _core.Model]:
     return build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS))
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return specdec.embedded_pair()
-
-
 @pytest.fixture(autouse=True)
-def nothing_leaks(models: Any, pair: Any) -> Iterator[None]:
+def nothing_leaks(models: Any, embedded: Any) -> Iterator[None]:
     """The core has as many blocks, and the collector as many sessions, as before the test."""
     gc.collect()
     before = live()
@@ -77,23 +72,20 @@ class Telling(Chat):
     def commit(self, sequence: int, tokens: Any) -> None: ...
 
 
-def by_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
-    chat = Chat()
-    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
-    return chat
+def calling(**options: Callable[[Chat], Any]) -> Callable[..., Chat]:
+    """A stream with options that the chat makes."""
+
+    def make(target: specdec.Model, draft: specdec.Model) -> Chat:
+        chat = Chat()
+        made = {name: option(chat) for name, option in options.items()}
+        chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, **made)
+        return chat
+
+    return make
 
 
-def by_partial_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
-    chat = Chat()
-    transform = functools.partial(lambda chat, probs, tokens: probs, chat)
-    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=transform)
-    return chat
-
-
-def by_policy(target: specdec.Model, draft: specdec.Model) -> Chat:
-    chat = Chat()
-    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, gamma=chat.policy)
-    return chat
+def partial_mask(chat: Chat) -> Any:
+    return functools.partial(lambda chat, probs, tokens: probs, chat)
 
 
 def drafting(wrap: Callable[[Any, specdec.Model], Any], kind: type[Chat] = Chat) -> Callable[..., Chat]:
@@ -106,9 +98,9 @@ def drafting(wrap: Callable[[Any, specdec.Model], Any], kind: type[Chat] = Chat)
 
 
 OWNERS = {
-    "transform": by_transform,
-    "partial": by_partial_transform,
-    "policy": by_policy,
+    "transform": calling(transform=lambda chat: chat.mask),
+    "partial": calling(transform=partial_mask),
+    "policy": calling(gamma=lambda chat: chat.policy),
     "object draft": drafting(lambda chat, draft: chat),
     "begin and commit": drafting(lambda chat, draft: chat, Telling),
     "draft among several": drafting(lambda chat, draft: drafts.Ensemble(chat, draft), Telling),
@@ -124,13 +116,12 @@ def attributed(draft: Any, chat: Chat) -> Any:
 
 @pytest.mark.parametrize("ending", ["not begun", "begun", "ended", "closed"])
 @pytest.mark.parametrize("owner", OWNERS)
-def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, pair: Any) -> None:
-    chat = OWNERS[owner](*pair)
+def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, embedded: Any) -> None:
+    chat = OWNERS[owner](*embedded)
     if ending != "not begun":
         next(chat.stream)
     if ending == "ended":
-        for _ in chat.stream:
-            pass
+        list(chat.stream)
     if ending == "closed":
         chat.stream.close()
     reference = weakref.ref(chat)
@@ -144,6 +135,8 @@ def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, pair: 
 
 class Node:
     """Something that can stand in a cycle and be watched."""
+
+    made: Any
 
 
 def session_of(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> _core.Session:
@@ -163,7 +156,7 @@ class Array(np.ndarray):
     node: Node
 
 
-def session_is_its_own_transform(node: Node, models: Any) -> Any:
+def own_transform(node: Node, models: Any) -> Any:
     """No object of the cycle but the session can be cleared: a method and a tuple cannot."""
     session = session_of(models[0], None)
     session.finish(0)
@@ -172,60 +165,54 @@ def session_is_its_own_transform(node: Node, models: Any) -> Any:
     return session
 
 
-def session_is_its_own_draft(node: Node, models: Any) -> Any:
-    node.session = session_of(models[0], python_draft(types.MethodType(lambda *_: [], (node,))))
-    return node.session
+def bearing(node: Node) -> _core.Model:
+    """A model whose configuration has the node."""
+    return build(LLAMA | {"node": node}, TENSORS)
 
 
-def model_with_a_node(node: Node, models: Any) -> Any:
-    node.model = build(LLAMA | {"node": node}, TENSORS)
-    return node.model
+def search_of(node: Node, models: Any) -> _core.BeamSearch:
+    options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 2, "max_new_tokens": 4}
+    return _core.BeamSearch(models[0], bearing(node), [1, 2], **options)
 
 
-def session_of_such_a_model(node: Node, models: Any) -> Any:
-    node.session = session_of(model_with_a_node(node, models), None)
-    return node.session
-
-
-def decoder_of_such_a_model(node: Node, models: Any) -> Any:
-    node.decoder = _core.Decoder(build(LLAMA | {"node": node}, TENSORS), capacity=8)
-    return node.decoder
-
-
-def search_of_such_a_model(node: Node, models: Any) -> Any:
-    draft = build(LLAMA | {"node": node}, TENSORS)
-    node.search = _core.BeamSearch(
-        models[0], draft, [1, 2], width=2, draft_width=2, gamma=2, max_new_tokens=4, n_threads=1
-    )
-    return node.search
-
-
-def table_over_an_array_with_a_node(node: Node, models: Any) -> Any:
+def table_of(node: Node, models: Any) -> _core.Ngram:
     counts = np.ones(LLAMA["n_vocab"], np.int32).view(Array)
     counts.node = node
-    node.table = _core.Ngram(counts, ())
-    return node.table
+    return _core.Ngram(counts, ())
 
 
-CYCLES = [
-    session_is_its_own_transform, session_is_its_own_draft, model_with_a_node, session_of_such_a_model,
-    decoder_of_such_a_model, search_of_such_a_model, table_over_an_array_with_a_node,
-]  # fmt: skip
+def own_draft(node: Node, models: Any) -> Any:
+    return session_of(models[0], python_draft(types.MethodType(lambda *_: [], (node,))))
 
 
-@pytest.mark.parametrize("make", CYCLES)
-def test_a_cycle_through_the_core_is_collected(make: Callable[[Node, Any], Any], models: Any) -> None:
+CYCLES: dict[str, Callable[[Node, Any], Any]] = {
+    "a session's draft": own_draft,
+    "a model": lambda node, models: bearing(node),
+    "a session of a model": lambda node, models: session_of(bearing(node), None),
+    "a decoder of a model": lambda node, models: _core.Decoder(bearing(node), capacity=8),
+    "a search with a model": search_of,
+    "a table over an array": table_of,
+    "a session's transform": own_transform,
+}
+"""What refers to a node: through its session's transform to itself, too."""
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_a_cycle_through_the_core_is_collected(name: str, models: Any) -> None:
     node = Node()
     reference = weakref.ref(node)
-    made = make(node, models)
+    made = CYCLES[name](node, models)
+    if name != "a session's transform":
+        node.made = made
     assert gc.is_tracked(made)
     del made, node
     gc.collect()
     assert reference() is None
 
 
-def counts(objects: tuple[Any, ...]) -> list[int]:
-    return [sys.getrefcount(entry) for entry in objects]
+def keep(probs: Any, tokens: Any) -> Any:
+    """A transform that changes nothing."""
+    return probs
 
 
 def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
@@ -240,11 +227,11 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     nested = by_method("nested", models[1], python_draft(propose), 2)
     description = by_method("ensemble", False, [4, 4], (python_draft(propose), nested))
     given = (models[0], models[1], transform, propose, description)
-    before = counts(given)
+    before = list(map(sys.getrefcount, given))
     session = session_of(models[0], description, transform=transform)
     read_prompts(session)
     session.round()
-    held = [after - n for after, n in zip(counts(given), before, strict=True)]
+    held = [after - n for after, n in zip(map(sys.getrefcount, given), before, strict=True)]
     assert held == [1, 1, 1, 2, 0]  # of the description the session keeps the arguments
     shown = gc.get_referents(session)
     (failures,) = (entry for entry in shown if isinstance(entry, dict))  # of drafts, by text
@@ -255,24 +242,19 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     ]
     (settings,) = {id(entry): entry for entry in shown if isinstance(entry, _core.Settings)}.values()
     assert any(entry is transform for entry in gc.get_referents(settings))
-    assert {id(entry) for entry in shown} == {
-        id(entry) for entry in (_core.Session, models[0], arguments, failures, settings)
-    }
+    assert set(map(id, shown)) == set(map(id, (_core.Session, models[0], arguments, failures, settings)))
     del shown, arguments, settings
     session.close()
     del session
-    assert counts(given) == before
+    assert list(map(sys.getrefcount, given)) == before
 
 
 def test_a_session_that_could_not_be_made_refers_to_nothing(models: Any) -> None:
-    def transform(probs: Any, tokens: Any) -> Any:
-        return probs
-
-    before = sys.getrefcount(transform)
+    before = sys.getrefcount(keep)
     for wrong in ({"gamma": -1}, {"max_new_tokens": 0}, {"stop_ids": ["x"]}, {"n_top": 10**6}):
         with pytest.raises((ValueError, TypeError)):
-            session_of(models[0], models[1], transform=transform, **wrong)
-        assert sys.getrefcount(transform) == before
+            session_of(models[0], models[1], transform=keep, **wrong)
+        assert sys.getrefcount(keep) == before
 
 
 def test_collections_during_rounds_change_nothing(models: Any) -> None:
@@ -283,11 +265,9 @@ def test_collections_during_rounds_change_nothing(models: Any) -> None:
         gc.collect()
         return [int(tokens[-1])] * budget
 
-    def transform(probs: Any, tokens: Any) -> Any:
-        return probs
-
     description = by_method("ensemble", False, [4, 4], (python_draft(propose), by_method("model", draft)))
-    plain, *_ = run_session(target, None, [[1, 2, 3], [4, 5]], max_new_tokens=12)
+    prompts = [[1, 2, 3], [4, 5]]
+    plain, *_ = run_session(target, None, prompts, max_new_tokens=12)
     stop = threading.Event()
 
     def collect() -> None:
@@ -297,9 +277,7 @@ def test_collections_during_rounds_change_nothing(models: Any) -> None:
     thread = threading.Thread(target=collect)
     thread.start()
     try:
-        tokens, *_ = run_session(
-            target, description, [[1, 2, 3], [4, 5]], transform=transform, max_new_tokens=12
-        )
+        tokens, *_ = run_session(target, description, prompts, transform=keep, max_new_tokens=12)
     finally:
         stop.set()
         thread.join()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import specdec
+from chat_templates import library_tokenizer
 from refusals import refuses
 from specdec import drafts
 from specdec.errors import InputError, TokenizerError
@@ -83,9 +84,8 @@ def target() -> specdec.Model:
 @pytest.mark.parametrize("ids", ONE)
 def test_ids_of_one_text(target: specdec.Model, ids: Any) -> None:
     assert np.array_equal(target.check_ids(ids), IDS)
-    table = drafts.Bigram(ids, target.config["n_vocab"])
-    listed = drafts.Bigram(IDS, target.config["n_vocab"])
-    assert np.array_equal(table.probabilities([5]), listed.probabilities([5]))
+    tables = [drafts.Bigram(one, target.config["n_vocab"]).probabilities([5]) for one in (ids, IDS)]
+    assert np.array_equal(*tables)
     copying = [drafts.InputCopy(source).describe(target)[1]["source"] for source in (ids, IDS)]
     assert np.array_equal(*copying)
     wanted = specdec.generate(target, None, IDS, max_new_tokens=3)
@@ -109,9 +109,8 @@ SEVERAL = [[5, 6, 7], [8, 9, 10]]
 def test_ids_of_several_texts(target: specdec.Model, batch: Any) -> None:
     found = specdec.generate(target, None, batch, max_new_tokens=1)
     assert [result.prompt_ids for result in found] == SEVERAL
-    table = drafts.Bigram(batch, target.config["n_vocab"])
-    listed = drafts.Bigram(SEVERAL, target.config["n_vocab"])
-    assert np.array_equal(table.probabilities([8]), listed.probabilities([8]))
+    tables = [drafts.Bigram(one, target.config["n_vocab"]).probabilities([8]) for one in (batch, SEVERAL)]
+    assert np.array_equal(*tables)
 
 
 def test_columns_of_texts(target: specdec.Model) -> None:
@@ -123,10 +122,8 @@ def test_columns_of_texts(target: specdec.Model) -> None:
     assert target.score(Series(texts[:1])).shape == target.score(texts[0]).shape
     copying = drafts.ContextCopy(Series(texts))
     assert repr(copying) == repr(drafts.ContextCopy(texts))
-    n = target.config["n_vocab"]
-    counted = drafts.Ngram.from_text(Series(texts), target, 2), drafts.Ngram.from_text(texts, target, 2)
-    assert all(table.n_vocab == n for table in counted)
-    assert np.array_equal(*(table.probabilities([3]) for table in counted))
+    counted = [drafts.Ngram.from_text(one, target, 2).probabilities([3]) for one in (Series(texts), texts)]
+    assert counted[0].shape == (1, target.config["n_vocab"]) and np.array_equal(*counted)
 
 
 def test_stop_ids_in_a_tensor(target: specdec.Model) -> None:
@@ -175,19 +172,8 @@ def test_a_tensor_that_cannot_be_read(target: specdec.Model, error: type[Excepti
 TEXT = "Once upon a time, ein Mädchen 走了 🙂 <0x41>\n\n  x"
 
 
-def library_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<s>", "</s>"])
-    return tokenizer
-
-
 def test_an_object_of_tokenizers(tmp_path: Any) -> None:
-    given = library_tokenizer()
+    given = library_tokenizer(["<s>", "</s>"])
     given.enable_truncation(3)
     found = resolve_tokenizer(given, tmp_path, bos_id=256, eos_ids=(257,))
     assert isinstance(found, ByteTokenizer) and (found.bos_id, found.eos_ids) == (256, (257,))
@@ -232,7 +218,7 @@ def test_objects_of_transformers(tmp_path: Any, target: specdec.Model) -> None:
     from transformers import PreTrainedTokenizerFast
 
     ends = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
-    given = PreTrainedTokenizerFast(tokenizer_object=library_tokenizer(), **ends)
+    given = PreTrainedTokenizerFast(tokenizer_object=library_tokenizer(["<s>", "</s>"]), **ends)
     found = resolve_tokenizer(given, tmp_path, eos_ids=(3,))
     assert isinstance(found, ByteTokenizer) and (found.bos_id, found.eos_ids) == (256, (3, 257))
     assert found.encode(TEXT, add_bos=False) == given(TEXT, add_special_tokens=False)["input_ids"]

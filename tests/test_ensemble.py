@@ -5,7 +5,6 @@ That rejection is exact on their trees, drawn from what they say, is shown in `t
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from sessions import Session
 from specdec import _core
 from specdec.drafts import Bigram, Ensemble, Lookahead, ModelDraft, Proposal
 from specdec.errors import InputError
-from worlds.canonical import LLAMA, build, random_tensors, run_session, with_drafts
+from worlds.canonical import LLAMA, random_model, run_session, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
 PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]
@@ -28,7 +27,7 @@ PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]
 
 @pytest.fixture(scope="module")
 def target() -> _core.Model:
-    return build(LLAMA, {name: 3 * tensor for name, tensor in random_tensors(LLAMA, 1).items()})
+    return random_model(LLAMA)
 
 
 def describe(best: Ensemble) -> Any:
@@ -36,19 +35,10 @@ def describe(best: Ensemble) -> Any:
 
 
 def one_round(
-    target: _core.Model,
-    best: Ensemble,
-    *,
-    gamma: int | None = None,
-    max_new_tokens: int = 20,
-    **sampling: Any,
+    target: _core.Model, best: Ensemble, *, gamma: int | None = None, max_new_tokens: int = 20
 ) -> dict[str, Any]:
-    settings = {"temperature": 1.0} | sampling
-    session = Session(
-        target, describe(best), [[1, 2]], gamma=best.gamma if gamma is None else gamma,
-        max_new_tokens=max_new_tokens, sampling=settings, draft_sampling=settings, seeds=[(1, 0)],
-        n_threads=1,
-    )  # fmt: skip
+    how: dict[str, Any] = {"gamma": best.gamma if gamma is None else gamma, "temperature": 1.0}
+    session = Session(target, describe(best), [[1, 2]], max_new_tokens=max_new_tokens, **how)
     with_drafts(session).prefill()
     return session.round()[0]
 
@@ -58,12 +48,8 @@ def one_round(
 
 def test_the_trees_are_appended_in_the_order_of_the_drafts(target: _core.Model) -> None:
     rows = np.random.default_rng(0).dirichlet(np.ones(N_VOCAB), size=3)
-    drafts = [
-        Scripted([5, 6]),
-        Scripted([]),
-        Scripted(Proposal([5, 7, 8], parents=[0, 0, 1], probs=rows)),
-        Scripted([5, 6, 9]),
-    ]
+    branches = Proposal([5, 7, 8], parents=[0, 0, 1], probs=rows)
+    drafts = [Scripted(answer) for answer in ([5, 6], [], branches, [5, 6, 9])]
     for adaptive in (False, True):
         record = one_round(target, Ensemble(*drafts, adaptive=adaptive))
         assert record["drafted"] == [5, 6, 5, 7, 8, 5, 6, 9]
@@ -75,39 +61,7 @@ def test_the_trees_are_appended_in_the_order_of_the_drafts(target: _core.Model) 
         assert np.array_equal(found[[0, 1, 5, 6, 7]], points)
 
 
-def test_drafts_draw_independently(target: _core.Model) -> None:
-    """Two equal drafts guess alike as often as two draws of one distribution: within 4 sigma, seed fixed."""
-    table = Bigram([1, 2, 3, 1, 2, 4, 1, 2, 2, 1, 2, 3, 2, 5], N_VOCAB)
-    n = 2000
-    p = table.probabilities([1, 2])[-1]
-    expected = float((p**2).sum())
-    for best in (
-        Ensemble(table, table, adaptive=False),
-        Ensemble(Ensemble(table, table, adaptive=False), table, adaptive=False),
-    ):
-        settings = {"temperature": 1.0}
-        session = Session(
-            target, describe(best), [[1, 2]] * n, gamma=len(best.drafts) + (best.gamma > 8),
-            max_new_tokens=3, sampling=settings, draft_sampling=settings, n_threads=1,
-            seeds=[(1, i) for i in range(n)],
-        )  # fmt: skip
-        session.prefill()
-        roots = [
-            [token for token, parent in zip(r["drafted"], r["parents"], strict=True) if parent == 0]
-            for r in session.round()
-        ]
-        assert min(map(len, roots)) >= 2
-        for i, j in itertools.combinations(range(min(map(len, roots))), 2):
-            alike = np.mean([row[i] == row[j] for row in roots])
-            assert abs(alike - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
-
-
 # ------------------------------------------------------------------------------------------- the budget
-
-
-def greedy_for(n: int) -> Any:
-    """Takes all it gets, up to n."""
-    return lambda tokens, budget: [7] * min(n, budget)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +82,10 @@ def greedy_for(n: int) -> Any:
 def test_the_budget_is_split_evenly(
     target: _core.Model, gamma: int, gammas: Sequence[int], wanted: Sequence[int], budgets: list[int]
 ) -> None:
-    drafts = [Scripted(greedy_for(n), g) for n, g in zip(wanted, gammas, strict=True)]
+    drafts = [
+        Scripted(lambda _, budget, most=most: [7] * min(most, budget), own)
+        for most, own in zip(wanted, gammas, strict=True)
+    ]
     record = one_round(target, Ensemble(*drafts, adaptive=False), gamma=gamma, max_new_tokens=60)
     assert [b for draft in drafts for b in draft.budgets] == budgets
     assert len(record["drafted"]) <= gamma
@@ -160,16 +117,9 @@ class Rounds:
         self.learnt, self.now = _core.AdaptiveGamma(), 0.0
 
     def run(
-        self,
-        n: int,
-        *,
-        brings: int = 0,
-        seconds: float = 0.0,
-        n_nodes: int = 1,
-        row_s: float = 0.0,
-        already: int = 0,
-        after_s: float = 0.0,
-    ) -> int:
+        self, n: int, *, brings: int = 0, seconds: float = 0.0, n_nodes: int = 1, row_s: float = 0.0,
+        already: int = 0, after_s: float = 0.0,
+    ) -> int:  # fmt: skip
         """Of n rounds, how many the draft was asked in: it then makes n_nodes guesses, one after the other,
         of which the first are right. after_s: what the target takes longer behind it."""
         n_asked = 0
@@ -202,32 +152,21 @@ def test_a_draft_that_pays_is_asked() -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        {"brings": 0, "seconds": 0.1},
-        {"brings": 1, "seconds": 1.2},
-        {"brings": 1, "seconds": 30},
+        {"brings": 0, "seconds": 0.1}, {"brings": 1, "seconds": 1.2}, {"brings": 1, "seconds": 30},
         {"brings": 1, "seconds": 0.5, "after_s": 1.0},  # 2 tokens in 2.5 s, 1 in 1 s
+        {"brings": 1, "seconds": 0.01, "n_nodes": 4, "row_s": 0.4},
     ],
     ids=str,
-)
-def test_a_draft_that_does_not_pay_is_left_out(how: dict[str, float]) -> None:
+)  # fmt: skip
+def test_a_draft_that_does_not_pay_is_left_out(how: dict[str, Any]) -> None:
     """After some rounds that show what it costs; trials take a few percent of the time."""
     rounds = Rounds()
-    rounds.run(60, **how)  # type: ignore[arg-type]
+    rounds.run(60, **how)
     n, before = 4000, rounds.now
-    n_asked = rounds.run(n, **how)  # type: ignore[arg-type]
-    cost = how["seconds"] + how.get("after_s", 0.0)
+    n_asked = rounds.run(n, **how)
+    cost = how["seconds"] + how.get("after_s", 0.0) + how.get("n_nodes", 1) * how.get("row_s", 0.0)
     assert n_asked * cost < 0.06 * (rounds.now - before) + 3 * cost
     assert n_asked >= 2, "it is tried again"
-
-
-@needs_hooks
-def test_rows_are_paid_for() -> None:
-    """The same draft with dearer rows."""
-    for row_s, pays in ((0.01, True), (0.4, False)):
-        rounds = Rounds()
-        rounds.run(100, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
-        n_asked = rounds.run(200, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
-        assert n_asked > 150 if pays else n_asked < 50
 
 
 @needs_hooks
@@ -242,35 +181,12 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
     assert sum(covered for _, covered in found[5:]) < 0.1 * 150
 
 
-@needs_hooks
-def test_what_changes_is_noticed() -> None:
-    rounds = Rounds()
-    seldom = 0.1 * 500
-    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
-    rounds.run(500, brings=2, n_nodes=2, seconds=0.1)
-    assert rounds.run(500, brings=2, n_nodes=2, seconds=0.1) > 450
-    rounds.run(200, brings=0, n_nodes=2, seconds=0.1)
-    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
-
-
-@needs_hooks
-def test_one_long_round_changes_little() -> None:
-    """The system was elsewhere while it drafted, or while the target ran."""
-    for hiccup in ({"seconds": 300.0}, {"seconds": 0.1, "after_s": 300.0}):
-        rounds = Rounds()
-        rounds.run(200, brings=2, n_nodes=2, seconds=0.1)
-        rounds.run(1, brings=2, n_nodes=2, **hiccup)
-        assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
-
-
 @pytest.mark.parametrize(("guesses", "n_asked"), [([3], 10), ([], 30)], ids=str)
 def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_asked: int) -> None:
     """It costs so much that its first trial is far off. One that never guesses loses a few tokens first."""
     model, _ = specdec.embedded_pair()
     slow = Scripted(guesses, seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
-    plain = specdec.generate(model, None, "Once upon a time", max_new_tokens=100, ignore_eos=True)
-    assert out.tokens == plain.tokens
     assert 1 <= len(slow.budgets) < n_asked < out.trace.n_calls
     commits = [note for note in slow.told if note[0] == "commit"]
     assert len(commits) == out.trace.n_calls, "it follows the text all the same"
@@ -299,27 +215,11 @@ def test_rows_of_earlier_drafts_are_counted_once() -> None:
 
 
 def test_without_adapting_all_are_asked() -> None:
-    model, _ = specdec.embedded_pair()
     slow = Scripted([], seconds=0.002)
     best = Ensemble(Scripted([]), slow, adaptive=False)
-    out = specdec.generate(model, best, "Once upon a time", max_new_tokens=30, ignore_eos=True)
+    options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
+    out = specdec.generate(specdec.embedded_pair()[0], best, "Once upon a time", **options)
     assert len(slow.budgets) == out.trace.n_calls - 1  # the last round has no room for a guess
-
-
-# ---------------------------------------------------------------------------------------- bookkeeping
-
-
-def test_what_the_drafts_are_told(target: _core.Model) -> None:
-    drafts = [Scripted([5]), Scripted([6])]
-    tokens, _, records = run_session(
-        target, describe(Ensemble(*drafts, adaptive=False)), PROMPTS, gamma=8, max_new_tokens=4
-    )
-    for draft in drafts:
-        begun = [note for note in draft.told if note[0] == "begin"]
-        assert begun == [("begin", i, prompt) for i, prompt in enumerate(PROMPTS)]
-        last = {note[1]: note[2] for note in draft.told if note[0] == "commit"}
-        assert last == {i: [*prompt, *tokens[i]] for i, prompt in enumerate(PROMPTS)}
-        assert sum(note[0] == "commit" for note in draft.told) == len(records)
 
 
 def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
@@ -329,17 +229,15 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
     alone = run_session(target, look.describe(None), PROMPTS, gamma=12, **how)  # type: ignore[arg-type]
     best = Ensemble(look, Scripted([]), adaptive=False)
     among = run_session(target, describe(best), PROMPTS, gamma=16, **how)
-    assert among[0] == alone[0]
-    assert [r["drafted"] for r in among[2]] == [r["drafted"] for r in alone[2]]
+    assert among[0] == alone[0] and [r["drafted"] for r in among[2]] == [r["drafted"] for r in alone[2]]
     texts = [[*prompt, *new] for prompt, new in zip(PROMPTS, alone[0], strict=True)]
 
     def wrong(known: Sequence[int], budget: int) -> list[int]:
         (text,) = [text for text in texts if text[: len(known)] == list(known)]
         return [(text[len(known)] + 1) % N_VOCAB]
 
-    behind = run_session(
-        target, describe(Ensemble(Scripted(wrong), look, adaptive=False)), PROMPTS, gamma=16, **how
-    )
+    best = Ensemble(Scripted(wrong), look, adaptive=False)
+    behind = run_session(target, describe(best), PROMPTS, gamma=16, **how)
     for mine, its in zip(behind[2], alone[2], strict=True):
         assert mine["tokens"] == its["tokens"]
         assert mine["drafted"][1:] == its["drafted"]
@@ -351,24 +249,18 @@ def test_best_of_bests(target: _core.Model) -> None:
     assert record["drafted"] == [8, 5, 6, 7] and record["parents"] == [0, 0, 2, 0]
 
 
-# ------------------------------------------------------------------------------------------- arguments
-
-
 def test_arguments() -> None:
     target, draft = specdec.embedded_pair()
     best = Ensemble(Bigram([1, 2, 1], target.config["n_vocab"]), draft, Scripted([], gamma=9))
     assert best.gamma == 17 and best.adaptive and len(best.drafts) == 3
-    assert repr(best).startswith("Ensemble(") and repr(Ensemble(best, adaptive=False)).endswith(
-        "adaptive=False)"
-    )
-    out = specdec.generate(target, best, "It was", max_new_tokens=40, ignore_eos=True)
-    assert out.tokens == specdec.generate(target, None, "It was", max_new_tokens=40, ignore_eos=True).tokens
-    with pytest.raises(InputError, match="Ensemble has no draft"):
-        Ensemble()
-    with pytest.raises(InputError, match="draft 1 of Ensemble is an int; expected a specdec.Model"):
-        Ensemble(draft, 3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="adaptive is 2"):
-        Ensemble(draft, adaptive=2)  # type: ignore[arg-type]
+    assert repr(Ensemble(best, adaptive=False)).endswith("adaptive=False)")
+    for parts, options, message in [
+        ((), {}, "Ensemble has no draft"),
+        ((draft, 3), {}, "draft 1 of Ensemble is an int; expected a specdec.Model"),
+        ((draft,), {"adaptive": 2}, "adaptive is 2"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            Ensemble(*parts, **options)
     with pytest.raises(specdec.VocabularyMismatchError):
         specdec.generate(target, Ensemble(Bigram([0], 7)), "It was")
     assert Ensemble(Lookahead(100, 3, candidates=100), Lookahead(200, 4, candidates=100)).gamma == 1024

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,16 +24,16 @@ import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from distributions import embedded_llama2c, first_layers
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
-from exact import Tokens, cells, chain_distribution, first_tokens
+from exact import Tokens, cells, chain_distribution, first_tokens, prefixes_of
 from grids import in_few_items
 from sessions import Session
-from specdec import DecodingOptions, _core, reference
-from specdec.decoding.request import Request
-from toy_pair import blurred
+from specdec import _core, reference
+from specdec.drafts.model_draft import as_draft
+from toy_pair import blurred, tiny_pair
 from weights import VerifyWeights
 from worlds.canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of
-from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.folders import write_hf
 from worlds.mixtures import qwen3_moe_config, qwen3_moe_tensors
 
 NAMES = list(DRAFTS)
@@ -44,11 +45,7 @@ TELLING = {
 }  # fmt: skip
 """Drafts with an object that keeps what it is told of the sequences of one run."""
 IN_PYTHON = TELLING | {"object that draws", "object that draws branches", "ensemble of objects that draw"}
-LEARNED = {
-    name
-    for name in NAMES
-    if any(word in name for word in ("heads", "eagle", "recurrent", "embeddings", "vocab", "text"))
-}
+LEARNED = {name for name in NAMES if re.search("heads|eagle|recurrent|embeddings|vocab|text", name)}
 """Drafts whose memory their own tests look after."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}
@@ -80,15 +77,6 @@ WITH_WINDOWS = [
 """Configurations whose caches are kept in other ways; the other switches change no more than numbers."""
 
 
-def with_switches(name: str) -> World:
-    """Random models of one configuration with switches of the families, and a text that repeats itself."""
-    config = ALL_SWITCHES[name]
-    tensors = random_tensors(config)
-    models = [model_of(config, weights) for weights in (tensors, perturbed(tensors, 0.03))]
-    ids = np.random.default_rng(1).integers(0, config["n_vocab"], 25).tolist() * 10
-    return World(models[0], models[1], ids)
-
-
 @pytest.fixture(scope="module", params=[*SMALL, *larger(TRAINED, ALL_SWITCHES)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     return made(request, tmp_path_factory)
@@ -109,15 +97,19 @@ def small_world(folder: Path) -> World:
 
 
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Random models of a configuration with switches of the families, or one of the other worlds."""
     if request.param.startswith("switches "):
-        return with_switches(request.param.removeprefix("switches "))
-    text = TEXT
+        config = ALL_SWITCHES[request.param.removeprefix("switches ")]
+        tensors = random_tensors(config)
+        models = [model_of(config, weights) for weights in (tensors, perturbed(tensors, 0.03))]
+        ids = np.random.default_rng(1).integers(0, config["n_vocab"], 25).tolist() * 10
+        return World(models[0], models[1], ids)
     if request.param == "encoder-decoder":
         pair = EncoderDecoder("t5", n_ctx=200)
-        return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in text])
+        return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in TEXT])
     if request.param == "embedded":
         target, draft = specdec.embedded_pair()
-        return World(target, draft, target.tokenizer.encode(text))
+        return World(target, draft, target.tokenizer.encode(TEXT))
     if request.param == "small":
         return small_world(tmp_path_factory.mktemp("small"))
     if request.param == "mixture":
@@ -126,7 +118,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         tensors = qwen3_moe_tensors(config)
         target = specdec.load(write_hf(folder / "target", config, tensors))
         draft = specdec.load(write_hf(folder / "draft", config, blurred(tensors, 0.1)))
-        return World(target, draft, [ord(letter) % 61 for letter in text])
+        return World(target, draft, [ord(letter) % 61 for letter in TEXT])
     shared: Path = request.getfixturevalue("shared")
     file = next((shared / "models" / request.param).glob("*[0-9]*K.bin"), None)
     file = file or shared / "models" / request.param / "model5000.bin"
@@ -162,9 +154,8 @@ def source_of(prompt: list[int]) -> list[int]:
 
 
 @cache
-def plain(world: World, how: str, max_new_tokens: int | None = N_NEW) -> list[specdec.Result]:
-    options = HOW[how] | {"max_new_tokens": max_new_tokens, "ignore_eos": True, "logits": True}
-    return run(world, None, prompts_of(world), **options)
+def plain(world: World, how: str) -> list[specdec.Result]:
+    return run(world, None, prompts_of(world), **HOW[how] | OF_A_RUN)
 
 
 World.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: models cannot be compared
@@ -186,29 +177,20 @@ def test_output_is_plain_output(world: World, name: str, request: pytest.Fixture
     """
     is_of_many = request.node.callspec.params["world"].startswith("switches ")
     for how in HOW:
-        draft = DRAFTS[name](world)
-        runs = [] if is_of_many and how == "coupled" else assert_plain_alone(world, draft, how)
-        runs += [] if is_of_many and how == "greedy" else assert_plain_batch(world, draft, how)
-        assert any(run.trace.n_drafted for run in runs), (
+        draft, options, found = DRAFTS[name](world), HOW[how] | OF_A_RUN, []
+        if not is_of_many or how == "greedy":
+            for gamma, prompt, one in zip((None, 1, 7), prompts_of(world), plain(world, how), strict=True):
+                alone = options | {"seed": [one.seed], "gamma": gamma, "n_threads": 1}
+                found.append(run(world, draft, prompt, **alone))
+                assert_equal(found[-1], one)
+        if not is_of_many or how == "coupled":
+            batch = run(world, draft, prompts_of(world), **options, n_threads=2, batch_size=2)
+            for got, one in zip(batch, plain(world, how), strict=True):
+                assert_equal(got, one)
+            found += batch
+        assert any(run.trace.n_drafted for run in found), (
             f"{name}, {how}: proposed nothing after the texts of prompts_of: they lack what it guesses from"
         )
-
-
-def assert_plain_alone(world: World, draft: Any, how: str) -> list[specdec.Result]:
-    options = HOW[how] | OF_A_RUN
-    found = []
-    for gamma, prompt, one in zip((None, 1, 7), prompts_of(world), plain(world, how), strict=True):
-        found.append(run(world, draft, prompt, gamma=gamma, **options | {"seed": [one.seed]}, n_threads=1))
-        assert_equal(found[-1], one)
-    return found
-
-
-def assert_plain_batch(world: World, draft: Any, how: str) -> list[specdec.Result]:
-    options = HOW[how] | OF_A_RUN
-    found: list[specdec.Result] = run(world, draft, prompts_of(world), **options, n_threads=2, batch_size=2)
-    for got, one in zip(found, plain(world, how), strict=True):
-        assert_equal(got, one)
-    return found
 
 
 @cache
@@ -288,7 +270,7 @@ def test_memory_may_be_lacking(tiny_decoder: World, name: str) -> None:
     assert fail_each_allocation(work) > 3
     if name in IN_PYTHON:
         return
-    session = open_session(tiny_decoder, draft, 2, 3, n_new=9, keep_drafts=False)
+    session = open_session(tiny_decoder, draft, 2, 3, n_new=9)
     session.round()  # a draft that reads texts late has its memory from here on
     with allowing(0):
         while session.round():
@@ -298,7 +280,6 @@ def test_memory_may_be_lacking(tiny_decoder: World, name: str) -> None:
 
 # -------------------------------------------------------------------------------------- distribution
 
-TINY = {"vocab_size": 3, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32}
 PROMPT = [1, 2, 0, 1, 2, 0, 2, 1, 2, 1, 2]  # drafts that copy find repetitions, its end is one piece twice
 SOURCE = [2, 1, 1, 0, 2, 1, 0, 2]
 N_RUNS = 3000
@@ -306,67 +287,29 @@ N_RUNS = 3000
 
 
 @pytest.fixture(scope="module", params=["decoder", "encoder-decoder"])
-def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+def tiny(request: pytest.FixtureRequest, tiny_decoder: World) -> World:
     """Three tokens: every tree of drafts can be listed."""
-    if request.param == "encoder-decoder":
-        pair = EncoderDecoder("t5", n_vocab=3, n_ctx=32, blur=0.05)
-        return World(pair.target, pair.draft, PROMPT * 3)
-    return tiny_world(tmp_path_factory.mktemp("tiny"))
+    if request.param == "decoder":
+        return tiny_decoder
+    pair = EncoderDecoder("t5", n_vocab=3, n_ctx=32, blur=0.05)
+    return World(pair.target, pair.draft, PROMPT * 3)
 
 
 @pytest.fixture(scope="module")
 def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return tiny_world(tmp_path_factory.mktemp("tiny"))
-
-
-def tiny_world(folder: Path) -> World:
-    settings = llama_config(**TINY)
-    tensors = {name: array * 1.5 for name, array in tensors_for(settings, seed=3).items()}
-    target = write_hf(folder / "target", settings, tensors)
-    draft = write_hf(folder / "draft", settings, blurred(tensors, 0.3))
-    return World(specdec.load(target), specdec.load(draft), PROMPT * 3)
-
-
-GREEDY = specdec.Sampling(0.0)
+    return World(*tiny_pair(tmp_path_factory.mktemp("tiny")), PROMPT * 3)
 
 
 def open_session(
-    world: World,
-    draft: Any,
-    n: int,
-    gamma: int,
-    *,
-    n_new: int,
-    prompt: list[int] = PROMPT,
-    keep_drafts: bool = True,
-    **options: Any,
+    world: World, draft: Any, n: int, gamma: int, *, n_new: int, prompt: list[int] = PROMPT, **options: Any
 ) -> Session:
     """`n` sequences of one prompt that differ in their seeds."""
-    has_source = world.target.config.encoder is not None
-    request = Request(
-        world.target, draft, SOURCE if has_source else prompt,
-        DecodingOptions(
-            n=n, gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7, n_threads=1, **options
-        ),
-        decoder_prompt=prompt if has_source else None,
-    )  # fmt: skip
+    target, draft = world.target, as_draft(world.target, draft)
     session = Session(
-        world.target.core,
-        request.drafting.description,
-        [one.ids for one in request.prompts],
-        sources=[beginning.source for beginning in request.prompts],
-        gamma=request.drafting.gamma,
-        max_new_tokens=n_new,
-        sampling=request.sampling.core(),
-        draft_sampling=request.draft_sampling.core(),
-        transform=request.options.transform,
-        seeds=request.seeds,
-        n_threads=1,
-        rule=request.rule,
-        lenience=request.options.lenience,
-    )
-    if keep_drafts:
-        with_drafts(session)
+        target.core, draft.describe(target), [[*target.decoder_start, *prompt]] * n,
+        sources=[SOURCE if target.config.encoder is not None else None] * n, gamma=gamma,
+        max_new_tokens=n_new, seeds=[(7, i) for i in range(n)], temperature=1.0, **options,
+    )  # fmt: skip
     session.prefill()
     return session
 
@@ -382,7 +325,8 @@ def first_rounds(world: World, name: str, greedy_draft: bool) -> list[dict[str, 
     """
     records = first_rounds_of(world, name, 50, greedy_draft)
     first = tree_of(records[0])
-    if greedy_draft or all(tree_of(record) == first and is_certain(record) for record in records):
+    certain = (tree_of(one) == first and one["draft_points"][1:] == one["drafted"] for one in records)
+    if greedy_draft or all(certain):
         return records
     return first_rounds_of(world, name, N_RUNS, False)
 
@@ -390,11 +334,10 @@ def first_rounds(world: World, name: str, greedy_draft: bool) -> list[dict[str, 
 def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) -> list[dict[str, Any]]:
     gamma = 2 if name in CHAINS else 4
     later = name in LATER
-    session = open_session(
-        world, DRAFTS[name](world), n_runs, gamma,
-        n_new=gamma + 1 + later, prompt=PROMPT[: len(PROMPT) - later],
-        draft_sampling=GREEDY if greedy_draft else None,
-    )  # fmt: skip
+    how: dict[str, Any] = {"n_new": gamma + 1 + later, "prompt": PROMPT[: len(PROMPT) - later]}
+    if greedy_draft:
+        how["draft_sampling"] = {"temperature": 0.0}
+    session = with_drafts(open_session(world, DRAFTS[name](world), n_runs, gamma, **how))
     records = session.round()
     if later:
         right = {record["sequence"] for record in records if record["tokens"] == PROMPT[-1:]}
@@ -406,12 +349,6 @@ def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) ->
 def tree_of(record: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Guesses and their parents."""
     return tuple(record["drafted"]), tuple(record["parents"])
-
-
-def is_certain(record: dict[str, Any]) -> bool:
-    return all(
-        row[token] == 1.0 for row, token in zip(record["draft_probs"][1:], record["drafted"], strict=True)
-    )
 
 
 @cache
@@ -455,25 +392,17 @@ def test_verification_is_exact_for_what_is_proposed(
     records = first_rounds(tiny, name, greedy_draft)
     if name in CHOSEN:
         records = records[:1]  # no tree has a probability, so each must be exact by itself
-    counts: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
-    trees = {}
-    for record in records:
-        key = tree_of(record)
-        counts[key] += 1
-        trees[key] = record
-    root = PROMPT[-1]
-
+    counts = Counter(map(tree_of, records))
+    trees = {tree_of(record): record for record in records}
     target = partial(target_after, tiny)
     depth = 0
     outputs: Counter[Tokens] = Counter()
     probabilities = {}
     for key, record in trees.items():
-        tokens, parents = [root, *record["drafted"]], [-1, *record["parents"]]
+        tokens, parents = [PROMPT[-1], *record["drafted"]], [-1, *record["parents"]]
         rows = record["draft_probs"]
         compiled = partial(VerifyWeights(record["draft_points"]), rule=rule, lenience=lenience)
-        prefixes: list[Tokens] = [()]
-        for token, parent in zip(record["drafted"], record["parents"], strict=True):
-            prefixes.append((*prefixes[parent], token))
+        prefixes = prefixes_of(record["drafted"], record["parents"])
         depth = max(depth, *map(len, prefixes))
         target_probs = np.array([target(prefix) for prefix in prefixes])
         for prefix, logits in zip(prefixes, record["node_logits"], strict=True):
@@ -525,9 +454,9 @@ def test_a_session_judges_as_the_reference_does(
     The reference knows probabilities alone, so what a session makes of its weights is compared too.
     """
     n = 12
-    gamma = 2 if name in CHAINS else 5
-    options: dict[str, Any] = {"verify": rule, "lenience": lenience, "transform": transform}
-    session = open_session(tiny, DRAFTS[name](tiny), n, gamma, n_new=12, **options)
+    options: dict[str, Any] = {"rule": rule, "lenience": lenience, "transform": transform, "n_new": 12}
+    session = open_session(tiny, DRAFTS[name](tiny), n, 2 if name in CHAINS else 5, **options)
+    with_drafts(session)
     texts = [[*tiny.target.decoder_start, *PROMPT] for _ in range(n)]
     n_drafted = 0
     while records := session.round():
@@ -539,14 +468,9 @@ def test_a_session_judges_as_the_reference_does(
             key = (7, i, len(texts[i]))
             uniforms = [_core.uniform(*key, ACCEPT, node) for node in range(len(tokens))]
             path, token, betas = reference.verify(
-                tokens,
-                [-1, *record["parents"]],
-                np.array(target_probs),
-                record["draft_probs"],
-                np.array([*uniforms, _core.uniform(*key, SAMPLE, 0)]),
-                rule=rule,
-                lenience=lenience,
-            )
+                tokens, [-1, *record["parents"]], np.array(target_probs), record["draft_probs"],
+                np.array([*uniforms, _core.uniform(*key, SAMPLE, 0)]), rule=rule, lenience=lenience,
+            )  # fmt: skip
             assert record["accepted"] == path
             assert record["tokens"] == [*(tokens[node] for node in path), token]
             np.testing.assert_allclose(record["betas"], betas, rtol=0, atol=1e-12)

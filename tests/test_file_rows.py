@@ -40,27 +40,22 @@ def test_rows_that_the_core_reads_are_those_that_python_reads(
     path = write_hf(tmp_path / "folder", *CASES[name].folder())
     if container == "gguf":
         path = specdec.convert(path, tmp_path / "model.gguf", "F32")
-    checkpoint = open_checkpoint(path, tokenizer=False)
-    unread = [rows for _, rows, _ in checkpoint.unread_tensors() if not isinstance(rows, np.ndarray)]
+    opened = open_checkpoint(path, tokenizer=False)
+    unread = [rows for _, rows, _ in opened.unread_tensors() if not isinstance(rows, np.ndarray)]
     assert unread or name == "gpt2"
     for dtype, n_threads in (("f32", 1), ("int8", 3), ("bf16", 2)):
-        made = [
-            Model(checkpoint.config, tensors, dtype=dtype, n_threads=n_threads)
-            for tensors in (checkpoint.unread_tensors(), checkpoint.tensors())
-        ]
-        same_models(*made)
+        both = opened.unread_tensors(), opened.tensors()
+        same_models(*(Model(opened.config, one, dtype=dtype, n_threads=n_threads) for one in both))
 
 
 @pytest.mark.parametrize("type", ["Q8_0", "Q4_0", "Q4_K_M"])
 def test_blocks_that_the_core_reads(tmp_path: Path, type: str) -> None:
-    path = specdec.convert(EMBEDDED, tmp_path / "model.gguf", type)
-    checkpoint = open_checkpoint(path, tokenizer=False)
-    stored = checkpoint.stored
-    made = [
-        Model(checkpoint.config, tensors, dtype=checkpoint.dtype, formats=stored.formats, n_threads=2)
-        for tensors in (checkpoint.unread_tensors(stored.blocks), checkpoint.tensors(stored.blocks))
-    ]
-    same_models(*made)
+    opened = open_checkpoint(specdec.convert(EMBEDDED, tmp_path / "model.gguf", type), tokenizer=False)
+    formats, blocks = opened.stored.formats, opened.stored.blocks
+    both = opened.unread_tensors(blocks), opened.tensors(blocks)
+    same_models(
+        *(Model(opened.config, one, dtype=opened.dtype, formats=formats, n_threads=2) for one in both)
+    )
 
 
 def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:

@@ -85,6 +85,9 @@ def test_prompts_and_steps_are_equal_and_near_the_reference(case):
     assert prompt.shape == (N_IDS, case.config["n_vocab"]) and prompt.dtype == np.float32
     np.testing.assert_allclose(prompt, expected, atol=case.tolerance)
     assert np.array_equal(prompt, case.alone)
+    for n in (2, 3):
+        threaded = prompt_logits(case.model, case.ids, n_threads=n, source=case.source)
+        assert np.array_equal(threaded, case.alone)
 
 
 @pytest.mark.parametrize("changes", [{}, {"tied": True, "n_kv_head": 6}], ids=["grouped", "tied"])
@@ -173,13 +176,6 @@ def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
         decoder.keep(path)  # idempotent
         assert decoder.n_committed == first + len(path)
     assert n_compared == 3
-
-
-def test_prompt_bits_do_not_depend_on_threads(case):
-    for n in (1, 2, 3):
-        assert np.array_equal(
-            prompt_logits(case.model, case.ids, n_threads=n, source=case.source), case.alone
-        )
 
 
 def test_instruction_sets_agree_bit_for_bit():

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 from gguf import GGUFReader, GGUFWriter
 
 from refusals import refuses_field
 from specdec.errors import TokenizerError
 from specdec.tokenizer import load_tokenizer
 from tensor_files import GGUF_WORDS, cut_into_words, gguf_metadata, gguf_tokenizer
+from tokenizer_files import published_folder
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -41,8 +41,8 @@ def written(path: Path, model: str, tokens: list[str], **fields: Any) -> Path:
 
 
 def llama2(path: Path, shared: Path) -> tuple[Path, Any]:
-    file = shared / "data" / "tokenizers" / "llama2_tokenizer.model"
-    library = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    expected: Any = load_tokenizer(shared / "data" / "tokenizers" / "llama2_tokenizer.model")
+    library = expected.library
     n = library.vocab_size()
     kinds = [BYTE if library.is_byte(i) else NORMAL for i in range(n)]
     kinds[:3] = [UNKNOWN, CONTROL, CONTROL]
@@ -50,32 +50,22 @@ def llama2(path: Path, shared: Path) -> tuple[Path, Any]:
         path, "llama", [library.id_to_piece(i) for i in range(n)], token_types=kinds,
         token_scores=[library.get_score(i) for i in range(n)], bos_token_id=1, eos_token_id=2, unk_token_id=0,
     )  # fmt: skip
-    return path, load_tokenizer(file)
+    return path, expected
 
 
-def byte_level(name: str, pre: str) -> Callable[[Path, Path], tuple[Path, Any]]:
+def byte_level(family: str, pre: str) -> Callable[[Path, Path], tuple[Path, Any]]:
     def make(path: Path, shared: Path) -> tuple[Path, Any]:
-        folder = shared / "data" / "tokenizers"
-        vocab = json.loads((folder / f"{name}_vocab.json").read_text())
-        merges = (folder / f"{name}_merges.txt").read_text(encoding="utf-8").split("\n")
-        tokens = sorted(vocab, key=vocab.__getitem__)
-        marks = ["<|endoftext|>"] if name == "gpt2" else ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-        kinds = [CONTROL if token in marks else NORMAL for token in tokens]
-        for mark in marks:
-            if mark not in vocab:
-                tokens.append(mark)
-                kinds.append(CONTROL)
-        merges = [merge for merge in merges if merge and not merge.startswith("#version")]
-        lists = {"token_types": kinds, "token_merges": merges}
-        end = tokens.index("<|endoftext|>")
-        file = written(path, "gpt2", tokens, tokenizer_pre=pre, eos_token_id=end, **lists)
-        own = path.parent / "folder"
-        own.mkdir()
-        for part in ("vocab.json", "merges.txt"):
-            (own / part).symlink_to(folder / f"{name}_{part}")
-        kind = "GPT2Tokenizer" if name == "gpt2" else "Qwen2Tokenizer"
-        (own / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
-        return file, load_tokenizer(own)
+        folder = published_folder(family, shared, path.parent / "folder")
+        vocab = json.loads((folder / "vocab.json").read_text())
+        merges = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+        marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"][: 1 if family == "GPT-2" else 3]
+        tokens = list(dict.fromkeys([*sorted(vocab, key=vocab.__getitem__), *marks]))
+        file = written(
+            path, "gpt2", tokens, tokenizer_pre=pre, eos_token_id=tokens.index("<|endoftext|>"),
+            token_types=[CONTROL if token in marks else NORMAL for token in tokens],
+            token_merges=[merge for merge in merges if merge and not merge.startswith("#version")],
+        )  # fmt: skip
+        return file, load_tokenizer(folder)
 
     return make
 
@@ -100,7 +90,7 @@ def t5(path: Path, shared: Path) -> tuple[Path, Any]:
 
 @pytest.mark.parametrize("kind", ["llama2", "gpt2", pytest.param("qwen2.5", marks=pytest.mark.slow), "t5"])
 def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, shared: Path, kind: str) -> None:
-    of_bpe = {"gpt2": byte_level("gpt2", "gpt-2"), "qwen2.5": byte_level("qwen2.5", "qwen2")}
+    of_bpe = {"gpt2": byte_level("GPT-2", "gpt-2"), "qwen2.5": byte_level("Qwen2.5", "qwen2")}
     make = of_bpe | {"llama2": llama2, "t5": t5}
     file, expected = make[kind](tmp_path / "vocabulary.gguf", shared)
     found, _ = gguf_tokenizer(file)
@@ -126,14 +116,12 @@ def test_the_reader_of_the_package_finds_the_same(tmp_path: Path) -> None:
 
 
 def test_control_tokens_are_looked_for_in_a_text(tmp_path: Path, shared: Path) -> None:
-    file, _ = llama2(tmp_path / "vocabulary.gguf", shared)
+    file, expected = llama2(tmp_path / "vocabulary.gguf", shared)
     found, special = gguf_tokenizer(file)
     assert special == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    library = sentencepiece.SentencePieceProcessor(
-        model_file=str(shared / "data" / "tokenizers" / "llama2_tokenizer.model")
-    )
-    expected = [1, *library.encode("[INST] hi"), 2, *library.encode(" there")]
-    assert found.encode("<s>[INST] hi</s> there", add_bos=False) == expected
+    encode = expected.library.encode
+    wanted = [1, *encode("[INST] hi"), 2, *encode(" there")]
+    assert found.encode("<s>[INST] hi</s> there", add_bos=False) == wanted
 
 
 def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
@@ -166,8 +154,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
         token_scores=[-float(i) for i in range(len(pieces))],
     )  # fmt: skip
     found, _ = gguf_tokenizer(file)
-    longest = sorted({piece: i for i, piece in enumerate(pieces) if kinds[i] == CONTROL}.items(), key=len)
-    table = dict(longest)
+    table = {piece for i, piece in enumerate(pieces) if kinds[i] == CONTROL}
     rng = np.random.default_rng(2)
     for _ in range(200):
         parts = rng.choice(["<", "<unused", "<unused1", ">", "1", "9", "x", "ü", "<unused42>"], 12)
@@ -176,8 +163,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
             mark = max((mark for mark in table if rest.startswith(mark)), key=len, default=None)
             expected.append(rest[0] if mark is None else mark)
             rest = rest[len(expected[-1]) :]
-        ids_found = found.encode(text, add_bos=False)
-        assert [pieces[i] for i in ids_found] == expected, text
+        assert [pieces[i] for i in found.encode(text, add_bos=False)] == expected, text
 
 
 def cut(text: str, steps: tuple[str, ...]) -> list[str]:
@@ -212,11 +198,7 @@ def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) 
 @pytest.mark.parametrize(
     ("pre", "text", "words"),
     [
-        (
-            "deepseek-llm",
-            "Hi, Ünï 42 日本!\n",
-            ["Hi", ",", " Ü", "n", "ï", " ", "42", " ", "日本", "!", "\n"],
-        ),
+        ("deepseek-llm", "Hi, Ünï 42 日!\n", ["Hi", ",", " Ü", "n", "ï", " ", "42", " ", "日", "!", "\n"]),
         ("seed-coder", "x12 (a)\n\n", ["x", "1", "2", " (", "a", ")", "\n\n"]),
         ("superbpe", "a b1234567 c", ["a b", "1", "234", "567", " c"]),
         ("tiny_aya", "x 1234567 Ab", ["x", " ", "1", "234", "567", " Ab"]),

@@ -3,7 +3,7 @@ next; the output is that of plain decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,13 @@ import pytest
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
-from drafters import DRAFTS, World
+from drafters import DRAFTS, Scripted, World
 from sessions import Session
 from specdec import AdaptiveGamma, _core
 from specdec.drafts.model_draft import as_draft
 
 REST = 12
 """Tokens of each sequence that come at least before a draft which rests is tried."""
-
 OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads": 1}
 
 
@@ -45,31 +44,17 @@ class Rested(AdaptiveGamma):
         return self.learnt.copy()
 
 
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 40
+
+
 @pytest.fixture(scope="module")
-def models() -> World:
-    target, draft = specdec.embedded_pair()
-    text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 40
-    return World(target, draft, target.tokenizer.encode(text))
+def models(embedded: Any) -> World:
+    return World(*embedded, embedded[0].tokenizer.encode(TEXT))
 
 
-class Witness:
-    """A user's draft that notes what it is told of: the texts when it begins, and longer texts."""
-
-    def __init__(self) -> None:
-        self.begun: list[tuple[int, list[int]]] = []
-        self.texts: dict[int, list[int]] = {}
-
-    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.begun.append((sequence, list(prompt)))
-        self.texts[sequence] = list(prompt)
-
-    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int]:
-        assert list(tokens) == self.texts[sequence], "it was not told of all tokens"
-        return [tokens[-1]][:budget]
-
-    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        assert sequence in self.texts, "begin has not been called"
-        self.texts[sequence] = list(tokens)
+def repeats(tokens: Sequence[int], budget: int) -> list[int]:
+    """The last token, once."""
+    return [tokens[-1]][:budget]
 
 
 @needs_hooks
@@ -77,25 +62,29 @@ def test_a_draft_is_told_of_the_text_that_it_has_missed(models: World) -> None:
     """Once for each sequence, of the prompt and the tokens that came while it rested."""
     prompts = [models.ids[:7], models.ids[30:50]]
     plain = specdec.generate(models.target, None, prompts, **OPTIONS)
-    witness = Witness()
+    witness = Scripted(repeats)
     got = specdec.generate(models.target, witness, prompts, gamma=Rested(2), **OPTIONS)
     assert [one.tokens for one in got] == [one.tokens for one in plain]
-    assert sorted(sequence for sequence, _ in witness.begun) == [0, 1]
-    for sequence, text in witness.begun:
-        n_new = len(text) - len(prompts[sequence])
-        assert REST <= n_new < 60
-        assert text == prompts[sequence] + plain[sequence].tokens[:n_new]
-        rounds = got[sequence].trace.rounds
-        assert all(one.n_drafted == 0 for one in rounds[:n_new]) and rounds[n_new].n_drafted > 0
+    texts: dict[int, list[int]] = {}
+    for note, sequence, text, *_ in witness.told:
+        if note == "begin":
+            assert sequence not in texts
+            n_new = len(text) - len(prompts[sequence])
+            assert REST <= n_new < 60
+            assert text == prompts[sequence] + plain[sequence].tokens[:n_new]
+            rounds = got[sequence].trace.rounds
+            assert all(one.n_drafted == 0 for one in rounds[:n_new]) and rounds[n_new].n_drafted > 0
+        assert note != "propose" or text == texts[sequence], "it was not told of all tokens"
+        texts[sequence] = text
+    assert sorted(texts) == [0, 1]
 
 
 @needs_hooks
 def test_a_draft_is_not_told_where_too_little_is_left_to_guess(models: World) -> None:
-    witness = Witness()
-    specdec.generate(
-        models.target, witness, models.ids[:7], gamma=Rested(), **OPTIONS | {"max_new_tokens": REST}
-    )
-    assert witness.begun == []
+    witness = Scripted(repeats)
+    options = OPTIONS | {"max_new_tokens": REST}
+    specdec.generate(models.target, witness, models.ids[:7], gamma=Rested(), **options)
+    assert not [note for note in witness.told if note[0] == "begin"]
 
 
 @needs_hooks
@@ -112,12 +101,19 @@ def test_output_is_plain_output(models: World, name: str) -> None:
 
 
 def session_of(models: World, prompt: list[int], n_new: int, learnt: Any = None) -> Session:
-    how = {"temperature": 0.0}
     return Session(
         models.target.core, as_draft(models.target, models.draft).describe(models.target), [prompt], gamma=4,
-        max_new_tokens=n_new, sampling=how, draft_sampling=how, seeds=[(1, 0)], n_threads=1,
-        adaptive_gamma=learnt,
+        max_new_tokens=n_new, temperature=0.0, adaptive_gamma=learnt,
     )  # fmt: skip
+
+
+def rounds_until_it_drafts(session: Session) -> Iterator[list[int]]:
+    """The new tokens of each round, up to that in which the draft drafts first."""
+    while records := session.round():
+        yield records[0]["tokens"]
+        if records[0]["drafted"]:
+            return
+    raise AssertionError("it did not draft")
 
 
 @needs_hooks
@@ -127,13 +123,10 @@ def test_a_late_draft_reads_a_long_text_between_rounds(models: World) -> None:
     session = session_of(models, prompt, 60, rested())
     session.prefill()
     new, sizes = [], []
-    while records := session.round():
-        new += records[0]["tokens"]
+    for tokens in rounds_until_it_drafts(session):
+        new += tokens
         sizes.append(len(session.cached_size(0, models.draft.core)[0]))
-        if records[0]["drafted"]:
-            break
         assert len(session.cached_size(0)[0]) == len(prompt) + len(new) - 1
-    assert records, "it did not draft"
     assert sizes[: REST - 1] == [0] * (REST - 1)
     assert any(0 < size < len(prompt) for size in sizes), "the text was read at once"
     plain = specdec.generate(models.target, None, prompt, **OPTIONS)
@@ -150,18 +143,9 @@ def test_a_late_draft_goes_on_from_a_prompt_cache(models: World) -> None:
     session = session_of(models, prompt, 60, rested())
     assert session.begin_with(0, donor.cached_text(0, draft)) == len(prompt) - 1
     session.prefill()
-    while records := session.round():
-        tokens = session.cached_size(0, draft)[0]
-        if records[0]["drafted"]:
-            break
-        assert tokens == prompt[:-1]
-    assert tokens[: len(prompt)] == prompt
-
-
-def bytes_of_keys(model: specdec.Model, n_tokens: int) -> int:
-    """Of keys and values of so many tokens, in f32."""
-    config = model.config
-    return n_tokens * config["n_layer"] * config["n_kv_head"] * config["d_head"] * 2 * 4
+    cached = [session.cached_size(0, draft)[0] for _ in rounds_until_it_drafts(session)]
+    assert all(tokens == prompt[:-1] for tokens in cached[:-1])
+    assert cached[-1][: len(prompt)] == prompt
 
 
 @needs_hooks
@@ -175,16 +159,13 @@ def test_a_draft_that_rests_has_no_memory_for_texts(models: World) -> None:
     session.close()
     session = session_of(models, prompt, n_new, rested())
     session.prefill()
-    taken = []
-    while records := session.round():
-        taken.append(_core._alloc_bytes() - before)
-        if records[0]["drafted"]:
-            break
+    taken = [_core._alloc_bytes() - before for _ in rounds_until_it_drafts(session)]
     assert len(taken) >= REST, "it did not rest"
-    assert records, "it did not draft"
     assert taken == sorted(taken) and set(taken) == {taken[0], reading}
     assert taken[REST - 2] == taken[0], "a round without it makes memory"
-    assert taken[0] + bytes_of_keys(models.draft, len(prompt) + n_new) < reading
+    config = models.draft.config
+    keys = (len(prompt) + n_new) * config["n_layer"] * config["n_kv_head"] * config["d_head"] * 2 * 4
+    assert taken[0] + keys < reading
     while session.round():
         assert _core._alloc_bytes() - before == reading, "a round with it makes memory"
 
@@ -256,11 +237,10 @@ def test_memory_may_be_lacking_for_a_prompt_cache(models: World) -> None:
 
 @needs_hooks
 def test_a_draft_that_fails_late_ends_the_text_with_its_own_error(models: World) -> None:
-    class Fails(Witness):
+    class Fails(Scripted):
         def begin(self, sequence: int, prompt: Sequence[int]) -> None:
             if len(prompt) > 10:
                 raise KeyError("no such text")
-            super().begin(sequence, prompt)
 
     with pytest.raises(KeyError, match="no such text"):
-        specdec.generate(models.target, Fails(), models.ids[:7], gamma=Rested(), **OPTIONS)
+        specdec.generate(models.target, Fails(repeats), models.ids[:7], gamma=Rested(), **OPTIONS)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import specdec
-from refusals import refuses
 from specdec import drafts, reference
 from toy_pair import load_pair
-from worlds.canonical import GPT, SWITCHES, random_tensors
+from worlds.canonical import SWITCHES, random_tensors
 from worlds.encoder_decoders import model_of
 from worlds.learned import (
     all_records,
     check_distributions,
-    learned_weights,
     look_ahead_weights,
     open_session,
     tensors_of,
@@ -178,91 +175,8 @@ def test_an_ensemble_leaves_out_what_drafts_nothing(target: specdec.Model) -> No
     assert n_rows[0] == 6 and max(n_rows) == 36
     assert n_rows.count(1) > len(n_rows) / 2
     assert not any(record["drafted"] for record, n in zip(records, n_rows, strict=True) if n == 1)
-
-
-def test_drafts_that_it_cannot_be_within_are_named(target: specdec.Model, tmp_path: Path) -> None:
-    _, small = load_pair(tmp_path)
-    draft = drafts.LookAheadEmbeddings(look_ahead_weights(target, L))
-    with refuses("draft"):
-        drafts.ModelDraft(target, draft=draft)
-    nested = ("nested", {"model": small.core, "draft": ("model", {"model": draft.core}), "gamma": 2})
-    with pytest.raises(specdec.InputError, match="the draft of a draft has look-ahead embeddings"):
-        open_session(target, nested, [[1]])
     with pytest.raises(specdec.InputError, match="two drafts have look-ahead embeddings"):
-        specdec.generate(target, drafts.Ensemble(draft, draft), [1, 2])
-
-
-def test_rows_that_overflow_are_named() -> None:
-    target = model_of(GPT, random_tensors(GPT))
-    large = np.full((1, target.config["d_model"]), 3e38, np.float32)
-    draft = drafts.LookAheadEmbeddings(embeddings_of(target, {"n_tokens": 1}, large))
-    with pytest.raises(specdec.NotFiniteError, match="not finite"):
-        specdec.generate(target, draft, [1, 2], max_new_tokens=8)
-    with specdec.Engine(target, draft, n_threads=1) as engine:  # only the text that they draft for ends
-        good = engine.submit([3, 4], max_new_tokens=8, speculative=specdec.Speculative(draft=False))
-        bad = engine.submit([1, 2], max_new_tokens=8)
-        with pytest.raises(specdec.NotFiniteError, match="not finite"):
-            bad.result(60)
-        plain = specdec.generate(target, None, [3, 4], max_new_tokens=8, n_threads=1)
-        assert good.result(60).tokens == plain.tokens
-
-
-# ------------------------------------------------------------------------------------------- folders
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-def test_a_folder_is_loaded(target: specdec.Model, tmp_path: Path, dtype: str) -> None:
-    weights = look_ahead_weights(target, L)
-    loaded = drafts.load(weights.save(tmp_path, dtype), target)
-    assert isinstance(loaded, drafts.LookAheadEmbeddings)
-    assert (loaded.n_tokens, loaded.gamma, loaded.core.d_model) == (L, L, target.config["d_model"])
-    tree = drafts.StaticTree((2, 1))
-    assert drafts.load(tmp_path, target, tree=tree).gamma == 4
-    assert drafts.load(tmp_path, target, gamma=1).gamma == 1
-    assert "3 tokens" in repr(loaded)
-    if dtype == "f32":
-        options: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "temperature": 1.0, "seed": 1}
-        ours = specdec.generate(target, drafts.LookAheadEmbeddings(weights), [1, 2], **options)
-        theirs = specdec.generate(target, loaded, [1, 2], **options)
-        assert [r.drafted for r in ours.trace.rounds] == [r.drafted for r in theirs.trace.rounds]
-
-
-def embeddings_of(target: specdec.Model, fields: dict[str, Any], array: Any, **options: Any) -> Any:
-    return learned_weights("look_ahead_embeddings", target, fields, {"embeddings": array}, **options)
-
-
-@pytest.mark.parametrize(
-    ("fields", "array", "options", "named"),
-    [
-        ({"n_tokens": 0}, np.zeros((3, 32)), {}, "'n_tokens'"),
-        ({"n_tokens": 4}, np.zeros((3, 32)), {}, r"'embeddings' has shape \[3, 32\]; expected .* \[4, 32\]"),
-        ({}, np.zeros((3, 32)), {}, "'n_tokens' is missing"),
-        ({"n_tokens": 3}, np.full((3, 32), np.nan), {}, r"element \[0, 0\] is not finite"),
-        ({"n_tokens": 3}, np.zeros((3, 32)), {"tokens": [1, 2]}, "'n_draft_vocab'"),
-    ],
-)
-def test_folders_that_do_not_fit_are_named(
-    target: specdec.Model, fields: Any, array: Any, options: Any, named: str
-) -> None:
-    with pytest.raises(specdec.CheckpointError, match=named):
-        drafts.LookAheadEmbeddings(embeddings_of(target, fields, array, **options))
-
-
-def test_bad_input_is_named(target: specdec.Model) -> None:
-    draft = drafts.LookAheadEmbeddings(look_ahead_weights(target, L))
-    with pytest.raises(specdec.InputError, match="was trained for the target '.*target'; given is"):
-        specdec.generate(specdec.embedded_pair()[0], draft, [1, 2])
-    for name, value in {"gamma": 0, "dtype": "int8"}.items():
-        with refuses(name, value):
-            drafts.LookAheadEmbeddings(draft.weights, **{name: value})  # type: ignore[arg-type]
-    with refuses("weights", 3):
-        drafts.LookAheadEmbeddings(3)  # type: ignore[arg-type]
-    make = type(draft.core)
-    wide = make(np.zeros((2, 33), np.float32))
-    with pytest.raises(ValueError, match="the draft's look-ahead embeddings have 33 numbers, expected 32"):
-        open_session(target, ("model", {"model": wide}), [[1]])
-    with pytest.raises(ValueError, match="expected 1 to 1024 rows"):
-        make(np.zeros((0, 33), np.float32))
+        specdec.generate(target, drafts.Ensemble(*mixed.drafts, mixed.drafts[0]), [1, 2])
 
 
 def test_a_text_that_may_not_draft_has_no_extra_rows_whatever_others_do(target: specdec.Model) -> None:

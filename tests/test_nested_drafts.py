@@ -9,14 +9,13 @@ import pytest
 import specdec
 from allocations import needs_hooks
 from core_work import counted_work
-from drafters import DRAFTS, Repeats, World, named
+from drafters import DRAFTS, Scripted, World, named, together
 from sessions import Session
 from specdec import drafts
 from toy_pair import load_pair
 
-N_NEW = 9
 PROMPTS = [[5, 9, 5, 9, 5], [7], [8, 3, 4, 8, 3, 4, 8], [6, 6, 2], [11, 12] * 5]
-OPTIONS: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "n_threads": 1}
+OPTIONS: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "n_threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,6 @@ RIDING = {name for name in DRAFTS if "look-ahead embeddings" in name}
 
 def in_target_cache(draft: Any) -> bool:
     return isinstance(draft, drafts.Draft) and draft.in_target_cache
-
-
-def best(*several: Any) -> drafts.Ensemble:
-    return drafts.Ensemble(*several, adaptive=False)
 
 
 def check(world: World, draft: Any, plain: list[list[int]]) -> None:
@@ -63,23 +58,18 @@ def test_every_draft_drafts_for_a_model(world: World, plain: list[list[int]], na
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTS)
-def test_every_draft_stands_beside_every_other(world: World, plain: list[list[int]], name: str) -> None:
+def test_every_pair_of_drafts(world: World, plain: list[list[int]], name: str) -> None:
+    """Side by side, for the target and for a model that drafts."""
     for other, make in DRAFTS.items():
-        both = best(DRAFTS[name](world), make(world))
+        pair = [DRAFTS[name](world), make(world)]
         if name in RIDING and other in RIDING:
             with pytest.raises(specdec.InputError, match="embeddings"):
-                check(world, both, plain)
+                check(world, together(*pair), plain)
         else:
-            check(world, both, plain)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DRAFTS)
-def test_every_pair_of_drafts_drafts_for_a_model(world: World, plain: list[list[int]], name: str) -> None:
-    for other in DRAFTS.values():
-        pair = [DRAFTS[name](world), other(world)]
+            check(world, together(*pair), plain)
         if not any(map(in_target_cache, pair)):
-            check(world, drafts.ModelDraft(world.draft, draft=best(*pair)), plain)
+            pair = [DRAFTS[name](world), make(world)]
+            check(world, drafts.ModelDraft(world.draft, draft=together(*pair)), plain)
 
 
 def in_a_model(world: World, one: Any) -> Any:
@@ -87,7 +77,7 @@ def in_a_model(world: World, one: Any) -> Any:
 
 
 def behind_a_model(world: World, one: Any) -> Any:
-    return best(world.draft, one)
+    return together(world.draft, one)
 
 
 def deep(world: World, one: Any) -> Any:
@@ -98,34 +88,28 @@ def deep(world: World, one: Any) -> Any:
 def test_an_object_is_told_of_every_prompt_before_it_is_asked(
     world: World, plain: list[list[int]], wrap: Any
 ) -> None:
-    """`Repeats` fails if it is asked about a text whose prompt it was not told."""
-
-    class Noted(Repeats):
-        def __init__(self) -> None:
-            super().__init__()
-            self.told: list[tuple[int, tuple[int, ...]]] = []
-
-        def begin(self, sequence: int, prompt: Any) -> None:
-            super().begin(sequence, prompt)
-            self.told.append((sequence, tuple(prompt)))
-
-    inner = Noted()
+    inner = Scripted(lambda tokens, budget: tokens[-3:-1][:budget])
     batch = specdec.generate(world.target, wrap(world, inner), PROMPTS, batch_size=2, **OPTIONS)
     assert [one.tokens for one in batch] == plain
-    assert sorted(prompt for _, prompt in inner.told) == sorted(map(tuple, PROMPTS)), "each told once"
-    assert {sequence for sequence, _ in inner.told} == {0, 1}
-    assert inner.n_asked > 0
+    told = [(sequence, tuple(prompt)) for note, sequence, prompt, *_ in inner.told if note == "begin"]
+    assert sorted(prompt for _, prompt in told) == sorted(map(tuple, PROMPTS)), "each told once"
+    assert {sequence for sequence, _ in told} == {0, 1}
+    begun: dict[int, list[int]] = {}
+    for note, sequence, text, *_ in inner.told:
+        begun[sequence] = text if note == "begin" else begun[sequence]
+        assert text[: len(begun[sequence])] == begun[sequence]
+    assert inner.budgets
 
 
 @needs_hooks
 def test_each_model_reads_each_prompt_once(world: World) -> None:
     """Forwards of a run: those of the draft's models read a prompt together, and no prompt twice."""
-    draft = in_a_model(world, best(world.draft, drafts.ContextCopy(), in_a_model(world, drafts.Lookahead())))
+    inner = in_a_model(world, drafts.Lookahead())
+    draft = in_a_model(world, together(world.draft, drafts.ContextCopy(), inner))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
     session = Session(
-        world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4, n_threads=1,
-        sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0}, seeds=[(1, i) for i in range(4)],
-    )  # fmt: skip
+        world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4, temperature=0.0
+    )
     with counted_work() as work:
         session.prefill()
     # 59 tokens of each prompt, by the target and by three models that draft

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +21,32 @@ from safetensors.numpy import save_file
 
 import specdec
 from processes import wait_for
-from refusals import refuses
+from refusals import refuses, refuses_field
 from specdec import drafts
 from specdec.decoding.request import Request
 from specdec.decoding.scheduler import Scheduler, decode
 from specdec.decoding.sequence import sequences_of
-from specdec.drafts.learned.online.corrections import Corrections, passages
+from specdec.drafts.learned.online.learner import Corrections, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred
 from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.learned import random_heads, recurrent_weights
 
 N_VOCAB = 61
-PROMPTS = [[3, 5, 8], [9, 2] * 5, list(range(20, 40))]
+PROMPTS = [[3, 5, 8], [9, 2] * 5, list(range(20, 40)), [7], [1, 4, 4, 6]]
 COUPLED: dict[str, Any] = {"temperature": 0.9, "verify": "coupled", "seed": 5}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[specdec.Model]:
-    """A target, and three drafts of which each is worse than the one before."""
+    """A target whose next token hangs on the last ones, and drafts, each worse than the one before."""
     folder = tmp_path_factory.mktemp("models")
     config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=200)
-    tensors = {name: 1.5 * array for name, array in tensors_for(config, seed=3).items()}
-    found = [write_hf(folder / str(i), config, blurred(tensors, 0.1 * i) if i else tensors) for i in range(4)]
-    return [specdec.load(path, tokenizer=False) for path in found]
+    tensors = {name: 2.0 * array for name, array in tensors_for(config, seed=3).items()}
+    return [
+        specdec.load(write_hf(folder / str(i), config, blurred(tensors, amount)), tokenizer=False)
+        for i, amount in enumerate((0.0, 0.1, 0.3, 0.6))
+    ]
 
 
 def a_table() -> drafts.Ngram:
@@ -68,11 +72,48 @@ class Takes(drafts.Learner):
         return answer
 
 
-def rounds_of(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) -> Any:
+def begun(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) -> Any:
     """(the sequence, an iterator over its rounds), between which something can be done."""
     request = Request(target, draft, prompt, specdec.DecodingOptions(**options))
     sequences = sequences_of(request)
     return sequences[0], decode(Scheduler.of(request, sequences), sequences, 0.0)
+
+
+KINDS = ("table", "model", "recurrent", "reduced", "heads")
+
+
+def learning(kind: str, models: list[specdec.Model], **options: Any) -> drafts.Online:
+    """One of `KINDS`; "reduced": a recurrent network of two thirds of the tokens, in an order of its own."""
+    ids, draft, learner = list(range(N_VOCAB)), a_table(), drafts.NetworkLearner
+    if kind == "table":
+        return drafts.Online(draft, interval=None)
+    if kind == "model":
+        draft = drafts.ModelDraft(models[3])
+    elif kind == "heads":
+        draft = drafts.Heads(random_heads(models[0], see_guesses=True, tokens=ids[1:]))
+        learner = partial(drafts.HeadsLearner, target=models[0])
+    else:
+        tokens = [*range(60, 30, -1), *range(10)] if kind == "reduced" else None
+        draft = drafts.Recurrent(recurrent_weights(models[0], ids, (16, 32, 1), tokens=tokens))
+    return drafts.Online(draft, learner=learner(draft, **options), interval=None)
+
+
+def serve(target: specdec.Model, draft: Any, seed: int) -> tuple[int, int]:
+    """(accepted draft tokens, those that were judged) of some texts."""
+    runs = specdec.generate(
+        target, draft, PROMPTS * 4, temperature=1.0, seed=seed, max_new_tokens=60, gamma=3, ignore_eos=True
+    )
+    return (
+        sum(run.trace.n_accepted for run in runs),
+        sum(len(round_.betas) for run in runs for round_ in run.trace.rounds),
+    )
+
+
+def proposals(target: specdec.Model, draft: Any) -> list[Any]:
+    """What a draft proposes for the same prompts and seed, and how likely it was."""
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_new_tokens": 30}
+    runs = specdec.generate(target, draft.draft, PROMPTS, **options)
+    return [(round_.drafted, round_.betas) for run in runs for round_ in run.trace.rounds]
 
 
 @pytest.mark.parametrize("how", [{}, COUPLED], ids=["greedy", "coupled"])
@@ -89,7 +130,7 @@ def test_output_is_plain_output_whatever_is_learned(
     n_updates = 0
     for within in (online, drafts.Ensemble(drafts.Random(), online, adaptive=False)):
         for prompt, wanted in zip(PROMPTS, plain, strict=True):
-            sequence, rounds = rounds_of(target, within, prompt, **options | {"seed": [wanted.seed]})
+            sequence, rounds = begun(target, within, prompt, **options | {"seed": [wanted.seed]})
             n_updates += sum(online.learn() for _ in rounds)
             assert sequence.tokens == wanted.tokens
     assert n_updates > 20
@@ -103,7 +144,7 @@ def test_a_run_that_goes_on_takes_what_has_been_learned(models: list[specdec.Mod
     online = drafts.Online(models[3], learner=Takes(drafts.ModelDraft(target)), interval=None)
     before = specdec.generate(target, online, PROMPTS[0], max_new_tokens=30).trace
     assert before.n_accepted < before.n_drafted
-    sequence, more = rounds_of(target, online, PROMPTS[0], max_new_tokens=60)
+    sequence, more = begun(target, online, PROMPTS[0], max_new_tokens=60)
     rounds = []
     for _, round_ in more:
         rounds.append(round_)
@@ -129,16 +170,17 @@ def test_runs_can_be_repeated_without_a_thread(models: list[specdec.Model]) -> N
     assert texts() == texts()
 
 
-def test_threads_serve_and_learn_together(models: list[specdec.Model]) -> None:
-    target = models[0]
-    plain = [result.tokens for result in specdec.generate(target, None, PROMPTS, max_new_tokens=60)]
-    learner = Takes(*(drafts.ModelDraft(model) for model in models[1:]))
+@pytest.mark.parametrize("learns", [False, pytest.param(True, marks=pytest.mark.oracle)])
+def test_threads_serve_and_learn_together(models: list[specdec.Model], learns: bool) -> None:
+    """From a learner that changes nothing but the draft, and a network that really learns."""
+    plain = [result.tokens for result in specdec.generate(models[0], None, PROMPTS, max_new_tokens=60)]
+    learner = None if learns else Takes(*(drafts.ModelDraft(model) for model in models[1:]))
     got: list[Any] = []
     with drafts.Online(models[1], learner=learner, interval=0.001) as online:
 
         def serve() -> None:
             for _ in range(3):
-                results = specdec.generate(target, online, PROMPTS, max_new_tokens=60, n_threads=1)
+                results = specdec.generate(models[0], online, PROMPTS, max_new_tokens=60, n_threads=1)
                 got.append([result.tokens for result in results])
 
         threads = [threading.Thread(target=serve) for _ in range(3)]
@@ -148,7 +190,30 @@ def test_threads_serve_and_learn_together(models: list[specdec.Model]) -> None:
             thread.join()
         wait_for(lambda: online.n_updates > 0)
     assert got == [plain] * 9
-    assert online.n_updates == len(learner.given) > 0
+    assert learner is None or online.n_updates == len(learner.given)
+
+
+# -------------------------------------------------------------------------------------- what is learned
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", KINDS)
+def test_alpha_rises_beyond_chance(models: list[specdec.Model], kind: str) -> None:
+    """Against the draft that it began with, on texts that neither has seen; greedy output stays."""
+    options = {} if kind == "table" else {"loss": "fkl", "learning_rate": 5e-3}
+    online, target = learning(kind, models, **options), models[0]
+    first = online.draft
+    for seed in range(6):
+        serve(target, online, seed)
+        assert online.learn()
+    (a, n), (b, m) = serve(target, first, 100), serve(target, online.draft, 100)
+    test = scipy.stats.fisher_exact([[a, n - a], [b, m - b]], alternative="less")
+    assert test.pvalue < 1e-4, f"accepted {a} of {n} before, {b} of {m} after"
+    greedy = [
+        specdec.generate(target, draft, PROMPTS[0], max_new_tokens=30, ignore_eos=True).tokens
+        for draft in (online, None)
+    ]
+    assert greedy[0] == greedy[1]
 
 
 def corrections_of(rows: list[tuple[int, list[int]]], n_before: int) -> Corrections:
@@ -202,34 +267,83 @@ def test_a_table_learns_what_the_target_predicts(models: list[specdec.Model]) ->
     assert online.n_seen == sum(len(one.path) < len(one.drafted) for one in result.trace.rounds)
 
 
-def test_alpha_of_a_table_rises_where_texts_change_their_kind() -> None:
-    """Beyond chance, against the same table that does not learn, on texts that neither has seen."""
-    _, target = specdec.embedded_pair()
-    options: dict[str, Any] = {"max_new_tokens": 50, "temperature": 0.6, "ignore_eos": True, "n_threads": 1}
-    old = specdec.generate(target, None, ["The ship sailed", "The sea was"], seed=1, **options)
-    table = drafts.Ngram.from_results(old, target, n=3)
-    online = drafts.Online(table, interval=None)
-    prompt = '"I will not go," said she, "to the'
-    for seed in range(3):
-        specdec.generate(target, online, [prompt] * 5, seed=seed, **options)
-        online.learn()
-    counts = []
-    for draft in (table, online):
-        runs = specdec.generate(target, draft, [prompt] * 6, seed=100, **options)
-        n_judged = sum(len(round_.betas) for one in runs for round_ in one.trace.rounds)
-        counts.append((sum(one.trace.n_accepted for one in runs), n_judged))
-    (a, n), (b, m) = counts
-    test = scipy.stats.fisher_exact([[a, n - a], [b, m - b]], alternative="less")
-    assert test.pvalue < 1e-4, f"accepted {a} of {n} before, {b} of {m} after"
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_weights_that_have_learned_nothing_are_what_they_were(models: list[specdec.Model], kind: str) -> None:
+    """Through torch, a file or memory, and packing, to the bit."""
+    online = learning(kind, models)
+    before = proposals(models[0], online)
+    online._draft = online.learner._exported()  # type: ignore[attr-defined]
+    assert proposals(models[0], online) == before
+
+
+@pytest.mark.oracle
+def test_what_is_never_drafted_is_not_learned(models: list[specdec.Model]) -> None:
+    import torch
+
+    online = learning("reduced", models, loss="fkl")
+    first = online.draft
+    assert isinstance(first, drafts.Recurrent) and first.weights.tokens is not None
+    network = online.learner._network  # type: ignore[attr-defined]
+    ids = [3, 9, 27, 20, 60]
+    logits = network(torch.tensor([ids]))[0].detach().numpy()
+    np.testing.assert_allclose(logits, first.core.logits(ids), atol=1e-5)  # -inf where nothing is drafted
+    serve(models[0], online, 0)
+    assert online.learn()
+    learned = online.draft
+    assert isinstance(learned, drafts.Recurrent)
+    assert np.array_equal(learned.weights.tokens, first.weights.tokens)  # type: ignore[arg-type]
+    after = learned.core.logits(ids)
+    assert np.array_equal(np.isinf(after), np.isinf(logits)) and not np.array_equal(after, logits)
+
+
+@pytest.mark.oracle
+def test_the_loss_is_that_of_the_distributions(models: list[specdec.Model]) -> None:
+    """Of the most probable tokens and the rest, against NumPy on the target's and draft's logits."""
+    import torch
+
+    from specdec.drafts.learned.objective import Objective
+    from specdec.drafts.learned.online.learner import target_of
+
+    online = learning("model", models)
+    model = online.draft.model  # type: ignore[attr-defined]
+    text = [3, 9, 27, 20, 60]
+    probs = [specdec.distribution(each.logits(text)[-1], temperature=1.0) for each in (models[0], model)]
+    top = np.argsort(-probs[0])[:32]
+    ints = (np.array(x, np.int32) for x in ([[-1] * 59 + text], [0], [0], [5], [top]))
+    floats = (np.array(x, np.float32) for x in ([np.log(probs[0][top])], [1 - probs[0][top].sum()], [[]]))
+    one = Corrections(*ints, *floats)
+    got = online.learner._logits(passages(one, 128))  # type: ignore[attr-defined]
+    np.testing.assert_allclose(got.detach().numpy()[0], model.logits(text)[-1], atol=2e-4)
+    padded = torch.nn.functional.pad(got, (0, 1), value=float("-inf"))
+    loss = Objective({"fkl": 1.0})(target_of(one, np.array([0]), N_VOCAB), padded).item()
+    p, q = (np.append(each[top], 1 - each[top].sum()) for each in probs)
+    np.testing.assert_allclose(loss, (p * np.log(p / q)).sum(), rtol=1e-4)
+    fewer = target_of(one, np.array([0]), 40)  # a draft of 40 tokens
+    assert fewer.tokens is not None and (fewer.tokens[0].numpy() == np.where(top < 40, top, 40)).all()
+
+
+@pytest.mark.oracle
+def test_a_loss_that_is_no_number_reaches_the_caller(models: list[specdec.Model]) -> None:
+    online = learning("model", models, learning_rate=1e30)
+    with pytest.raises((FloatingPointError, CheckpointError)) as raised:
+        for seed in range(5):
+            serve(models[0], online, seed)
+            online._step()
+            if online._error is not None:
+                raise online._error
+    with pytest.raises(LearningError) as told:
+        specdec.generate(models[0], online, PROMPTS[0])
+    assert told.value.__cause__ is raised.value
 
 
 def test_the_last_corrections_are_kept(models: list[specdec.Model]) -> None:
     learner = Takes(drafts.ModelDraft(models[3]))
     online = drafts.Online(models[3], learner=learner, interval=None, n_positions=2)
-    for prompt in PROMPTS:
-        specdec.generate(models[0], online, prompt, max_new_tokens=40, temperature=1.0, seed=1)
+    for seed in range(3):
+        serve(models[0], online, seed)
         online.learn()
-    assert [n for n, _ in learner.given] == [2] * 3 and all(0 < new <= 2 for _, new in learner.given)
+    assert learner.given == [(2, 2)] * 3
 
 
 def test_no_two_texts_have_the_same_random_numbers(models: list[specdec.Model], tmp_path: Path) -> None:
@@ -243,6 +357,9 @@ def test_no_two_texts_have_the_same_random_numbers(models: list[specdec.Model], 
     assert len({tuple(text) for text in texts}) == 3
     coupled = [specdec.generate(models[0], online, PROMPTS[0], verify="coupled", **options) for _ in range(2)]
     assert coupled[0].tokens == coupled[1].tokens
+
+
+# -------------------------------------------------------------------------------------------- threads
 
 
 def test_a_thread_of_low_priority_learns_until_it_is_closed(models: list[specdec.Model]) -> None:
@@ -326,46 +443,54 @@ def test_forks_and_the_end_of_the_interpreter() -> None:
     assert run.stdout.splitlines() == ["child True True", "parent True True"]
 
 
-@pytest.fixture
-def served(models: list[specdec.Model]) -> drafts.Online:
-    online = drafts.Online(a_table(), interval=None)
-    specdec.generate(models[0], online, PROMPTS, max_new_tokens=30, temperature=1.0, seed=1)
+# ---------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], kind: str, tmp_path: Path) -> None:
+    """Weights, moments, corrections and counts: both objects draft alike after the next step."""
+    online, target = learning(kind, models), models[0]
+    serve(target, online, 0)
     online.learn()
-    return online
-
-
-def test_what_is_saved_goes_on(models: list[specdec.Model], served: drafts.Online, tmp_path: Path) -> None:
-    served.save(tmp_path / "learned")
-    loaded = drafts.Online.load(tmp_path / "learned", a_table(), interval=None)
-    assert (loaded.n_seen, loaded.n_updates) == (served.n_seen, served.n_updates)
-    for online in (served, loaded):
-        specdec.generate(models[0], online, PROMPTS, max_new_tokens=30, temperature=1.0, seed=2)
-        assert online.learn()
-    probe = list(range(30))
-    assert np.array_equal(loaded.draft.probabilities(probe), served.draft.probabilities(probe))  # type: ignore[attr-defined]
-    few = drafts.Online.load(tmp_path / "learned", a_table(), interval=None, n_positions=2)
+    online.save(tmp_path / "learned")
+    made = learning(kind, models)
+    loaded = drafts.Online.load(tmp_path / "learned", made.draft, learner=made.learner, interval=None)
+    assert (loaded.n_seen, loaded.n_updates) == (online.n_seen, online.n_updates)
+    for one in (online, loaded):
+        one.learner._rng = np.random.default_rng(4)  # type: ignore[attr-defined]  # draws corrections; not saved
+        serve(target, one, 1)
+        assert one.learn()
+    ours, theirs = online.learner.state(), loaded.learner.state()
+    assert ours.keys() == theirs.keys() and (kind == "table" or len(ours) > 4)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    assert proposals(target, online) == proposals(target, loaded)
+    few = drafts.Online.load(
+        tmp_path / "learned", made.draft, learner=made.learner, interval=None, n_positions=2
+    )
     assert len(few._corrections) == 2
 
 
 def changed(path: Path, metadata: Mapping[str, str] | None = None, **arrays: Any) -> Path:
+    """A copy of a file of corrections in which some arrays are others, or missing."""
     with safe_open(path, "numpy") as file:
         held = {name: file.get_tensor(name) for name in file.keys()}
         words = file.metadata() | (metadata or {})
     held |= {f"corrections.{name}": array for name, array in arrays.items()}
-    kept = {name: array for name, array in held.items() if array is not None}
-    save_file(kept, path.with_suffix(".changed"), words)
-    return path.with_suffix(".changed")
+    save_file({name: array for name, array in held.items() if array is not None}, f"{path}.changed", words)
+    return Path(f"{path}.changed")
 
 
-def test_damaged_files_are_refused_by_name(
-    models: list[specdec.Model], served: drafts.Online, tmp_path: Path
-) -> None:
-    table, file = a_table(), tmp_path / "learned"
-    served.save(file)
-    n = len(served._corrections)
-    cases = {
-        "'format' is \"x\"; expected 'specdec online draft'": {"metadata": {"format": "x"}},
-        "'learner' is \"network\"; expected 'table'": {"metadata": {"learner": "network"}},
+def test_damaged_files_are_refused_by_name(models: list[specdec.Model], tmp_path: Path) -> None:
+    online, file = learning("table", models), tmp_path / "learned"
+    serve(models[0], online, 1)
+    online.learn()
+    online.save(file)
+    n, load = len(online._corrections), partial(drafts.Online.load, interval=None)
+    for field, value in (("format", "x"), ("learner", "network")):
+        with refuses_field(f"{file}.changed", field):
+            load(changed(file, {field: value}), a_table())
+    cases: dict[str, dict[str, Any]] = {
         "'n_seen' is 'many'; expected a whole number": {"metadata": {"n_seen": "many"}},
         "'corrections.rest' is missing": {"rest": None},
         "tensor 'corrections.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
@@ -378,24 +503,62 @@ def test_damaged_files_are_refused_by_name(
     }
     for message, changes in cases.items():
         with pytest.raises(CheckpointError, match=message):
-            drafts.Online.load(changed(file, **changes), table, interval=None)
-    (tmp_path / "cut").write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(CheckpointError):
-        drafts.Online.load(tmp_path / "cut", table, interval=None)
-    with pytest.raises(CheckpointError, match="no such file|not"):
-        drafts.Online.load(tmp_path / "none", table, interval=None)
-    other = drafts.Ngram([1, 2, 3], N_VOCAB, 5)
+            load(changed(file, **changes), a_table())
     with pytest.raises(CheckpointError, match=r"corrections\.before"):
-        drafts.Online.load(file, other, interval=None)
+        load(file, drafts.Ngram([1, 2, 3], N_VOCAB, 5))
+    (tmp_path / "cut").write_bytes(file.read_bytes()[:-3])
+    for path in (tmp_path / "cut", tmp_path / "none"):
+        with pytest.raises(CheckpointError, match=path.name):
+            load(path, a_table())
 
 
-def test_what_cannot_learn_is_refused(models: list[specdec.Model]) -> None:
-    for draft in (drafts.Random(), drafts.OnlineNgram(3), drafts.ContextCopy()):
-        with refuses("draft"):
-            drafts.Online(draft)
-    table = drafts.Ngram([1, 2, 3], N_VOCAB, 2)
-    for name, value in (("interval", 0), ("interval", float("nan")), ("n_positions", 0), ("learner", 3)):
+@pytest.mark.oracle
+def test_damaged_states_are_refused_by_name(models: list[specdec.Model]) -> None:
+    online = learning("recurrent", models)
+    serve(models[0], online, 0)
+    online.learn()
+    state, name = dict(online.learner.state()), "output.bias"
+    for part, array, message in (
+        ("parameter", None, "is missing"),
+        ("first", np.zeros(3, np.float32), "is of float32, .3.; expected float32, .61."),
+        ("steps", np.zeros(1, np.int32), "is .*; expected one number above 0"),
+        ("parameter", np.full(61, np.nan, np.float32), "has a number that is not finite"),
+        ("first", np.full(61, np.inf, np.float32), "has a number that is not finite"),
+        ("second", np.full(61, -1.0, np.float32), "has a number below 0"),
+        ("other", np.zeros(1, np.float32), "is none of this"),
+    ):
+        bad = {key: held for key, held in (state | {f"{part}.{name}": array}).items() if held is not None}
+        with pytest.raises(ValueError, match=f"'{part}.{name}' {message}"):
+            online.learner.restore(bad, online._corrections)
+
+
+@pytest.mark.oracle
+def test_arguments_are_refused_by_name(models: list[specdec.Model]) -> None:
+    table, model = a_table(), drafts.ModelDraft(models[3])
+    for make, name, value in (
+        *((drafts.Online, "interval", value) for value in (0, float("nan"))),
+        (drafts.Online, "n_positions", 0), (drafts.Online, "learner", 3), (drafts.TableLearner, "weight", 0),
+    ):  # fmt: skip
         with refuses(name, value):
-            drafts.Online(table, **{name: value})  # type: ignore[arg-type]
-    with refuses("weight", 0):
-        drafts.TableLearner(table, weight=0)
+            make(table, **{name: value})  # type: ignore[arg-type]
+    wrong = {
+        "loss": "kl",
+        "learning_rate": 0,
+        "passes": -1,
+        "batch": 0,
+        "n_before": 1,
+        "n_top": 0,
+        "seed": -1,
+    }
+    for name, value in wrong.items():
+        with refuses(name, value):
+            drafts.NetworkLearner(model, **{name: value})  # type: ignore[arg-type]
+    nested = drafts.ModelDraft(models[3], draft=drafts.Random())
+    heads = drafts.Heads(random_heads(models[0]))
+    for make in (
+        *(partial(drafts.Online, draft) for draft in (drafts.Random(), drafts.OnlineNgram(3), heads)),
+        *(partial(drafts.NetworkLearner, draft) for draft in (drafts.Random(), nested)),  # type: ignore[arg-type]
+        partial(drafts.HeadsLearner, model, models[0]),  # type: ignore[arg-type]
+    ):
+        with refuses("draft"):
+            make()

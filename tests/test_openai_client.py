@@ -68,18 +68,6 @@ def test_completions_equal_generate(client: Any, target: specdec.Model) -> None:
         assert found.model_extra["timings"]["predicted_n"] == 30
 
 
-def test_samples_are_those_of_generate(client: Any, target: specdec.Model) -> None:
-    asked: Any = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
-    wanted = specdec.generate(
-        target, None, [PROMPT, "Once"], n=2, max_new_tokens=12, verify="coupled", **asked
-    )
-    found = client.completions.create(
-        model="mine", prompt=[PROMPT, "Once"], n=2, max_tokens=12,
-        extra_body={"speculative": {"verify": "coupled"}}, **asked,
-    )  # fmt: skip
-    assert [choice.text for choice in found.choices] == [one.text for samples in wanted for one in samples]
-
-
 def test_chat(client: Any, target: specdec.Model) -> None:
     wanted = specdec.generate(target, None, messages=MESSAGES, max_new_tokens=25, logprobs=3)
     asked: Any = {"model": "mine", "messages": MESSAGES, "max_completion_tokens": 25, "temperature": 0}

@@ -1,4 +1,7 @@
-"""Prompts, scores and sources that OpenBLAS multiplies: near the row kernels, with bits of their own."""
+"""Prompts, scores and sources by OpenBLAS, for models in f32, or in tiles, for other formats.
+
+Both are near the row kernels and have bits of their own, those of tiles on every machine the same.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,64 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from compiled import Model, in_instruction_sets, prompt_logits, score, token_logits
+from compiled import Model, in_instruction_sets, product, prompt_logits, score, scores_of, token_logits
 from refusals import refuses
+from specdec import reference
 from specdec.errors import InputError, NotFiniteError
 from worlds.canonical import ENCODER_DECODERS, LLAMA, MIXTURES, VARIANTS, build, random_source, random_tensors
 from worlds.folders import llama_config, write_hf
+
+SLICE = 256
+"""Tokens of a slice of a prompt."""
+# Sums so long that OpenBLAS takes them in parts: its bits are then others than those of the row kernels.
+WIDE = LLAMA | {"n_ctx": 1100, "d_ff": 1300}
+LONG = LLAMA | {"n_ctx": 400}
+DENSE = {name: config | {"n_ctx": 1100} for name, config in VARIANTS.items() if name not in MIXTURES}
+DENSE_ENCODERS = {name: config for name, config in ENCODER_DECODERS.items() if "mixture" not in name}
+OF_TILES = ("bf16", "int8", "int4")
+IN_EACH_FORMAT = pytest.mark.parametrize("dtype", OF_TILES)
+SOURCES = [
+    *((name, "f32", n) for name in DENSE_ENCODERS for n in (1, 2, 31, 33, 75)),
+    *((name, dtype, 75) for name in ENCODER_DECODERS for dtype in OF_TILES),
+]
 
 
 def ids_of(n: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 101, n).tolist()
 
 
-SLICE = 256
-"""Tokens of a slice of a prompt."""
-
-LONG = {"n_ctx": 1100}
-# Sums so long that OpenBLAS takes them in parts: its bits are then others than those of the row kernels.
-WIDE = LLAMA | LONG | {"d_ff": 1300}
-DENSE = {name: config | LONG for name, config in VARIANTS.items() if name not in MIXTURES}
-DENSE_ENCODERS = {name: config for name, config in ENCODER_DECODERS.items() if "mixture" not in name}
+def model_of(config: dict[str, Any], tensors: Any = None, dtype: str = "bf16", prefill: str = "") -> Model:
+    """By default a model by OpenBLAS in f32, in tiles in other formats."""
+    tensors = random_tensors(config) if tensors is None else tensors
+    is_f32 = dtype == "f32"
+    prefill = prefill or ("blas" if is_f32 else "tiles")
+    return build(config, tensors, dtype=dtype, cache_dtype="f32" if is_f32 else "bf16", prefill=prefill)
 
 
-def both(config: dict[str, Any]) -> tuple[Model, Model]:
-    """A model whose prompts the row kernels multiply, and one whose prompts OpenBLAS does."""
-    tensors = random_tensors(config)
-    return build(config, tensors), build(config, tensors, prefill="blas")
+def both(config: dict[str, Any], dtype: str = "f32", tensors: Any = None) -> tuple[Model, Model]:
+    """A model whose prompts the row kernels multiply, and one whose prompts they do not."""
+    tensors = random_tensors(config) if tensors is None else tensors
+    return model_of(config, tensors, dtype, "rows"), model_of(config, tensors, dtype)
+
+
+def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> Model:
+    """A model in bf16 whose matrices are those that a model in int8 or int4 holds, rounded."""
+    held = dict(tensors)
+    if config["tied"]:
+        config, held["head"] = config | {"tied": False}, tensors["token_embedding"]
+    for name, tensor in held.items():
+        is_matrix = tensor.ndim == 2 and name.endswith((".weight", "head"))
+        if is_matrix and not name.endswith(("router.weight", "shared_gate.weight")):  # which are in f32
+            held[name] = reference.stored(tensor, dtype)
+    return model_of(config, held)
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 2e-5) -> None:
+    """Sums in another order are rounded to other numbers here and there."""
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
-# -------------------------------------------------------------------------------------- prompts
+# -------------------------------------------------------------------------------------- OpenBLAS
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -72,24 +101,6 @@ def test_scores_are_near_and_do_not_depend_on_threads() -> None:
     assert np.array_equal(found, score(blas, ids, n_threads=3))
 
 
-# -------------------------------------------------------------------------------------- sources
-
-
-@pytest.mark.parametrize("name", DENSE_ENCODERS)
-@pytest.mark.parametrize("n", [1, 2, 31, 33, 75])
-def test_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> None:
-    config = DENSE_ENCODERS[name]
-    tensors, source = random_tensors(config), random_source(config, n)
-    rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
-    found = blas.encode(source)
-    assert_near(found, rows.encode(source))
-    assert np.array_equal(found, blas.encode(source, n_threads=3))
-    for tensor in ("encoder.layers.0.mlp_up.weight", "layers.0.cross_k.weight"):
-        assert np.array_equal(blas.matrix(tensor), tensors[tensor])
-    expected, logits = (prompt_logits(model, [1, 2, 3, 4], source=source) for model in (rows, blas))
-    assert_near(logits, expected)
-
-
 def test_a_source_of_several_slices() -> None:
     config = ENCODER_DECODERS["norms-before-rotary-wide-head"]
     config |= {"encoder": config["encoder"] | {"n_ctx": 700, "d_ff": 1300}}
@@ -101,43 +112,12 @@ def test_a_source_of_several_slices() -> None:
     assert np.array_equal(found, blas.encode(source, n_threads=2))
 
 
-def test_what_it_takes_of_memory() -> None:
-    """Matrices of a decoder twice, an untied head too; those that sources alone go through once."""
-    filled = LLAMA | {"n_head": 8, "n_kv_head": 4, "d_ff": 96}  # matrices that fill their panels
-    for config in (filled, filled | {"tied": True}, *DENSE_ENCODERS.values()):
-        tensors = random_tensors(config)
-        rows, blas = (build(config, tensors, prefill=prefill).n_bytes for prefill in ("rows", "blas"))
-        if config.get("encoder"):
-            assert blas <= rows
-            continue
-        matrices = sum(t.nbytes for name, t in tensors.items() if t.ndim == 2 and name.startswith("layers."))
-        head = 0 if config["tied"] else tensors["head"].nbytes
-        assert blas - rows == matrices + head
-
-
-# -------------------------------------------------------------------------------------- the rest
-
-
-INSTRUCTION_SETS = """
-import hashlib
-from test_prefill import WIDE, both, ids_of, prompt_logits
-print(hashlib.sha256(prompt_logits(both(WIDE)[1], ids_of(300)).tobytes()).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_the_row_kernels_instruction_set_changes_no_bit() -> None:
-    """With the same kernels of OpenBLAS."""
-    kernels = {specdec.available_kernels()[0], "ref"}
-    assert len(set(in_instruction_sets(INSTRUCTION_SETS, kernels=kernels).values())) == 1
-
-
 def test_a_number_that_overflows_is_named() -> None:
     tensors = random_tensors(WIDE)
     tensors["layers.1.mlp_down.weight"] = tensors["layers.1.mlp_down.weight"] * np.float32(3e38)
     tensors["layers.1.mlp_up.weight"] = tensors["layers.1.mlp_up.weight"] * np.float32(1e10)
     finite = {name: np.clip(tensor, -np.float32(3e38), np.float32(3e38)) for name, tensor in tensors.items()}
-    model = build(WIDE, finite, prefill="blas")
+    model = model_of(WIDE, finite, "f32")
     with pytest.raises(NotFiniteError, match="the output of layer 1 "):
         score(model, ids_of(300))
 
@@ -147,26 +127,210 @@ def test_weights_that_are_not_finite_are_named() -> None:
     tensors = random_tensors(config)
     tensors["encoder.layers.0.attn_q.weight"][5, 7] = np.nan
     with pytest.raises(ValueError, match=r"encoder.layers.0.attn_q.weight: element \[5, 7\] is nan"):
-        build(config, tensors, prefill="blas")
+        model_of(config, tensors, "f32")
 
 
-def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
-    tensors = random_tensors(LLAMA)
-    for dtype in ("bf16", "int8", "int4"):
+def test_what_it_takes_of_memory() -> None:
+    """Matrices of a decoder twice, an untied head too; those that sources alone go through once."""
+    filled = LLAMA | {"n_head": 8, "n_kv_head": 4, "d_ff": 96}  # matrices that fill their panels
+    for config in (filled, filled | {"tied": True}, *DENSE_ENCODERS.values()):
+        tensors = random_tensors(config)
+        rows, blas = (model.n_bytes for model in both(config, "f32", tensors))
+        if config.get("encoder"):
+            assert blas <= rows
+            continue
+        matrices = sum(t.nbytes for name, t in tensors.items() if t.ndim == 2 and name.startswith("layers."))
+        head = 0 if config["tied"] else tensors["head"].nbytes
+        assert blas - rows == matrices + head
+
+
+# -------------------------------------------------------------------------------------- tiles
+
+
+ATTENTION: dict[str, Any] = LLAMA | {
+    "n_layer": 1, "n_head": 4, "n_kv_head": 2, "d_head": 24, "d_model": 64, "n_ctx": 400, "inv_freq": [1.0],
+    "rotations": [-1], "norm_eps": 1e-30, "output_norm": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n_ids", [70, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "switches",
+    [{}, {"sliding_window": 40}, {"alibi": [0.5, 0.25, 0.125, 0.0625], "score_scales": [0.4]}],
+    ids=str,
+)
+def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: int) -> None:
+    """A norm leaves embeddings as they are, ±1; an MLP that adds nothing and no norm follow the attention."""
+    config = ATTENTION | switches
+    tensors = random_tensors(config)
+    tensors["token_embedding"] = np.sign(tensors["token_embedding"])
+    tensors["layers.0.attn_norm.weight"] = np.ones(64, np.float32)
+    tensors["layers.0.mlp_down.weight"] = np.zeros_like(tensors["layers.0.mlp_down.weight"])
+    rng = np.random.default_rng(3)
+    for part, deviation in (("attn_q", 0.5), ("attn_k", 0.5), ("attn_v", 1.0)):  # scores of deviation 80
+        weights = tensors[f"layers.0.{part}.weight"]
+        tensors[f"layers.0.{part}.weight"] = rng.normal(0, deviation, weights.shape).astype(np.float32)
+    ids = ids_of(n_ids)
+
+    def times(x: NDArray[Any], name: str) -> NDArray[Any]:
+        return reference.product(x, tensors[f"{name}.weight"], "bf16", "tiles")
+
+    x = tensors["token_embedding"][ids]
+    q, k, v = (times(x, f"layers.0.attn_{part}").reshape(n_ids, -1, 24) for part in "qkv")
+    distance = np.subtract.outer(np.arange(n_ids), np.arange(n_ids))
+    seen = (distance >= 0) & (distance < (config["sliding_window"] or n_ids))
+    scale = config.get("score_scales", [24**-0.5])[0]
+    attended = np.empty((n_ids, 4, 24), np.float32)
+    for head in range(4):
+        slope = np.float32(config["alibi"][head]) if "alibi" in config else None
+        biases = None if slope is None else -(slope * distance.astype(np.float32))
+        qkv = q[:, head], k[:, head // 2], v[:, head // 2]
+        attended[:, head] = reference.attention_in_tiles(*qkv, seen, scale, biases)
+    x = x + times(attended.reshape(n_ids, -1), "layers.0.attn_out")
+    expected = reference.product(x, tensors["head"], "bf16", "tiles")
+    assert np.array_equal(prompt_logits(model_of(config, tensors), ids), expected)
+
+
+def test_attention_of_a_cache_in_f32_rounds_what_it_reads() -> None:
+    """So it has the bits of one in bf16; texts that begin alike are branches of a tree."""
+    tensors, texts = random_tensors(LONG), [ids_of(90) + ids_of(n, seed=n) for n in (40, 70)]
+    own: dict[str, Any] = {"dtype": "bf16", "prefill": "tiles"}
+    models = [build(LONG, tensors, cache_dtype=cache, **own) for cache in ("bf16", "f32")]
+    assert np.array_equal(*(scores_of(model, texts)[0] for model in models))
+    assert np.array_equal(*(prompt_logits(model, texts[1]) for model in models))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_codes_in_tiles_are_multiplied_as_their_values_in_bf16(name: str, dtype: str) -> None:
+    tensors, ids = random_tensors(VARIANTS[name]), ids_of(150)
+    found = prompt_logits(model_of(VARIANTS[name], tensors, dtype), ids)
+    assert np.array_equal(found, prompt_logits(in_bf16(VARIANTS[name], tensors, dtype), ids))
+
+
+@IN_EACH_FORMAT
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_row_of_a_prompt_depends_on_the_tokens_before_it_alone(name: str, dtype: str) -> None:
+    """Neither on the slices in which a prompt is read, nor on threads; and it is near the row kernels'."""
+    (rows, tiles), ids = both(VARIANTS[name], dtype), ids_of(150)
+    assert (rows.prefill, tiles.prefill) == ("rows", "tiles")
+    found = prompt_logits(tiles, ids)
+    expected = prompt_logits(rows, ids)
+    if name not in MIXTURES and dtype == "bf16":  # a router may choose another expert
+        assert_near(found, expected, 0.03)
+    assert not np.array_equal(found, expected)
+    assert np.array_equal(found, prompt_logits(tiles, ids, n_threads=3))
+    assert np.array_equal(found, prompt_logits(tiles, ids, pieces=(1, 18, 33, 34, 99)))
+    assert np.array_equal(found[:40], prompt_logits(tiles, ids[:40]))
+
+
+@IN_EACH_FORMAT
+def test_scores_do_not_depend_on_the_texts_beside(dtype: str) -> None:
+    """Texts that begin alike, and share their beginning's rows, have the scores that each has alone."""
+    model = model_of(LONG, dtype=dtype)
+    beginning = ids_of(90)
+    texts = [beginning + ids_of(n, seed=n) for n in (1, 30, 70)] + [ids_of(5, seed=5), ids_of(200, seed=6)]
+    alone = [score(model, text) for text in texts]
+    assert np.array_equal(scores_of(model, texts)[0], np.concatenate(alone))
+    for text, scores in zip(texts, alone, strict=True):
+        assert np.array_equal(scores, score(model, text, n_threads=3))
+        logits = prompt_logits(model, text)[:-1].astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        laws = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(scores, laws[np.arange(len(laws)), text[1:]], atol=1e-9)
+
+
+# -------------------------------------------------------------------------------------- sources
+
+
+@pytest.mark.parametrize(("name", "dtype", "n"), SOURCES)
+def test_sources_are_near_those_of_the_row_kernels(name: str, dtype: str, n: int) -> None:
+    config = ENCODER_DECODERS[name]
+    tensors, source = random_tensors(config), random_source(config, n)
+    rows, other = both(config, dtype, tensors)
+    found, expected = other.encode(source), rows.encode(source)
+    assert np.array_equal(found, other.encode(source, n_threads=3))
+    if dtype == "f32":
+        assert_near(found, expected)
+        for tensor in ("encoder.layers.0.mlp_up.weight", "layers.0.cross_k.weight"):
+            assert np.array_equal(other.matrix(tensor), tensors[tensor])
+        assert_near(*(prompt_logits(model, [1, 2, 3, 4], source=source) for model in (other, rows)))
+        return
+    assert not np.array_equal(found, expected) and other.n_bytes == rows.n_bytes
+    if "mixture" not in name and dtype == "bf16":  # a router may choose another expert
+        assert_near(found, expected, 0.05)
+    if dtype != "bf16":
+        assert np.array_equal(found, in_bf16(config, tensors, dtype).encode(source))
+
+
+@pytest.mark.parametrize("n", [200, 400])
+@pytest.mark.parametrize("name", ["shared-embedding-relative-positions", "biases-by-layer-other-sizes"])
+def test_long_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> None:
+    """Rows attend to spans of positions before and behind them, whose distances have biases."""
+    config = ENCODER_DECODERS[name]
+    config = config | {"encoder": config["encoder"] | {"n_ctx": n}}
+    tensors, source = random_tensors(config), random_source(config, n)
+    for part in ("relative_bias", "encoder.relative_bias", "encoder.layers.0.relative_bias"):
+        if part in tensors:
+            tensors[part] = 3 * tensors[part] / np.abs(tensors[part]).max()
+    rows, tiles = both(config, "bf16", tensors)
+    found = tiles.encode(source)
+    assert_near(found, rows.encode(source), 0.05)
+    assert np.array_equal(found, tiles.encode(source, n_threads=3))
+
+
+# -------------------------------------------------------------------------------------- the rest
+
+
+BLAS = """
+import hashlib
+from test_prefill import WIDE, both, ids_of, prompt_logits
+print(hashlib.sha256(prompt_logits(both(WIDE)[1], ids_of(300)).tobytes()).hexdigest())
+"""
+TILES = """
+import hashlib
+from test_prefill import ENCODER_DECODERS, LONG, OF_TILES, ids_of, model_of, prompt_logits, random_source
+config = ENCODER_DECODERS["norms-of-the-stream"]
+digest = hashlib.sha256()
+for dtype in OF_TILES:
+    digest.update(model_of(config, dtype=dtype).encode(random_source(config, 75)).tobytes())
+    digest.update(prompt_logits(model_of(LONG, dtype=dtype), ids_of(150)).tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_no_instruction_set_changes_a_bit() -> None:
+    """Of prompts by OpenBLAS, with the same kernels of its own, those of the first set and of "ref"."""
+    assert len(set(in_instruction_sets(TILES).values())) == 1
+    kernels = {specdec.available_kernels()[0], "ref"}
+    assert len(set(in_instruction_sets(BLAS, kernels=kernels).values())) == 1
+
+
+def test_what_they_are_not_for_is_refused(tmp_path: Path) -> None:
+    tensors, mixture = random_tensors(LLAMA), MIXTURES["mixture-softmax"]
+    for dtype in OF_TILES:
         with pytest.raises(InputError, match=f"is for models in f32, not in {dtype}"):
             build(LLAMA, tensors, dtype=dtype, prefill="blas")
-    mixture = MIXTURES["mixture-softmax"]
+    with pytest.raises(InputError, match="is for models in bf16, int8 and int4, not in f32"):
+        build(LLAMA, tensors, dtype="f32", prefill="tiles")
     with pytest.raises(InputError, match="not for mixtures of experts"):
         build(mixture, random_tensors(mixture), prefill="blas")
     with pytest.raises(ValueError, match='prefill is "mkl", expected "rows", "tiles" or "blas"'):
         build(LLAMA, tensors, prefill="mkl")
+    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the engine 'tiles'"):
+        product(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32), "f32", engine="tiles")
+    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the order of tiles"):
+        reference.product([[1.0]], [[1.0]], "f32", "tiles")
     folder = write_hf(tmp_path, llama_config(), seed=0)
     with refuses("prefill", "mkl"):
         specdec.load(folder, prefill="mkl")  # type: ignore[arg-type]
-    model = specdec.load(folder, "f32", prefill="blas")
-    assert model.prefill == "blas"
-    assert specdec.load(folder, "f32").prefill == "rows"
-    assert_near(model.logits([1, 2, 3]), specdec.load(folder, "f32").logits([1, 2, 3]))
+    for dtype in ("f32", *OF_TILES):
+        prefill: Any = "blas" if dtype == "f32" else "tiles"
+        rows, model = specdec.load(folder, dtype), specdec.load(folder, dtype, prefill=prefill)
+        assert (rows.prefill, model.prefill) == ("rows", prefill)
+        assert {"blas": "by OpenBLAS", "tiles": "tiles"}[prefill] in repr(model)
+        assert_near(model.logits([1, 2, 3]), rows.logits([1, 2, 3]), 2e-5 if dtype == "f32" else 0.1)
 
 
 @pytest.mark.slow
@@ -175,8 +339,8 @@ def test_an_allocation_that_fails() -> None:
     both(WIDE)  # the library is loaded once
     config = DENSE_ENCODERS["biases-by-layer-other-sizes"]
     tensors, source = random_tensors(config), random_source(config, 20)
-    assert fail_each_allocation(lambda: build(config, tensors, prefill="blas").encode(source)) > 3
-    model = build(LLAMA, random_tensors(LLAMA), prefill="blas")
+    assert fail_each_allocation(lambda: model_of(config, tensors, "f32").encode(source)) > 3
+    model = model_of(LLAMA, dtype="f32")
     with nothing_leaks():
         prompt_logits(model, ids_of(40))
     assert fail_each_allocation(lambda: prompt_logits(model, ids_of(40))) > 1

@@ -30,11 +30,8 @@ Work = Callable[[], object]
 
 
 def session(target: _core.Model, draft: Any, **options: Any) -> Session:
-    settings = {"temperature": 1.0}
-    made = Session(
-        target, draft, [[1, 2, 3], [4, 5]], gamma=3, max_new_tokens=40, sampling=settings,
-        draft_sampling=settings, seeds=[(1, 0), (1, 1)], n_threads=1, **options,
-    )  # fmt: skip
+    prompts = [[1, 2, 3], [4, 5]]
+    made = Session(target, draft, prompts, gamma=3, max_new_tokens=40, temperature=1.0, **options)
     made.prefill()
     return made
 
@@ -79,17 +76,13 @@ def works() -> dict[str, Callable[[], Work]]:
     bias = {1: 0.5, 2: -1.0}
     half = np.full((3, 2), 0.5)
     options: dict[str, Any] = {"keep_logits": True}
-    several = by_method(
-        "ensemble",
-        False,
-        [2, 2],
-        (by_method("ngram", table), by_method("static_tree", draft, [0, 0], "top-k")),
-    )
+    parts = by_method("ngram", table), by_method("static_tree", draft, [0, 0], "top-k")
+    several = by_method("ensemble", False, [2, 2], parts)
 
     def made(draft: Any, **more: Any) -> Callable[[], Work]:
         return lambda: lambda: Session(
-            target, draft, [[1, 2], [3]], gamma=3, max_new_tokens=4, n_threads=1, seeds=[(1, 0), (1, 1)],
-            sampling={"temperature": 1.0, "logit_bias": bias}, draft_sampling={"temperature": 1.0}, **more,
+            target, draft, [[1, 2], [3]], gamma=3, max_new_tokens=4, temperature=1.0,
+            sampling={"temperature": 1.0, "logit_bias": bias}, **more,
         )  # fmt: skip
 
     found: dict[str, Callable[[], Work]] = {
@@ -134,14 +127,13 @@ def fail_each(make: Callable[[], Work]) -> int:
     while n_quiet < PATIENCE:
         work = make()
         n += 1
+        n_quiet += 1
         set_nomemory(n, n + 1)
         try:
             work()
         except MemoryError:
             n_failures += 1
             n_quiet = 0
-        else:
-            n_quiet += 1
         finally:
             remove_mem_hooks()
     return n_failures
@@ -149,8 +141,7 @@ def fail_each(make: Callable[[], Work]) -> int:
 
 def main() -> None:
     """Print of each kind of work how many failures were felt, and how many blocks of the core were left."""
-    every = works()
-    for name, make in every.items():
+    for name, make in works().items():
         gc.collect()
         live = alive()
         try:
@@ -163,7 +154,7 @@ def main() -> None:
 
 def alive() -> int:
     """Blocks of the core, where the build counts them."""
-    return _core._alloc_live() if hasattr(_core, "_alloc_live") else 0
+    return _core._alloc_live() if HAS_HOOKS else 0
 
 
 def test_every_allocation_of_the_interpreter_fails_once() -> None:

@@ -297,8 +297,6 @@ def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPa
         f"{row.draft} with gamma {row.gamma}" for row in found.comparison.rows
     ]
     assert all(row.speedup is not None and row.speedup.ratios for row in found.comparison.rows)
-    with pytest.raises(InputError, match="seconds is 0"):
-        specdec.recommend_draft(target, None, "ab", seconds=0)
 
 
 def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:

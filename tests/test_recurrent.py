@@ -9,23 +9,19 @@ import numpy as np
 import pytest
 
 import specdec
-from refusals import refuses
 from specdec import drafts
 from toy_pair import load_pair
 from worlds.learned import (
     check_distributions,
-    learned_weights,
     open_session,
     recurrent_logits,
     recurrent_network,
     recurrent_tensors,
     recurrent_weights,
-    tensors_of,
 )  # fmt: skip
 
 SHAPE = (12, 37, 2)
 N_VOCAB = 61
-FIELDS = {"d_embed": 5, "d_hidden": 9, "n_layers": 1}
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
 
 
@@ -36,10 +32,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 def core_of(tensors: dict[str, Any], shape: Any = SHAPE, **options: Any) -> Any:
     return recurrent_network(N_VOCAB, shape, tensors=tensors, **options)
-
-
-def small_tensors(n_draft_vocab: int = N_VOCAB) -> dict[str, Any]:
-    return recurrent_tensors(N_VOCAB, n_draft_vocab, (5, 9, 1))
 
 
 def text(n: int, seed: int = 0) -> list[int]:
@@ -79,18 +71,6 @@ def test_nodes_are_drawn_from_the_network(target: specdec.Model, tree: str, toke
     assert check_distributions(target, draft, prompts, expected, atol=1e-6)[1] > 0
 
 
-def test_the_output_does_not_depend_on_the_company(target: specdec.Model) -> None:
-    """What is drafted has equal bits alone and in a batch, with prompts read in slices beside others."""
-    draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 16, 1)))
-    prompts, seeds = [text(3), text(20, 1), text(40, 2)], (3, 4, 5)
-    options = SAMPLED | {"max_new_tokens": 8}
-    batch = specdec.generate(target, draft, prompts, seed=list(seeds), n_threads=2, **options)
-    for prompt, seed, one in zip(prompts, seeds, batch, strict=True):
-        alone = specdec.generate(target, draft, prompt, seed=seed, n_threads=1, **options)
-        assert alone.tokens == one.tokens
-        assert [r.drafted for r in alone.trace.rounds] == [r.drafted for r in one.trace.rounds]
-
-
 def test_prompts_are_read_in_slices(tmp_path: Path) -> None:
     """Of a network so wide that a slice has fewer tokens than the longest prompt."""
     target, _ = load_pair(tmp_path, max_position_embeddings=400)
@@ -109,12 +89,6 @@ def test_threads_change_no_bit() -> None:
     options = SAMPLED | {"max_new_tokens": 12, "seed": 3}
     one, three = (specdec.generate(target, draft, text(9), n_threads=n, **options) for n in (1, 3))
     assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in three.trace.rounds]
-
-
-def test_it_is_measured_by_its_distribution(target: specdec.Model) -> None:
-    draft = drafts.Recurrent(recurrent_weights(target, text(300)))
-    found = specdec.measure(target, draft, [text(5)], n_tokens=20, timing=False)
-    assert any(0.0 < row.alpha < 1.0 for row in found.rows if row.temperature == 1.0)
 
 
 def test_it_drafts_for_a_draft(tmp_path: Path) -> None:
@@ -139,87 +113,3 @@ def test_it_drafts_for_a_draft(tmp_path: Path) -> None:
             (first,) = rounds(known, gamma, 1)
             assert (first["drafted"], first["tokens"]) == (record["drafted"], record["tokens"])
             known = known + record["tokens"]
-
-
-# ------------------------------------------------------------------------------------------- folders
-
-
-def test_a_folder_is_loaded(target: specdec.Model, tmp_path: Path) -> None:
-    weights = recurrent_weights(target, text(300), SHAPE)
-    tree = drafts.StaticTree((2, 2))
-    loaded = drafts.load(weights.save(tmp_path / "draft", "f32"), target, tree=tree)
-    assert isinstance(loaded, drafts.Recurrent) and loaded.tree == tree and loaded.gamma == tree.gamma
-    assert np.array_equal(loaded.core.logits(text(9)), drafts.Recurrent(weights).core.logits(text(9)))
-    assert loaded.core.n_parameters == sum(array.size for array in tensors_of(weights).values())
-    assert "parameters" in repr(loaded)
-
-
-@pytest.mark.parametrize(
-    ("fields", "tensors", "named"),
-    [
-        ({"d_embed": 0}, {}, "'d_embed'"),
-        ({"d_hidden": 8}, {}, r"'cells\.0\.weight_ih' has shape \[27, 5\]; expected it with shape \[24, 5\]"),
-        ({"n_layers": 17}, {}, "'n_layers'"),
-        ({"n_layers": 2}, {}, r"'cells\.1\.weight_ih' is missing"),
-        ({}, {"more": np.zeros(3)}, "'more' is not part"),
-        ({}, {"output.bias": np.full(N_VOCAB, np.inf)}, r"output\.bias: element \[0\] is inf"),
-        ({}, {"cells.0.weight_hh": np.full((27, 9), np.nan)}, r"cells\.0\.weight_hh: element \[0, 0\]"),
-    ],
-)
-def test_what_does_not_fit_is_named(
-    target: specdec.Model, fields: dict[str, Any], tensors: dict[str, Any], named: str
-) -> None:
-    weights = learned_weights("recurrent", target, FIELDS | fields, small_tensors() | tensors)
-    with pytest.raises(specdec.CheckpointError, match=f"the draft: .*{named}"):
-        drafts.Recurrent(weights)
-
-
-def test_another_method_is_named(target: specdec.Model) -> None:
-    with pytest.raises(specdec.CheckpointError, match="'method'"):
-        drafts.Recurrent(learned_weights("some", target, FIELDS, small_tensors()))
-
-
-def test_other_tokens_are_refused(target: specdec.Model) -> None:
-    embedded, _ = specdec.embedded_pair()
-    draft = drafts.Recurrent(recurrent_weights(target, text(300)))
-    with pytest.raises(specdec.InputError, match=f"n_vocab {embedded.config.n_vocab}; expected {N_VOCAB}"):
-        specdec.generate(embedded, draft, [1, 2, 3])
-    with pytest.raises(ValueError, match="the draft has 61 tokens and the target 4096"):  # the core by itself
-        open_session(embedded, ("model", {"model": draft.core}), [[1]])
-
-
-@pytest.mark.parametrize("name", ["output.weight", "cells.0.weight_ih"])
-def test_a_network_that_overflows_is_named(target: specdec.Model, name: str) -> None:
-    tensors = small_tensors()
-    large = {name: np.full_like(tensors[name], 3e38), "embedding.weight": np.full((N_VOCAB, 5), 9.0)}
-    draft = drafts.Recurrent(learned_weights("recurrent", target, FIELDS, tensors | large))
-    with pytest.raises(specdec.NotFiniteError, match="the draft: .* not finite"):
-        specdec.generate(target, draft, [1, 2, 3])
-
-
-def test_bad_input_of_the_core() -> None:
-    network, three = core_of(recurrent_tensors(N_VOCAB, N_VOCAB, SHAPE)), recurrent_tensors(N_VOCAB, 3, SHAPE)
-    for tokens, named in (
-        ([0, 1, 61], r"tokens\[2\] is 61"),
-        ([0, 1], "there are 2 tokens"),
-        (None, "there are no tokens"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            core_of(three, tokens=tokens)
-    with pytest.raises(TypeError, match="n_vocab is missing"):
-        type(network)({}, [])
-    with pytest.raises(ValueError, match=r"ids\[1\] is 61"):
-        network.logits([1, 61])
-
-
-def test_bad_arguments(target: specdec.Model) -> None:
-    weights = recurrent_weights(target, text(300))
-    with refuses("ids[0]", -1):
-        drafts.Recurrent(weights).probabilities([-1])
-    with refuses("weights", 3):
-        drafts.Recurrent(3)  # type: ignore[arg-type]
-    for name, value in {"gamma": 0, "dtype": "f64", "n_threads": 0}.items():
-        with refuses(name, value):
-            drafts.Recurrent(weights, **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(specdec.InputError, match="tree is"):
-        drafts.Recurrent(weights, tree=3)  # type: ignore[arg-type]

@@ -155,21 +155,6 @@ def test_texts_of_openblas_are_those_of_one_alone() -> None:
         assert all(np.array_equal(one[0], row) for one, row in zip(found, alone, strict=True))
 
 
-def test_texts_with_sources() -> None:
-    config = ENCODER_DECODERS["biases-by-layer-other-sizes"]
-    model = build(config, random_tensors(config))
-    n_source = config["encoder"]["n_vocab"]
-    sources = [ids_of(n, n, n_source) for n in (5, 40, 5, 9)]
-    n_vocab = config["n_vocab"]
-    texts = [(ids_of(30, 1 + i // 4, n_vocab) + ids_of(3, i, n_vocab), 30) for i in range(8)]
-    of_texts = [sources[i % 4] for i in range(8)]
-    given = np.concatenate(of_texts).astype(np.int32), np.array([len(s) for s in of_texts], np.int32)
-    for n_texts in (0, 1, 3):
-        found = run(model, texts, sources=given, n_texts=n_texts)
-        for (ids, n_given), source, one in zip(texts, of_texts, found, strict=True):
-            assert np.array_equal(one[0], score(model, ids, source=source)[n_given - 1 :])
-
-
 @pytest.mark.parametrize("n_top", [1, 2, 13, 60, 101])
 def test_top_tokens_of_equal_logits_are_in_the_order_of_ids(n_top: int) -> None:
     tensors = random_tensors(LLAMA)
@@ -216,21 +201,22 @@ def test_bad_texts_are_named() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             run(model, texts)
-    one = np.array([1, 2], np.int32), np.array([2], np.int32)
+    ids, length, given = (np.array(of, np.int32) for of in ([1, 2], [2], [1]))
+    one, two = (ids, length), (np.ones(4, np.int32), np.array([2, 2], np.int32))
     bad: list[tuple[Any, Any, dict[str, Any], str]] = [
         (one, np.array([1, 1], np.int32), {}, "expected one for each of 1 texts"),
-        ((one[0], np.array([3], np.int32)), one[1] - 1, {}, "2 ids, expected as many as the lengths say"),
-        ((one[0], np.array([-2], np.int32)), one[1] - 1, {}, "2 ids, expected as many as the lengths say"),
-        (one, one[1] - 1, {"n_top": 102}, "n_top is 102, expected 0 to 101"),
-        (one, one[1] - 1, {"n_top": -1}, "n_top is -1"),
-        (one, one[1] - 1, {"n_texts": -1}, "n_texts is -1"),
-        ((np.ones(4, np.int32), np.array([2, 2], np.int32)), np.ones(2, np.int32), {"keep": True}, "keep is"),
-        (one, one[1] - 1, {"sources": one}, "the model has no encoder"),
-        ((one[0].astype(np.int64), one[1]), one[1] - 1, {}, "type int32"),
+        ((ids, length + 1), given, {}, "2 ids, expected as many as the lengths say"),
+        ((ids, -length), given, {}, "2 ids, expected as many as the lengths say"),
+        (one, given, {"n_top": 102}, "n_top is 102, expected 0 to 101"),
+        (one, given, {"n_top": -1}, "n_top is -1"),
+        (one, given, {"n_texts": -1}, "n_texts is -1"),
+        (two, np.ones(2, np.int32), {"keep": True}, "keep is"),
+        (one, given, {"sources": one}, "the model has no encoder"),
+        ((ids.astype(np.int64), length), given, {}, "type int32"),
     ]
-    for texts, given, options, message in bad:
+    for both, n_given, options, message in bad:
         with pytest.raises((ValueError, TypeError), match=message):
-            score_texts(model, texts, given, **options)
+            score_texts(model, both, n_given, **options)
 
 
 @needs_hooks
@@ -329,18 +315,6 @@ def test_rolling_windows(model: specdec.Model, n: int) -> None:
     if n:
         text = "ab" * n
         assert model.score([text], rolling=True)[0].tokens == ToyTokenizer().encode(text, add_bos=False)
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("n", [1, 2, 95, 96, 97, 192, 193, 300])
-def test_rolling_windows_are_those_of_the_harness(model: specdec.Model, n: int) -> None:
-    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
-    ids = ids_of(n, n, 61)
-    sizes = {"prefix_token": 1, "max_seq_len": model.config.n_ctx, "context_len": 1}
-    pairs: list[Any] = [make_disjoint_window(window) for window in get_rolling_token_windows(ids, **sizes)]
-    (found,) = model.score([ids], rolling=True)
-    assert np.array_equal(found.log_probs, np.concatenate([one.log_probs for one in model.score(pairs)]))
 
 
 def test_translators(tmp_path: Path) -> None:

@@ -125,32 +125,24 @@ def spec_decode(url: str) -> Counter[str]:
 
 def test_requests_of_vllm_bench_serve(url: str) -> None:
     """What `vllm bench serve` sends to two of its endpoints, with all sampling options; what it reads."""
-    sampling = {
-        "temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-    }  # fmt: skip
     common = {
-        "model": ask(url, "/v1/models")[1]["data"][0]["id"], "stream": True,
-        "stream_options": {"include_usage": True}, "ignore_eos": True, **sampling,
+        "model": "mine", "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True,
+        "temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0,
+        "presence_penalty": 0.0, "repetition_penalty": 1.0,
     }  # fmt: skip
-    content = [{"type": "text", "text": PROMPTS[0]}]
-    payloads = (
+    messages = [{"role": "user", "content": [{"type": "text", "text": PROMPTS[0]}]}]
+    payloads: tuple[tuple[str, dict[str, Any]], ...] = (
         ("/v1/completions", {"prompt": PROMPTS[0], "max_tokens": 20, "logprobs": None}),
         ("/v1/completions", {"prompt": [5, 6, 7, 8], "max_tokens": 20, "logprobs": 2}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": content}],
-                                  "max_completion_tokens": 20}),
-    )  # fmt: skip
+        ("/v1/chat/completions", {"messages": messages, "max_completion_tokens": 20}),
+    )
     headers = {"Content-Type": "application/json", "Authorization": "Bearer any", "x-request-id": "bench-0"}
     for path, payload in payloads:
         before = spec_decode(url)
-        body = {**common, **payload, "repetition_penalty": 1.0}
-        status, events = ask(url, path, body, headers=headers)
+        status, events = ask(url, path, {**common, **payload}, headers=headers)
         assert status == 200 and events[-1] == "[DONE]"
         assert all(event["choices"] for event in events[:-2]) and events[-2]["choices"] == []
         assert events[-2]["usage"]["completion_tokens"] == 20 and events[-2]["usage"]["prompt_tokens"] > 3
-        texts = [choice.get("text", choice.get("delta", {}).get("content"))
-                 for event in events[:-2] for choice in event["choices"]]  # fmt: skip
-        assert "".join(text or "" for text in texts)
         after = spec_decode(url)
         n_drafts, n_drafted, n_accepted, n_by_position = (
             after[name] - before[name]
@@ -178,13 +170,6 @@ def test_figures_of_an_answer(url: str, engine: Engine) -> None:
     _, answer = ask(url, "/v1/completions", body)
     assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] == 0
     assert engine.metrics().n_accepted_tokens == before
-
-
-def test_a_request_that_does_not_fit(url: str) -> None:
-    status, answer = ask(url, "/v1/completions", {"model": "mine", "prompt": [5] * 512})
-    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
-    status, answer = ask(url, "/v1/completions", {"model": "mine", "prompt": "a", "logit_bias": {"4096": 1}})
-    assert status == 400 and answer["error"]["param"] == "logit_bias"
 
 
 PERSON = {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [3, 17]}}
@@ -325,15 +310,6 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         assert "".join(deltas) == reasoning
         kinds = [[item["type"] for item in one["output"]] for one in (events[-1]["response"], answer)]
         assert kinds[0] == kinds[1]
-        # Log-probabilities of all tokens are those of the message; a call has one for them.
-        scored: dict[str, Any] = {**body, "include": ["message.output_text.logprobs"]}
-        _, whole = ask(server.url, "/v1/responses", scored)
-        _, events = ask(server.url, "/v1/responses", {**scored, "stream": True})
-        for output in (whole["output"], events[-1]["response"]["output"]):
-            assert [item["type"] for item in output[:2]] == ["reasoning", "message"]
-            assert [item["type"] for item in output[2:]] == ["function_call"] * (text == CALL)
-            scored_text = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
-            assert scored_text == text[: text.rindex("<|")]
         if text == ANSWER:
             _, again = ask(server.url, "/v1/responses", {"input": [*asked, first, second, *asked]})
             assert again["usage"]["input_tokens"] == count["count"]

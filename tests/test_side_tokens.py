@@ -15,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import specdec
+from chat_templates import library_tokenizer
 from refusals import refuses_field
 from specdec.errors import InputError, TokenizerError, UnusedFieldWarning
 from specdec.tokenizer import ByteTokenizer, load_tokenizer
+from tokenizer_files import write_json
 
 POOL = ["<|im_start|>", "<|im_end|>", "<tool>", "</tool>", "[X]", "<|end|>"]
-WORDS = ["user", " hi", "\n", "the assistant", " ", "é日", "hello", "x", "<", "|>"]
+WORDS = ["user", " hi", "\n", "the assistant", " ", "é日", "hello", "x", "<", "|>", "e\u0301"]
 NAMES = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"]
 CORPUS = "user says hi and the assistant says hello to the user in a friendly way\n" * 50
 CLASSES = {
@@ -30,7 +32,11 @@ CLASSES = {
     "sentencepiece unigram": ["PreTrainedTokenizerFast"],
     "t5": ["T5Tokenizer", "T5TokenizerFast", None],
 }
-FAMILIES = list(CLASSES)
+MODEL_TYPES = {
+    "tokenizer.json": ["llama"], "bpe": ["gpt2"], "sentencepiece unigram": ["granite"], "t5": ["t5"],
+    "sentencepiece bpe": ["llama", "mistral", "phi3", "granite"],
+}  # fmt: skip
+"""Those of config.json; some have no class of a tokenizer, whichever is named."""
 
 
 @functools.cache
@@ -57,26 +63,18 @@ def sentencepiece_model(kind: str) -> bytes:
         return (path / "m.model").read_bytes()
 
 
-def alphabet() -> list[str]:
-    from tokenizers import pre_tokenizers
-
-    return sorted(pre_tokenizers.ByteLevel.alphabet())
-
-
-def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]]) -> int:
+def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]] = []) -> int:  # noqa: B006
     """Write the file of a vocabulary, a tokenizer.json with `own` added tokens; return its size."""
     if family == "tokenizer.json":
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import AddedToken
 
-        library = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet())}, merges=[]))
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        library.decoder = decoders.ByteLevel()
+        library = library_tokenizer([])
         library.add_tokens([AddedToken(**token) for token in own])
         library.save(str(folder / "tokenizer.json"))
         return library.get_vocab_size()
     if family == "bpe":
-        vocab = {char: i for i, char in enumerate([*alphabet(), "<|endoftext|>"])}
-        (folder / "vocab.json").write_text(json.dumps(vocab))
+        vocab = library_tokenizer(["<|endoftext|>"]).get_vocab()
+        write_json(folder, vocab=vocab)
         (folder / "merges.txt").write_text("#version: 0.2\n")
         return len(vocab)
     import sentencepiece
@@ -122,7 +120,9 @@ def folders(draw: st.DrawFn, family: str) -> tuple[dict[str, Any], list[dict[str
         config |= draw(st.sampled_from([{}, {"legacy": None}, {"legacy": False}, {"legacy": True}]))
         if draw(st.integers(0, 3)) == 0:
             config["add_prefix_space"] = draw(st.booleans())
-    files: dict[str, Any] = {}
+    files: dict[str, Any] = {"config.json": {"model_type": draw(st.sampled_from(MODEL_TYPES[family]))}}
+    if tokenizer_class == "Qwen2TokenizerFast":
+        files["config.json"] = {"model_type": "qwen2_moe"}
     if draw(st.booleans()):
         listed = draw(tokens_with_flags(added))
         config["added_tokens_decoder"] = dict(enumerate(listed))
@@ -147,14 +147,7 @@ def folders(draw: st.DrawFn, family: str) -> tuple[dict[str, Any], list[dict[str
     return files, own, parts
 
 
-def write_side_files(folder: Path, family: str, files: dict[str, Any], n: int) -> None:
-    model_type = {"bpe": "gpt2", "t5": "t5"}.get(family, "llama")
-    config = files.get("tokenizer_config.json", {})
-    if "Qwen2" in str(config.get("tokenizer_class")):
-        model_type = "qwen2_moe"
-    if family == "sentencepiece unigram":
-        model_type = "granite"
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+def write_side_files(folder: Path, files: dict[str, Any], n: int) -> None:
     for name, content in files.items():
         if name == "added_tokens.json":
             content = {token: n + i for token, i in content.items()}
@@ -173,7 +166,7 @@ def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any
         text = re.sub(r"(^|[>\]\s]) +", r"\1", text)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_side_files(folder, family, files, write_vocabulary(folder, family, own))
+        write_side_files(folder, files, write_vocabulary(folder, family, own))
         theirs = AutoTokenizer.from_pretrained(folder)
         ours = load_tokenizer(folder)
     ids = ours.encode(text, add_bos=False)
@@ -192,7 +185,7 @@ def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any
 
 @pytest.mark.oracle
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CLASSES)
 def test_folders_are_read_as_by_transformers(family: str) -> None:
     @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
     @given(drawn=folders(family))
@@ -202,41 +195,11 @@ def test_folders_are_read_as_by_transformers(family: str) -> None:
     check()
 
 
-Factory = Any
+LLAMA = {"tokenizer_class": "LlamaTokenizer"}
 
 
 def entry(content: str, **flags: bool) -> dict[str, Any]:
     return {"content": content, "special": True, "normalized": False} | flags
-
-
-def write_json(folder: Path, **files: Any) -> Path:
-    for name, content in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
-    return folder
-
-
-@pytest.mark.oracle
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "phi3", "granite"])
-@pytest.mark.parametrize("tokenizer_class", [None, "LlamaTokenizer", "LlamaTokenizerFast"])
-def test_spaces_that_sentencepiece_puts_before_words(
-    tmp_path: Path, model_type: str, tokenizer_class: str | None
-) -> None:
-    """The class that reads a file decides; some types of models have none, whichever is named."""
-    from transformers import AutoTokenizer
-
-    write_vocabulary(tmp_path, "sentencepiece bpe", [])
-    write_json(tmp_path, config={"model_type": model_type})
-    named = {} if tokenizer_class is None else {"tokenizer_class": tokenizer_class}
-    found = set()
-    for fields in ({}, *({"legacy": value} for value in (None, False, True)), {"add_prefix_space": False}):
-        write_json(tmp_path, tokenizer_config=named | fields)
-        ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
-        for text in ("user", "</s>hello", "hello</s>user<s>"):
-            ids = ours.encode(text, add_bos=False)
-            assert ids == theirs.encode(text, add_special_tokens=False), (fields, text)
-        found.add(tuple(ids))
-    assert len(found) > 1
 
 
 @pytest.mark.parametrize("name", ["add_eos_token", "split_special_tokens"])
@@ -251,19 +214,11 @@ def test_a_setting_of_encoding_that_is_not_applied(tmp_path: Path, name: str) ->
     assert [one.message.names for one in caught if isinstance(one.message, UnusedFieldWarning)] == [(name,)]
 
 
-@pytest.mark.parametrize("name", ["legacy", "add_prefix_space", "add_bos_token"])
-def test_a_setting_that_is_neither_true_nor_false(tmp_path: Path, name: str) -> None:
-    write_vocabulary(tmp_path, "sentencepiece bpe", [])
-    write_json(tmp_path, tokenizer_config={"tokenizer_class": "LlamaTokenizer", name: "yes"})
-    with refuses_field(tmp_path / "tokenizer_config.json", name, TokenizerError):
-        load_tokenizer(tmp_path)
-
-
-def test_a_named_token_that_no_file_defines(make_llama: Factory) -> None:
+def test_a_named_token_that_no_file_defines(make_llama: Any) -> None:
     """It gets the next id, as in transformers; a model that does not have it is refused, if it is an end."""
     for n_vocab, defined in ((257, True), (256, False)):
         folder = make_llama(vocab_size=n_vocab, bos_token_id=None, eos_token_id=None)
-        write_vocabulary(folder, "tokenizer.json", [])
+        write_vocabulary(folder, "tokenizer.json")
         write_json(folder, tokenizer_config={"eos_token": "<|im_end|>"})
         assert load_tokenizer(folder).eos_ids == (256,)
         if defined:
@@ -278,10 +233,10 @@ def test_a_named_token_that_no_file_defines(make_llama: Factory) -> None:
             assert specdec.load(folder).eos_ids == (7,)  # the model's own configuration counts
 
 
-def test_added_tokens_that_the_model_has_no_ids_for(make_llama: Factory) -> None:
+def test_added_tokens_that_the_model_has_no_ids_for(make_llama: Any) -> None:
     """A text with one is refused, others are read: many published folders add a token for padding."""
     folder = make_llama(vocab_size=256, eos_token_id=7)
-    write_vocabulary(folder, "tokenizer.json", [])
+    write_vocabulary(folder, "tokenizer.json")
     write_json(folder, tokenizer_config={"pad_token": "[PAD]"}, added_tokens={"[PAD]": 256})
     with pytest.warns(UserWarning, match="257 ids; expected at most 256"):
         model = specdec.load(folder)
@@ -315,25 +270,24 @@ def test_ids_that_contradict_the_vocabulary(tmp_path: Path) -> None:
         ("tokenizer_config", {"added_tokens_decoder": {"256": "<x>"}}, "added_tokens_decoder"),
         ("tokenizer_config", {"added_tokens_decoder": {"a": {}}}, "added_tokens_decoder"),
         ("tokenizer_config", {"added_tokens_decoder": [1]}, "added_tokens_decoder"),
+        ("tokenizer_config", {"tokenizer_class": "LlamaTokenizer", "legacy": "yes"}, "legacy"),
+        (
+            "tokenizer_config",
+            {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": 1},
+            "add_prefix_space",
+        ),
+        ("tokenizer_config", {"add_bos_token": "yes"}, "add_bos_token"),
     ],
 )
 def test_side_files_that_are_wrong(tmp_path: Path, name: str, content: Any, field: str) -> None:
-    write_vocabulary(tmp_path, "tokenizer.json", [])
+    write_vocabulary(tmp_path, "sentencepiece bpe")
     write_json(tmp_path, **{name: content})
     with refuses_field(tmp_path / f"{name}.json", field, TokenizerError):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["added_tokens", "special_tokens_map"])
-def test_side_files_that_are_no_objects(tmp_path: Path, name: str) -> None:
-    write_vocabulary(tmp_path, "tokenizer.json", [])
-    write_json(tmp_path, **{name: []})
-    with pytest.raises(TokenizerError, match=f"{name}.json: .* expected an object"):
-        load_tokenizer(tmp_path)
-
-
 def test_t5_has_its_sentinels_without_a_tokenizer_json(tmp_path: Path) -> None:
-    n = write_vocabulary(tmp_path, "t5", [])
+    n = write_vocabulary(tmp_path, "t5")
     write_json(tmp_path, config={"model_type": "t5"})
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.encode("<extra_id_0><extra_id_99>") == [n - 1, n - 100] and tokenizer.n_vocab == n
@@ -344,39 +298,28 @@ def test_t5_has_its_sentinels_without_a_tokenizer_json(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_a_packed_file_keeps_the_side_files(make_llama: Factory, tmp_path: Path) -> None:
-    folder = make_llama(vocab_size=400)
-    n = write_vocabulary(folder, "sentencepiece bpe", [])
-    write_json(folder, added_tokens={"<|im_end|>": n}, special_tokens_map={"eos_token": "<|im_end|>"})
-    specdec.convert(folder, tmp_path / "packed.specdec")
-    for place in (folder, tmp_path / "packed.specdec"):
-        model = specdec.load(place)
-        assert model.tokenizer is not None and model.tokenizer.encode("<|im_end|>", add_bos=False) == [n]
-        assert model.tokenizer.decode([n]) == ""
-
-
 @pytest.mark.parametrize("legacy", [False, True])
-def test_added_tokens_survive_conversion(make_llama: Factory, tmp_path: Path, legacy: bool) -> None:
-    """To GGUF and back to a folder; a space that GGUF files cannot do without is warned of."""
+def test_added_tokens_survive_conversion(make_llama: Any, tmp_path: Path, legacy: bool) -> None:
+    """To a packed file, to GGUF and back to a folder; a space that GGUF files lack is warned of."""
     folder = make_llama(vocab_size=400, bos_token_id=1, eos_token_id=None)
-    n = write_vocabulary(folder, "sentencepiece bpe", [])
+    n = write_vocabulary(folder, "sentencepiece bpe")
     settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy, "eos_token": "<|im_end|>"}
     added = {str(n): entry("<|im_end|>"), str(n + 1): entry("<tool>", special=False)}
     write_json(folder, tokenizer_config=settings | {"added_tokens_decoder": added})
     text = "user says<|im_end|>hello<tool>hi"
     ours = load_tokenizer(folder)
+    specdec.convert(folder, tmp_path / "packed.specdec")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         specdec.convert(folder, tmp_path / "model.gguf", "F32")
     assert bool(caught) != legacy
-    file = specdec.load(tmp_path / "model.gguf")
-    assert file.eos_ids == ours.eos_ids == (n,)
     specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
-    back = specdec.load(tmp_path / "back")
-    for model in (file, back):
+    for name in ("packed.specdec", "model.gguf", "back"):
+        model = specdec.load(tmp_path / name)
         tokenizer = model.tokenizer
-        assert tokenizer is not None
+        assert tokenizer is not None and model.eos_ids == ours.eos_ids == (n,)
         assert tokenizer.encode("<|im_end|><tool>", add_bos=False) == [n, n + 1]
         assert tokenizer.decode([n, n + 1]) == "<tool>"
         ids = [i for i in tokenizer.encode(text) if i >= n]
-        assert ids == [n, n + 1] and (tokenizer.encode(text) == ours.encode(text)) == legacy
+        assert ids == [n, n + 1]
+        assert (tokenizer.encode(text) == ours.encode(text)) == (legacy or name == "packed.specdec")

@@ -16,6 +16,7 @@ from refusals import refuses
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
 from specdec.models.tokenizer import source_side
 from specdec.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer
+from tokenizer_files import write_json
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 
@@ -69,72 +70,71 @@ def write_numbers(file: Path, model: Path, first: list[str], last: list[str] = [
     return len(known)
 
 
-def check(folder: Path, given: Any, *, texts: list[str] = TEXTS) -> None:
-    """Sources, texts and what ids mean, of the folder and of the tokenizer of transformers."""
+def check(folder: Path, given: Any) -> Any:
+    """Compare sources, texts and what ids mean, of the folder's tokenizer and of that of transformers."""
     tokenizer = load_tokenizer(folder)
     source = source_side(tokenizer)
-    for text in texts:
+    for text in TEXTS:
         expected = given(text).input_ids
         assert source.encode(text) == expected, text
         inner = given(text, add_special_tokens=False).input_ids
         assert tokenizer.encode(text, add_bos=False) == inner, text
         said = given.decode(inner, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert tokenizer.decode(expected).strip() == said.strip()
+    return tokenizer
 
 
-def test_t5_by_its_tokenizer_json_and_its_sentencepiece_file(tmp_path: Path) -> None:
+def test_t5_by_its_tokenizer_json_and_its_sentencepiece_file(tmp_path: Path, shared: Path) -> None:
     model = trained(tmp_path / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     given = transformers.T5Tokenizer(vocab=pieces(model))
     given.save_pretrained(tmp_path / "saved")
-    check(tmp_path / "saved", given)
-    assert source_side(load_tokenizer(tmp_path / "saved")).encode("a<extra_id_0>b")[-1] == 1
+    saved = check(tmp_path / "saved", given)
+    assert source_side(saved).encode("a<extra_id_0>b")[-1] == 1
     files = load_tokenizer(model)
     for text in (" ".join(text.split()) for text in TEXTS):  # single spaces, as of tokenizers of words
         assert source_side(files).encode(text) == given(text).input_ids
         known = [token for token in files.encode(text) if token != 2]  # each has its own text of <unk>
-        assert files.decode(known) == load_tokenizer(tmp_path / "saved").decode(known)
-
-
-def test_t5_small(shared: Path) -> None:
-    file = shared / "data" / "tokenizers" / "t5-small.tokenizer.json"
-    source = source_side(load_tokenizer(file))
-    given = transformers.PreTrainedTokenizerFast(tokenizer_file=str(file))
-    for text in TEXTS:
-        assert source.encode(text) == given(text).input_ids
-    assert source.encode("Das Haus ist wunderbar.") == [644, 4598, 229, 19250, 5, 1]
+        assert files.decode(known) == saved.decode(known)
+    published = load_tokenizer(shared / "data" / "tokenizers" / "t5-small.tokenizer.json")
+    assert source_side(published).encode("Das Haus ist wunderbar.") == [644, 4598, 229, 19250, 5, 1]
 
 
 def test_byt5(tmp_path: Path) -> None:
     given = transformers.ByT5Tokenizer()
     given.save_pretrained(tmp_path)
-    check(tmp_path, given)
-    tokenizer = load_tokenizer(tmp_path)
+    tokenizer = check(tmp_path, given)
     assert tokenizer.n_vocab == len(given) == 384
     assert tokenizer.decode([0, 198, 172, 259, 1]) == "é"
+
+
+def marian(folder: Path, seed: int = 0, start: int = 0) -> Path:
+    """A folder whose sources and texts have vocabularies of their own; ids of texts begin with `start`."""
+    source, target = trained(folder / "source.spm", seed), trained(folder / "target.spm", seed=2)
+    write_numbers(folder / "vocab.json", source, ["</s>", "<unk>"], ["<pad>"])
+    write_numbers(folder / "target_vocab.json", target, ["</s>", "<unk>"], ["<pad>"], start)
+    return folder
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize("separate", [False, True])
 def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
-    source, target = trained(tmp_path / "source.spm"), trained(tmp_path / "target.spm", seed=2)
-    of_texts = [piece for piece, _ in pieces(target)]
     settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    target = marian(tmp_path) / "target_vocab.json"
     if separate:
-        settings["target_vocab_file"] = str(tmp_path / "target_vocab.json")
-        write_numbers(tmp_path / "target_vocab.json", target, ["</s>", "<unk>"], ["<pad>"])
-    first = ["</s>", "<unk>", ">>de<<", ">>nl<<"]
-    write_numbers(tmp_path / "vocab.json", source, first, [*of_texts, "<pad>"])
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        settings["target_vocab_file"] = str(target)
+    else:
+        target.unlink()
+        first = ["</s>", "<unk>", ">>de<<", ">>nl<<"]
+        of_texts = [piece for piece, _ in pieces(tmp_path / "target.spm")]
+        write_numbers(tmp_path / "vocab.json", tmp_path / "source.spm", first, [*of_texts, "<pad>"])
+    write_json(tmp_path, tokenizer_config=settings)
     given = transformers.MarianTokenizer.from_pretrained(tmp_path)
     given.save_pretrained(tmp_path / "saved")
     (tmp_path / "saved" / "tokenizer.json").write_text("of the source alone")
     found = [load_tokenizer(tmp_path), load_tokenizer(tmp_path / "saved"), resolve_tokenizer(given, tmp_path)]
     for tokenizer in found:
-        side = source_side(tokenizer)
-        for text in TEXTS:
-            assert side.encode(text) == given(text).input_ids
-        if not separate:
-            assert side.encode(">>nl<<Once") == given(">>nl<<Once").input_ids
+        for text in TEXTS if separate else [*TEXTS, ">>nl<<Once"]:
+            assert source_side(tokenizer).encode(text) == given(text).input_ids
         for text in GERMAN:
             expected = given(text_target=text).input_ids
             assert [*tokenizer.encode(text), *tokenizer.eos_ids] == expected
@@ -143,9 +143,7 @@ def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
 
 def test_a_vocabulary_of_sources_has_its_own_end_of_text(tmp_path: Path) -> None:
     """Marian's sides may number "</s>" differently; the model's files say the id of texts."""
-    source, target = trained(tmp_path / "source.spm"), trained(tmp_path / "target.spm", seed=2)
-    for name, model, first in (("vocab.json", source, 0), ("target_vocab.json", target, 7)):
-        write_numbers(tmp_path / name, model, ["</s>", "<unk>"], ["<pad>"], first)
+    marian(tmp_path, start=7)
     for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(tmp_path, eos_ids=(7,))):
         assert tokenizer.eos_ids == (7,)
         assert source_side(tokenizer).encode("")[-1:] == [0]
@@ -181,17 +179,13 @@ def languages(name: str, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "codes"),
-    [
-        ("NllbTokenizer", ["deu_Latn", "zho_Hans", "eng_Latn"]),
-        ("MBartTokenizer", ["de_DE", "en_XX"]),
-        ("MBart50Tokenizer", ["de_DE", "sl_SI", "en_XX"]),
-    ],
-)
+    [("NllbTokenizer", ["deu_Latn", "zho_Hans", "eng_Latn"]), ("MBartTokenizer", ["de_DE", "en_XX"]),
+     ("MBart50Tokenizer", ["de_DE", "sl_SI", "en_XX"])],
+)  # fmt: skip
 def test_languages_of_a_tokenizer_json(tmp_path: Path, name: str, codes: list[str]) -> None:
     given = languages(name, tmp_path)
     given.save_pretrained(tmp_path / "saved")
-    check(tmp_path / "saved", given)
-    source = source_side(load_tokenizer(tmp_path / "saved"))
+    source = source_side(check(tmp_path / "saved", given))
     for code in codes:
         given.src_lang = code
         assert source.languages[code] == given.convert_tokens_to_ids(code)
@@ -205,9 +199,8 @@ def test_bart_stands_between_two_tokens(tmp_path: Path, shared: Path) -> None:
     folder = shared / "data" / "tokenizers"
     vocab = json.loads((folder / "gpt2_vocab.json").read_text(encoding="utf-8"))
     specials = {"<s>": 50257, "<pad>": 50258, "</s>": 50259, "<unk>": 50260, "<mask>": 50261}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab | specials))
+    write_json(tmp_path, vocab=vocab | specials, tokenizer_config={"tokenizer_class": "BartTokenizer"})
     shutil.copy(folder / "gpt2_merges.txt", tmp_path / "merges.txt")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
     given = transformers.BartTokenizer.from_pretrained(tmp_path)
     given.save_pretrained(tmp_path / "saved")
     for text in TEXTS:
@@ -229,9 +222,7 @@ def test_bart_stands_between_two_tokens(tmp_path: Path, shared: Path) -> None:
     ],
 )
 def test_what_is_wrong_in_a_vocabulary_of_pieces(tmp_path: Path, vocab: Any, message: str) -> None:
-    for name in ("source.spm", "target.spm"):
-        trained(tmp_path / name)
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    write_json(marian(tmp_path), vocab=vocab)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path)
 
@@ -302,11 +293,8 @@ def test_pairs_of_models_read_the_same_sources(tmp_path: Path) -> None:
     """Marian's sides may agree in texts and differ in sources."""
     found = []
     for seed in (0, 1):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        source, target = trained(folder / "source.spm", seed=seed), trained(folder / "target.spm", seed=2)
-        for name, model in (("vocab.json", source), ("target_vocab.json", target)):
-            write_numbers(folder / name, model, ["</s>", "<unk>"], ["<pad>"])
+        (tmp_path / str(seed)).mkdir()
+        folder = marian(tmp_path / str(seed), seed)
         tokenizer = load_tokenizer(folder)
         n = source_side(tokenizer).tokenizer.n_vocab
         found.append(with_model(folder, "MarianMTModel", vocab_size=n, decoder_vocab_size=tokenizer.n_vocab))

@@ -58,7 +58,7 @@ MAX_FUNCTION_LINES = 60
 
 WIDE_FUNCTIONS = {
     "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search", "engine.submit",
-    "generate.generate", "generate.stream", "generating.generate", "harness_model.__init__",
+    "generate.generate", "generate.stream", "generating.generate", "harness_model.__init__", "loading.load",
     "scoring.score", "sweeping.sweep",
 }  # fmt: skip
 """Functions of more than `MAX_PARAMETERS`."""

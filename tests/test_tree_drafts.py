@@ -5,11 +5,10 @@ Statistical tests fix their seeds; each says how often it fails where nothing is
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,15 @@ from numpy.typing import NDArray
 import specdec
 from descriptions import by_method
 from distributions import FALSE_ALARM, p_value
-from exact import Conditional, Proposal, Tokens, chain_distribution, independent, without_replacement
-from exact import drafts as listed
+from exact import Conditional, Proposal, chain_distribution, independent, prefixes_of, without_replacement
 from sessions import Session, all_rounds
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
-from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, with_drafts
+from worlds import canonical
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, step_by_step
+
+Tokens = tuple[int, ...]
 
 
 def config_of(n_vocab: int, **changes: Any) -> dict[str, Any]:
@@ -34,8 +35,7 @@ def config_of(n_vocab: int, **changes: Any) -> dict[str, Any]:
 
 
 def random_model(n_vocab: int, seed: int, scale: float = 3.0, **changes: Any) -> _core.Model:
-    config = config_of(n_vocab, **changes)
-    return build(config, {name: scale * tensor for name, tensor in random_tensors(config, seed).items()})
+    return canonical.random_model(config_of(n_vocab, **changes), seed, scale)
 
 
 def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
@@ -50,60 +50,32 @@ def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
     return build(config, tensors)
 
 
-def logits_after(model: _core.Model, ids: Sequence[int]) -> NDArray[np.float32]:
-    """Of the next token: the sequence decoded alone, token by token."""
-    decoder = _core.Decoder(model, capacity=len(ids))
-    for token in ids:
-        row = decoder.forward([token], [-1])[0]
-        decoder.keep([0])
-    return row
-
-
 def conditional(model: _core.Model, prompt: Sequence[int], temperature: float = 1.0) -> Conditional:
     @cache
     def probs(new: Tokens) -> NDArray[np.float64]:
-        return reference.distribution(logits_after(model, [*prompt, *new]), temperature)
+        return reference.distribution(step_by_step(model, [*prompt, *new])[-1], temperature)
 
     return probs
 
 
 def rounds(
-    target: _core.Model,
-    draft: object,
-    prompts: list[list[int]],
-    *,
-    n: int | None = 1,
-    temperature: float = 1.0,
-    keep_drafts: bool = True,
-    **options: Any,
-) -> list[dict[str, Any]]:
+    target: _core.Model, draft: object, prompts: list[list[int]], *, n: int | None = 1,
+    keep_drafts: bool = True, **options: Any,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Records of the first n rounds of each prompt, or of all rounds."""
-    how: dict[str, Any] = {
-        "gamma": 8, "max_new_tokens": 20, "sampling": {"temperature": temperature}, "n_threads": 1,
-        "draft_sampling": {"temperature": temperature}, "seeds": [(5, i) for i in range(len(prompts))],
-    }  # fmt: skip
+    how: dict[str, Any] = {"gamma": 8, "max_new_tokens": 20, "temperature": 1.0}
+    how["seeds"] = [(5, i) for i in range(len(prompts))]
     session = Session(target, draft, prompts, **(how | options))
-    return all_rounds(with_drafts(session) if keep_drafts else session, n)
-
-
-def prefixes_of(record: dict[str, Any]) -> list[Tokens]:
-    """The new tokens down to each node."""
-    prefixes: list[Tokens] = [()]
-    for token, parent in zip(record["drafted"], record["parents"], strict=True):
-        prefixes.append((*prefixes[parent], token))
-    return prefixes
+    return all_rounds(canonical.with_drafts(session) if keep_drafts else session, n)
 
 
 def text_of(records: list[dict[str, Any]], sequence: int) -> list[int]:
     return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
 
 
-A, B, C, D, E, F, G, H = range(8)
-NOTE = {A: [B], B: [C, D], C: [E, F], D: [G, H]}
-
-
 # ------------------------------------------------------------------------------------ given shapes
 
+PROMPT = [1, 2, 0]
 TREES = {
     "(2, 2)": (0, 0, 1, 1, 2, 2),
     "(3, 1)": (0, 0, 0, 1, 2, 3),
@@ -145,24 +117,11 @@ def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
         depths.append(depths[parent] + 1)
     for gamma in (1, 3, len(parents), 20):
         for temperature, rule in ((0.0, "rejection"), (1.0, "rejection"), (1.0, "coupled")):
-            options = {"gamma": gamma, "temperature": temperature, "rule": rule}
+            options: dict[str, Any] = {"gamma": gamma, "temperature": temperature, "rule": rule}
             for record in rounds(target, described, [[1, 2], [3] * 5], **options):
                 assert tuple(record["parents"]) == parents[:gamma]
             (record,) = rounds(target, described, [[1, 2]], max_new_tokens=3, **options)
             assert len(record["parents"]) == sum(0 < depth <= 2 for depth in depths[: gamma + 1])
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_chains_are_dealt_out_level_by_level(k: int) -> None:
-    draft = by_method("parallel_chains", random_model(9, 2), k)
-    for gamma in (1, 4, 8):
-        (record,) = rounds(random_model(9, 1), draft, [[1, 2]], gamma=gamma)
-        assert record["parents"] == [max(0, node - k) for node in range(1, gamma + 1)]
-
-
-def few_and_many(by_default: str, names: Iterable[str]) -> list[Any]:
-    """Cases (name, seeds): one with few seeds by default, all with many among the tests of laws."""
-    return [(by_default, 2000), *(pytest.param(name, 6000, marks=pytest.mark.law) for name in names)]
 
 
 PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
@@ -171,66 +130,62 @@ PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "n"), few_and_many("uneven", TREES))
-@pytest.mark.parametrize("how", PROPOSALS)
-def test_nodes_are_drawn_from_what_they_say(how: str, name: str, n: int) -> None:
-    """And that is the draft's own: the distribution after the parent, or what earlier siblings left of it.
+def check_rows(described: tuple[object, ...], parents: Sequence[int], proposal: Proposal) -> None:
+    """Hold what nodes say that they were drawn from against a proposal; equal nodes share a row.
 
-    The drafted tokens as a whole follow from it: chi-square over n seeds, false alarm 1e-3 each.
+    That nodes are drawn from what they say is shown in `test_every_drafter.py`.
     """
-    target, draft, prompt = random_model(4, 1), random_model(4, 2, 1.0), [1, 2]
-    parents = TREES[name][:4]
-    tree = [-1, *parents]
-    proposal = PROPOSALS[how](tree, conditional(draft, prompt))
-    law = {tuple(one.tokens[1:]): one.probability for one in listed(tree, proposal)}
-    seen: Counter[Tokens] = Counter()
-    for record in rounds(target, by_method("static_tree", draft, parents, how), [prompt] * n, gamma=4):
-        tokens = tuple(record["drafted"])
-        seen[tokens] += 1
-        if seen[tokens] > 1:
-            continue
-        prefixes = prefixes_of(record)
-        for node in range(1, len(tree)):
-            row = proposal(node, prefixes[:node])
-            np.testing.assert_allclose(record["draft_probs"][node], row, atol=2e-6)
-    assert p_value(dict(seen), law) > FALSE_ALARM
+    for gamma in (len(parents), 1, 2):
+        found = rounds(random_model(3, 1), described, [PROMPT] * 60, gamma=gamma)
+        assert len({tuple(record["drafted"]) for record in found}) > gamma
+        for record in found:
+            assert record["parents"] == list(parents[:gamma])
+            prefixes = prefixes_of(record["drafted"], record["parents"])
+            assert record["n_rows"] == len(set(prefixes))
+            for node, row in enumerate(record["draft_probs"][1:], 1):
+                np.testing.assert_allclose(row, proposal(node, prefixes[:node]), atol=2e-6)
 
 
-def test_duplicates_are_read_once_and_rightly() -> None:
-    """Equal nodes after equal nodes share a row of the draft; equal nodes after others do not."""
-    target, draft, prompt = random_model(3, 1), random_model(3, 2, 1.0), [1, 2]
-    probs = conditional(draft, prompt)
-    for record in rounds(target, by_method("parallel_chains", draft, 3), [prompt] * 100, gamma=12):
-        prefixes = prefixes_of(record)
-        assert record["n_rows"] == len(set(prefixes))
-        for node in range(1, 13):
-            np.testing.assert_allclose(record["draft_probs"][node], probs(prefixes[node][:-1]), atol=2e-6)
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("how", PROPOSALS)
+def test_nodes_say_what_the_draft_says(how: str, name: str) -> None:
+    """The distribution after the parent, or what earlier siblings left of it."""
+    draft, parents = random_model(3, 2, 1.0), TREES[name]
+    proposal = PROPOSALS[how]([-1, *parents], conditional(draft, PROMPT))
+    check_rows(by_method("static_tree", draft, parents, how), parents, proposal)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_chains_are_dealt_out_level_by_level(k: int) -> None:
+    draft, parents = random_model(3, 2, 1.0), [max(0, node - k) for node in range(1, 13)]
+    proposal = independent([-1, *parents], conditional(draft, PROMPT))
+    check_rows(by_method("parallel_chains", draft, k), parents, proposal)
 
 
 def test_samples_run_out_where_the_draft_knows_no_more() -> None:
     """Without replacement there are as many children as tokens with mass."""
-    draft = by_method("static_tree", follower(NOTE, 8), [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
-    (record,) = rounds(
-        random_model(8, 1), draft, [[A, B]], draft_sampling={"temperature": 1.0, "top_p": 0.99}
-    )
+    known = follower({0: [1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, 8)
+    draft = by_method("static_tree", known, [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
+    sampling = {"temperature": 1.0, "top_p": 0.99}
+    (record,) = rounds(random_model(8, 1), draft, [[0, 1]], draft_sampling=sampling)
     assert record["parents"] == [0, 0, 1, 1, 2]
-    assert sorted(record["drafted"][:2]) == [C, D]
+    assert sorted(record["drafted"][:2]) == [2, 3]
 
 
 def test_top_k_are_the_most_probable() -> None:
     """In order, as point masses; ties go to the lowest id, and a forbidden token is never among them."""
     target, draft = random_model(700, 1), random_model(700, 2)
     for temperature in (0.0, 0.7):
-        bias = {int(np.argmax(logits_after(draft, [1, 2]))): -np.inf}
+        bias = {int(np.argmax(step_by_step(draft, [1, 2])[-1])): -np.inf}
         (record,) = rounds(
             target, by_method("static_tree", draft, [0] * 40, "top-k"), [[1, 2]], gamma=40,
             temperature=temperature, draft_sampling={"temperature": temperature, "logit_bias": bias},
         )  # fmt: skip
-        order = np.argsort(-logits_after(draft, [1, 2]), kind="stable")
+        order = np.argsort(-step_by_step(draft, [1, 2])[-1], kind="stable")
         assert record["drafted"] == order[1:41].tolist()
         assert np.array_equal(record["draft_probs"][1:], np.eye(700)[record["drafted"]])
-    tied = follower({B: [7, 3, 29, 5]}, 30)
-    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[A, B]])
+    tied = follower({1: [7, 3, 29, 5]}, 30)
+    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[0, 1]])
     assert record["drafted"] == [3, 5, 7, 29]  # the others have no mass
 
 
@@ -241,7 +196,7 @@ def test_siblings_of_the_coupled_rule_are_the_first_of_the_race(grown: bool) -> 
     described = by_method("static_tree", draft, [0, 0, 0, 1], "sample")
     if grown:
         described = by_method("dynamic_tree", draft, 3, 1, 1.0)
-    probs = reference.distribution(logits_after(draft, prompt), 1.0)
+    probs = reference.distribution(step_by_step(draft, prompt)[-1], 1.0)
     for i, record in enumerate(
         rounds(target, described, [prompt] * 20, rule="coupled", gamma=3 + (not grown))
     ):
@@ -254,35 +209,8 @@ def test_siblings_of_the_coupled_rule_are_the_first_of_the_race(grown: bool) -> 
 # -------------------------------------------------------------------------------------- grown trees
 
 
-def best_nodes(probs: Conditional, n: int) -> dict[Tokens, float]:
-    """The n prefixes of the largest probability: of the whole tree of all texts."""
-    best: dict[Tokens, float] = {}
-    queue: list[tuple[float, Tokens]] = [(-1.0, ())]
-    while len(best) <= n:
-        value, prefix = heapq.heappop(queue)
-        best[prefix] = -value
-        for token, p in enumerate(probs(prefix)):
-            heapq.heappush(queue, (value * float(p), (*prefix, token)))
-    del best[()]
-    return best
-
-
-@pytest.mark.parametrize("n_nodes", [1, 2, 7, 20])
-def test_a_grown_tree_is_the_best_of_all(n_nodes: int) -> None:
-    """With steps and width enough, no other tree of so many nodes has more expected accepted tokens."""
-    target, draft = random_model(6, 1), random_model(6, 2, 2.2)
-    for prompt in ([1, 2], [3], [5, 4, 1]):
-        (record,) = rounds(target, by_method("dynamic_tree", draft, 6, 20, 1.0), [prompt], gamma=n_nodes)
-        found = prefixes_of(record)[1:]
-        best = best_nodes(conditional(draft, prompt), n_nodes)
-        assert set(found) == set(best)
-        assert [best[prefix] for prefix in found] == sorted(best.values(), reverse=True)
-        assert np.array_equal(record["draft_probs"][1:], np.eye(6)[record["drafted"]])
-        assert record["n_rows"] == n_nodes + 1
-
-
 def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) -> list[Tokens]:
-    """The same in plain words: read the best that are unread, keep the best of all."""
+    """Read the best nodes that are unread, and keep the best of all."""
     values: dict[Tokens, float] = {(): 1.0}
     read: set[Tokens] = set()
 
@@ -307,62 +235,41 @@ def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float, s
     target, draft = random_model(30, 1), random_model(30, 2, 2.0)
     for prompt in ([1, 2], [7], [9, 4, 1]):
         for n_nodes, depth in ((3, 19), (9, 19), (9, 2)):
-            (record,) = rounds(
-                target, by_method("dynamic_tree", draft, width, steps, sharpness), [prompt], gamma=n_nodes,
-                temperature=temperature, max_new_tokens=depth + 1,
-            )  # fmt: skip
+            tree = by_method("dynamic_tree", draft, width, steps, sharpness)
+            options = {"gamma": n_nodes, "temperature": temperature, "max_new_tokens": depth + 1}
+            (record,) = rounds(target, tree, [prompt], **options)
             wanted = grown(conditional(draft, prompt, confidence_at), n_nodes, width, steps, depth)
-            assert prefixes_of(record)[1:] == wanted
+            assert prefixes_of(record["drafted"], record["parents"])[1:] == wanted
+            assert np.array_equal(record["draft_probs"][1:], np.eye(30)[record["drafted"]])
 
 
 # ------------------------------------------------------------------------------- drafts of drafts
 
 
-def bigram(n_vocab: int) -> _core.Ngram:
-    return Bigram(np.random.default_rng(1).integers(0, n_vocab, 300), n_vocab).core
-
-
 def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tuple[object, ...]]:
     """Ways to draft for `draft`."""
+    model = by_method("model", small)
+    table = by_method("ngram", Bigram(np.random.default_rng(1).integers(0, n_vocab, 300), n_vocab).core)
     tree = by_method("static_tree", small, [0, 0, 1, 1], "without replacement")
-    chains = by_method("parallel_chains", small, 3)
-    return {
-        "a table": by_method("nested", draft, by_method("ngram", bigram(n_vocab)), 3),
-        "a model": by_method("nested", draft, by_method("model", small), 2),
-        "a tree": by_method("nested", draft, tree, 4),
-        "chains": by_method("nested", draft, chains, 6),
-        "a grown tree": by_method("nested", draft, by_method("dynamic_tree", small, 2, 2, 3.5), 5),
-        "three deep": by_method(
-            "nested", draft, by_method("nested", small, by_method("ngram", bigram(n_vocab)), 2), 3
-        ),
-        "itself": by_method("nested", draft, by_method("model", draft), 3),
-        "nothing": by_method("nested", draft, by_method("model", small), 0),
-    }
+    ways = {
+        "a table": (table, 3), "a model": (model, 2), "a tree": (tree, 4),
+        "chains": (by_method("parallel_chains", small, 3), 6),
+        "a grown tree": (by_method("dynamic_tree", small, 2, 2, 3.5), 5),
+        "three deep": (by_method("nested", small, table, 2), 3),
+        "itself": (by_method("model", draft), 3), "nothing": (model, 0),
+    }  # fmt: skip
+    return {name: by_method("nested", draft, *way) for name, way in ways.items()}
 
 
 NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
 
 
-@pytest.mark.parametrize(("name", "n"), few_and_many("a tree", NESTED))
-def test_a_draft_of_a_draft_changes_no_guess_in_law(name: str, n: int) -> None:
-    """The guesses are draws of the middle model, and say so; chi-square over n seeds, false alarm 1e-3.
-
-    Four guesses, so that there are several inner rounds, and the last has more than is taken.
-    """
-    target, draft, small = random_model(3, 1), random_model(3, 2, 1.0), random_model(3, 4, 1.7)
-    prompt = [1, 2, 0]
-    probs = conditional(draft, prompt)
-    seen: Counter[Tokens] = Counter()
-    described = nested(draft, small, 3)[name]
-    for record in rounds(target, described, [prompt] * n, gamma=4):
-        tokens = tuple(record["drafted"])
-        assert record["parents"] == [0, 1, 2, 3]
-        seen[tokens] += 1
-        if seen[tokens] > 1:
-            continue
-        for node in range(1, 5):
-            np.testing.assert_allclose(record["draft_probs"][node], probs(tokens[: node - 1]), atol=2e-6)
-    assert p_value(dict(seen), chain_distribution(probs, 4)) > FALSE_ALARM
+@pytest.mark.parametrize("name", NESTED)
+def test_a_draft_of_a_draft_says_what_the_middle_model_says(name: str) -> None:
+    """Four guesses, so that there are several inner rounds, and the last has more than is taken."""
+    draft, small = random_model(3, 2, 1.0), random_model(3, 4, 1.7)
+    proposal = independent([-1, 0, 1, 2, 3], conditional(draft, PROMPT))
+    check_rows(nested(draft, small, 3)[name], [0, 1, 2, 3], proposal)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -379,9 +286,8 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
     alone = rounds(target, by_method("model", draft), prompts, **options)
     found = rounds(target, nested(draft, small, 61)[name], prompts, n_threads=2, **options)
     keys = ("sequence", "drafted", "accepted", "tokens")
-    assert [[record[key] for key in keys] for record in found] == [
-        [record[key] for key in keys] for record in alone
-    ]
+    mine, its = ([[record[key] for key in keys] for record in some] for some in (found, alone))
+    assert mine == its
     assert any(record["accepted"] for record in found)
 
 
@@ -396,17 +302,15 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
     """
     target, draft, small = random_model(3, 1, 1.6), random_model(3, 2, 2.0), random_model(3, 4, 1.7)
     trees = {how: by_method("static_tree", draft, [0, 0, 1, 2], how) for how in PROPOSALS}
-    described = (
-        nested(draft, small, 3) | trees | {"chains of three": by_method("parallel_chains", draft, 3)}
-    )[name]
-    prompt, n = [1, 2, 0], 6000
+    trees["chains of three"] = by_method("parallel_chains", draft, 3)
+    several = nested(draft, small, 3) | trees
+    n = 6000
     texts: list[Tokens] = [()] * n
-    for record in rounds(
-        target, described, [prompt] * n, n=None, gamma=4, max_new_tokens=5, keep_drafts=False
-    ):
+    options: dict[str, Any] = {"n": None, "gamma": 4, "max_new_tokens": 5, "keep_drafts": False}
+    for record in rounds(target, several[name], [PROMPT] * n, **options):
         texts[record["sequence"]] += tuple(record["tokens"])
     seen = Counter(text[:5] for text in texts)
-    assert p_value(dict(seen), chain_distribution(conditional(target, prompt), 5)) > FALSE_ALARM
+    assert p_value(dict(seen), chain_distribution(conditional(target, PROMPT), 5)) > FALSE_ALARM
 
 
 def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
@@ -425,8 +329,6 @@ def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
     assert scipy.stats.chi2_contingency(table, correction=False).pvalue > FALSE_ALARM
 
 
-# ------------------------------------------------------------------------------ ends and bookkeeping
-
 ALL = ["chains", "sample", "without replacement", "top-k", "dynamic tree", *NESTED]
 
 
@@ -441,73 +343,34 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
     return by_method("static_tree", draft, [0, 0, 0, 1, 1, 2, 4, 4], name)
 
 
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
-@pytest.mark.parametrize("name", ALL)
-def test_all_are_accepted(name: str, rule: str) -> None:
-    """The target as its own draft; to the end of the context, in a batch."""
-    config = config_of(61)
-    target = build(config, random_tensors(config, 3))
-    prompts = [[1, 2], [3] * 9, [5]]
-    options: dict[str, Any] = {
-        "n": None, "max_new_tokens": 100, "temperature": float(rule != "greedy"), "rule": rule, "gamma": 6,
-    }  # fmt: skip
-    plain = rounds(target, None, prompts, **options | {"gamma": 0})
-    found = rounds(target, described(name, target, 61), prompts, n_threads=2, **options)
-    for i in range(len(prompts)):
-        texts = [text_of(some, i) for some in (plain, found)]
-        assert texts[1][: len(texts[0])] == texts[0] and len(texts[0]) == 64 - len(prompts[i])
-    assert all(record["accepted"] for record in found if record["drafted"])
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_draft_of_a_shorter_context(name: str) -> None:
     """It drafts as far as it can read, and then no more; the text goes on."""
-    target, draft = random_model(61, 1), random_model(61, 1, n_ctx=20)
+    target, draft = random_model(61, 1), described(name, random_model(61, 1, n_ctx=20), 61)
     options: dict[str, Any] = {"n": None, "max_new_tokens": 60, "temperature": 0.0}
-    plain = rounds(target, None, [[1, 2], [4] * 30], **options | {"gamma": 0})
-    found = rounds(target, described(name, draft, 61), [[1, 2], [4] * 30], **options)
-    for i in range(2):
-        texts = [text_of(some, i) for some in (plain, found)]
-        assert texts[0] == texts[1][: len(texts[0])]
-    drafted = [record["drafted"] for record in found]
-    assert drafted[0] and not drafted[-1]
+    plain, found = (rounds(target, one, [[1, 2], [4] * 30], **options) for one in (None, draft))
+    assert [text_of(plain, i) for i in range(2)] == [text_of(found, i) for i in range(2)]
+    assert found[0]["drafted"] and not found[-1]["drafted"]
     assert not any(record["drafted"] for record in found if record["sequence"] == 1)
 
 
-# ----------------------------------------------------------------------------------------- origins
-
-
-@pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return specdec.embedded_pair()
-
-
 @pytest.mark.parametrize("name", ["ensemble", "chains", "shape"])
-def test_the_last_tokens_origin_by_the_texts_of_the_tree(
-    pair: tuple[specdec.Model, specdec.Model], name: str
-) -> None:
+def test_the_last_tokens_origin_by_the_texts_of_the_tree(embedded: Any, name: str) -> None:
     """A draft was rejected iff some node has the accepted tokens and one more from the root. Where drafts of
     several lengths are merged its parent may be a node that is not on the path, but has the tokens of one."""
-    target, small = pair
+    target, small = embedded
     draft, temperature = {
         "ensemble": (drafts.Ensemble(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
         "chains": (drafts.ModelDraft(small, tree=ParallelChains(3)), 1.0),
         "shape": (drafts.ModelDraft(small, tree=StaticTree((3, 2))), 0.7),
     }[name]
     n_duplicates = 0
-    openings = (
-        "It was a dark night", "He said to her", "The old man", "In the house of my father",
-        "Once upon a time", "She looked at the window", "We went to the sea", "There was no sound",
-    )  # fmt: skip
-    for seed, opening in enumerate(openings):
-        prompt = f"{opening} and {opening} and"
-        out = specdec.generate(
-            target, draft, prompt, seed=seed, max_new_tokens=60, temperature=temperature, n_threads=1
-        )
+    openings = ("It was a dark night", "The old man", "Once upon a time", "There was no sound")
+    prompts = [f"{opening} and {opening} and" for opening in openings]
+    options: dict[str, Any] = {"max_new_tokens": 90, "temperature": temperature, "n_threads": 1, "seed": 3}
+    for out in specdec.generate(target, draft, prompts, **options):
         for r in out.trace.rounds:
-            texts: list[Tokens] = [()]
-            for token, parent in zip(r.drafted, r.parents, strict=True):
-                texts.append((*texts[parent], token))
+            texts = prefixes_of(r.drafted, r.parents)
             assert list(r.rows) == [texts.index(text) for text in texts]
             n = len(r.path)
             rejected = [text for text in texts if len(text) == n + 1 and text[:n] == r.accepted]
@@ -523,27 +386,9 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
 
 def judged(pair: Any, draft: Any, verify: str, **more: Any) -> specdec.Result:
     options: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
-    return specdec.generate(pair[0], draft, "It was", verify=verify, **options | more)
-
-
-def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    samples, distinct = StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
-    for tree in (ParallelChains(2), samples, distinct, DynamicTree(4)):
-        draft = drafts.ModelDraft(pair[1], tree=tree)
-        with pytest.raises(InputError, match="verify is 'block', which judges chains"):
-            judged(pair, draft, "block")
-        for verify in ("rejection", "coupled", "classical"):
-            assert len(judged(pair, draft, verify).tokens) == 8
-    for tree in (distinct, DynamicTree(4)):
-        with pytest.raises(InputError, match="verify is 'k-sequential', which judges independent samples"):
-            judged(pair, drafts.ModelDraft(pair[1], tree=tree), "k-sequential")
-    draft = drafts.ModelDraft(pair[1], tree=samples)
-    assert len(judged(pair, draft, "k-sequential").tokens) == 8
-    with pytest.raises(InputError, match="temperature 0"):
-        judged(pair, draft, "k-sequential", draft_sampling=specdec.Sampling(0.0))
-    chain = drafts.ModelDraft(pair[1], draft=drafts.ModelDraft(pair[1], tree=distinct))
-    for verify in ("block", "k-sequential"):
-        assert len(judged(pair, chain, verify).tokens) == 8
+    found = specdec.generate(pair[0], draft, "It was", verify=verify, **options | more)
+    assert len(found.tokens) == (options | more)["max_new_tokens"]
+    return found
 
 
 class Branches:
@@ -557,82 +402,84 @@ class Branches:
         return drafts.Proposal([1, 2][:budget], [0, 0 if self.n_chains < 0 else 1][:budget])
 
 
+def test_rules_that_cannot_judge_a_tree(embedded: Any) -> None:
+    shapes = ParallelChains(2), DynamicTree(4), StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
+    trees = [drafts.ModelDraft(embedded[1], tree=tree) for tree in shapes]
+    chains, grown, samples, distinct = trees
+    copies = [drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)]
+    refused = {"block": [*trees, *copies], "k-sequential": [grown, distinct, *copies]}
+    for verify, several in refused.items():
+        for draft in several:
+            with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
+                judged(embedded, draft, verify)
+        judged(embedded, drafts.ModelDraft(embedded[1], draft=distinct), verify)
+    taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
+    for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
+        judged(embedded, draft, verify)
+    with pytest.raises(InputError, match="temperature 0"):
+        judged(embedded, samples, "k-sequential", draft_sampling=specdec.Sampling(0.0))
+
+
 @pytest.mark.parametrize("verify", ["block", "k-sequential"])
-def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.Model], verify: str) -> None:
+def test_rules_and_the_trees_of_objects(embedded: Any, verify: str) -> None:
     """Of an object that does not say that it proposes trees it is seen only when it proposes one."""
-    judges = f"verify is '{verify}', which judges"
-    for draft in (drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)):
-        with pytest.raises(InputError, match=judges):
-            judged(pair, draft, verify)
     tree = rf"Branches\.propose: parents\[1\] is 0, expected 1, as in a chain: verify is '{verify}'"
-    with pytest.raises(InputError, match=tree):
-        judged(pair, Branches(), verify)
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "seed": 1}
     text = ""
     with pytest.raises(InputError, match=tree):
-        for piece in specdec.stream(pair[0], Branches(3), "It was", verify=verify, **options):
+        for piece in specdec.stream(embedded[0], Branches(3), "It was", verify=verify, **options):
             text += piece
-    whole = judged(pair, Branches(10**6), verify, **options)
+    whole = judged(embedded, Branches(10**6), verify, **options)
     assert text and str(whole.text).startswith(text), "what came before it is kept"
     declared: Any = Branches(10**6)
     declared.trees = True
-    with pytest.raises(InputError, match=f"{judges} .*; expected another rule"):
-        judged(pair, declared, verify)
+    with pytest.raises(InputError, match=f"verify is '{verify}', which judges .*; expected another rule"):
+        judged(embedded, declared, verify)
     assert declared.n_chains == 10**6, "before the run"
     declared.trees = False
-    judged(pair, declared, verify)
+    judged(embedded, declared, verify)
     declared.trees = "no"
-    with pytest.raises(InputError, match="trees of the draft Branches is 'no'; expected True or False"):
-        judged(pair, declared, verify)
-    assert len(judged(pair, drafts.ModelDraft(pair[1], draft=Branches()), "rejection").tokens) == 8
+    with pytest.raises(InputError, match="trees of the draft Branches is 'no'"):
+        judged(embedded, declared, verify)
+    judged(embedded, drafts.ModelDraft(embedded[1], draft=Branches()), "rejection")
 
 
 @pytest.mark.parametrize("verify", DECODING_RULES)
-def test_at_temperature_0_every_rule_takes_every_tree(
-    pair: tuple[specdec.Model, specdec.Model], verify: str
-) -> None:
-    target, small = pair
+def test_at_temperature_0_every_rule_takes_every_tree(embedded: Any, verify: str) -> None:
+    target, small = embedded
     options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True, "n_threads": 1, "logits": True}
     plain = specdec.generate(target, None, "It was, it was, it was,", **options)
-    for draft in (
-        PythonDraft(Branches()),
-        drafts.Lookahead(),
-        drafts.ContextCopy(min_match=1, n_candidates=3),
-        drafts.Ensemble(Branches(), small, adaptive=False),
-        *(
-            drafts.ModelDraft(small, tree=tree)
-            for tree in (ParallelChains(2), StaticTree((2, 2)), StaticTree((3,), "top-k"), DynamicTree(5))
-        ),
-    ):
-        for draft_sampling in (None, specdec.Sampling(1.0)):
-            how = options | {"verify": verify, "draft_sampling": draft_sampling}
-            out = specdec.generate(target, draft, "It was, it was, it was,", **how)
-            assert out.tokens == plain.tokens and np.array_equal(out.logits, plain.logits), draft
-            assert out.trace.n_drafted > 0
+    shapes = ParallelChains(2), StaticTree((2, 2)), StaticTree((3,), "top-k"), DynamicTree(5)
+    several = [PythonDraft(Branches()), drafts.Lookahead(), drafts.ContextCopy(min_match=1, n_candidates=3)]
+    several += [drafts.ModelDraft(small, tree=tree) for tree in shapes]
+    for draft, draft_sampling in itertools.product(several, (None, specdec.Sampling(1.0))):
+        how = options | {"verify": verify, "draft_sampling": draft_sampling}
+        out = specdec.generate(target, draft, "It was, it was, it was,", **how)
+        assert out.tokens == plain.tokens and np.array_equal(out.logits, plain.logits), draft
+        assert out.trace.n_drafted > 0
 
 
-def test_fixed_acceptance_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    tree = drafts.ModelDraft(pair[1], tree=ParallelChains(2)).describe(pair[0])
+def test_fixed_acceptance_takes_chains(embedded: Any) -> None:
+    tree = drafts.ModelDraft(embedded[1], tree=ParallelChains(2)).describe(embedded[0])
     with pytest.raises(ValueError, match="fixed_acceptance: the draft proposes trees"):
-        rounds(pair[0].core, fixed_acceptance(tree, 0.5, [[1, 2]]), [[1]])
+        rounds(embedded[0].core, canonical.fixed_acceptance(tree, 0.5, [[1, 2]]), [[1]])
 
 
-def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    _, small = pair
-    for both in ({}, {"widths": (2,), "parents": (0,)}):
-        with pytest.raises(InputError, match="either widths or parents"):
-            StaticTree(**both)
-    with pytest.raises(InputError, match="tree is a tuple; expected ParallelChains, StaticTree"):
-        drafts.ModelDraft(small, tree=(2, 2))
-    with pytest.raises(InputError, match="tree and draft are both given"):
-        drafts.ModelDraft(small, tree=ParallelChains(2), draft=small)
-    with pytest.raises(InputError, match="gamma is 0"):
-        drafts.ModelDraft(small, gamma=0)
-    with pytest.raises(InputError, match="expected one that does not work in its target's cache"):
-        drafts.ModelDraft(small, draft=drafts.EarlyExit(1))
+def test_what_is_no_draft(embedded: Any) -> None:
+    small = embedded[1]
+    of_small = partial(drafts.ModelDraft, small)
+    for make, message in [
+        (StaticTree, "either widths or parents"),
+        (partial(StaticTree, (2,), parents=(0,)), "either widths or parents"),
+        (partial(of_small, tree=(2, 2)), "tree is a tuple; expected ParallelChains, StaticTree"),
+        (partial(of_small, tree=ParallelChains(2), draft=small), "tree and draft are both given"),
+        (partial(of_small, gamma=0), "gamma is 0"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            make()
     with pytest.raises(specdec.VocabularyMismatchError):
-        drafts.ModelDraft(small, draft=drafts.Unigram([0], 7))
-    assert drafts.ModelDraft(small, tree=DynamicTree(16)).gamma == 16
-    assert drafts.ModelDraft(small, tree=ParallelChains(3)).gamma == 12
-    assert drafts.ModelDraft(small, draft=small).gamma == 4 == drafts.ModelDraft(small).gamma
-    assert "DynamicTree(n_nodes=16" in repr(drafts.ModelDraft(small, tree=DynamicTree(16)))
+        of_small(draft=drafts.Unigram([0], 7))
+    for tree, gamma in [(DynamicTree(16), 16), (ParallelChains(3), 12), (None, 4)]:
+        assert of_small(tree=tree).gamma == gamma
+    assert of_small(draft=small).gamma == 4
+    assert "DynamicTree(n_nodes=16" in repr(of_small(tree=DynamicTree(16)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from exact import chain_distribution, first_tokens, round_distribution
 from refusals import refuses
 from sessions import Session
 from specdec import _core, drafts
-from specdec.drafts.translation import translation_of
+from specdec.drafts.translation import _for_encoder, translation_of
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer.added_tokens import read_side_tokens
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
-from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.vocabulary import correspondence_of
 from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
+from tokenizer_files import published_folder
 from toy_pair import _PIECES
 from worlds.canonical import with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of
@@ -92,23 +91,20 @@ class Names(ByteTokenizer):
 
 def test_turns_of_a_chat_and_ends_of_text_correspond() -> None:
     chat = Names("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", eos=2)
-    others = [
-        (Names("<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", eos=1), [0, 2, 1, -1]),
-        (Names("<think>", "<end_of_turn>", "<start_of_turn>", "<eos>", eos=3), [3, 2, 1, 0]),
-        (Names("</s>", "<unk>", eos=0), [0, -1, -1, -1]),
-        (Names("<|endoftext|>", "</s>", "<|im_end|>", eos=1), [0, -1, 2, -1]),  # ours ends turns, not texts
-        (Names("<fin>", "<unk>", eos=0), [-1, -1, 0, -1]),  # what ends its texts, under no name that is known
-    ]
-    for draft, expected in others:
-        assert correspondence_of(chat, draft, 4, draft.n_vocab).draft_of.tolist() == expected
-
-
-def test_the_end_of_text_is_what_ends_texts_whatever_else_is_called_so() -> None:
     llama, phi = Names("<s>", "</s>", eos=1), Names("</s>", "<s>", "<|endoftext|>", eos=2)
-    assert correspondence_of(llama, phi, 2, 3).draft_of.tolist() == [1, 2]
-    assert correspondence_of(phi, llama, 3, 2).draft_of.tolist() == [-1, 0, 1]
-    both = Names("</s>", "<|endoftext|>", eos=0)
-    assert correspondence_of(llama, both, 2, 2).draft_of.tolist() == [-1, 0]
+    for target, draft, expected in (
+        (chat, Names("<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", eos=1), [0, 2, 1, -1]),
+        (chat, Names("<think>", "<end_of_turn>", "<start_of_turn>", "<eos>", eos=3), [3, 2, 1, 0]),
+        (chat, Names("</s>", "<unk>", eos=0), [0, -1, -1, -1]),
+        (chat, Names("<|endoftext|>", "</s>", "<|im_end|>", eos=1), [0, -1, 2, -1]),  # ends turns, not texts
+        (chat, Names("<fin>", "<unk>", eos=0), [-1, -1, 0, -1]),  # what ends its texts, under no known name
+        # the end of text is what ends texts, whatever else is called so
+        (llama, phi, [1, 2]),
+        (phi, llama, [-1, 0, 1]),
+        (llama, Names("</s>", "<|endoftext|>", eos=0), [-1, 0]),
+    ):
+        found = correspondence_of(target, draft, target.n_vocab, draft.n_vocab)
+        assert found.draft_of.tolist() == expected
 
 
 def test_words_are_cut_behind_a_text_as_within_it() -> None:
@@ -164,12 +160,9 @@ def test_a_reading_splits_no_character_and_keeps_special_tokens_apart(target: An
 def test_what_a_draft_has_no_tokens_for_is_read_as_far_as_it_can(target: Any) -> None:
     draft = model_with([b"a", b" "], 5)
     assert translation_of(target, draft).read([target.tokenizer.encode("a b a")]) == [1, 3, 4, 4, 3]
-
-
-def test_long_texts_are_read_in_pieces(target: Any, models: Any) -> None:
-    text = "ab abc caé " * 3000  # several pieces of 8 KiB
-    draft = models["overlapping"]
-    assert translation_of(target, draft).read([target.tokenizer.encode(text)]) == draft.tokenizer.encode(text)
+    assert (
+        len(translation_of(target, draft).read([target.tokenizer.encode("ab " * 9000)])) == 18001
+    )  # in pieces
 
 
 SCRIPTS = (
@@ -182,63 +175,49 @@ SCRIPTS = (
 """Ten scripts, emoji, code."""
 
 
-def bpe_files(folder: Path, name: str, tokenizer_class: str | None = None) -> HFTokenizer:
-    """Byte-level BPE that a class of transformers reads."""
-    side = replace(read_side_tokens(folder), tokenizer_class=tokenizer_class)
-    return HFTokenizer.from_bpe_files(folder / f"{name}_vocab.json", folder / f"{name}_merges.txt", side)
+@pytest.fixture(scope="module")
+def published(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Any]:
+    """Small random models with published tokenizers."""
+    folder = tmp_path_factory.mktemp("published")
+
+    def make(family: str, seed: int) -> Any:
+        place = folder / family
+        tokenizer: Any = load_tokenizer(place if place.is_dir() else published_folder(family, shared, place))
+        return with_tokenizer(tokenizer, range(tokenizer.n_vocab), seed)
+
+    return make
 
 
-def published(shared: Path, name: str) -> specdec.Model:
-    """A small random model with a published tokenizer."""
-    folder = shared / "data" / "tokenizers"
-    if name == "qwen2.5":
-        tokenizer: Any = bpe_files(folder, name, "Qwen2Tokenizer")
-    else:
-        tokenizer = load_tokenizer(folder / "phi3.tokenizer.json")
-    return with_tokenizer(tokenizer, range(tokenizer.n_vocab), 0)
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [("phi3", "qwen2.5"), ("qwen2.5", "phi3")])
+@pytest.mark.parametrize(("ours", "theirs"), [("Phi-3", "Qwen2.5"), ("Qwen2.5", "Phi-3")])
 def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
-    ours: str, theirs: str, shared: Path
+    ours: str, theirs: str, published: Any
 ) -> None:
-    target, draft = published(shared, ours), published(shared, theirs)
+    target, draft = published(ours, 0), published(theirs, 0)
     translation, rng = translation_of(target, draft), np.random.default_rng(1)
     n_same = n_all = 0
     for text in SCRIPTS:
-        encode: Any = draft.tokenizer.encode  # type: ignore[union-attr]
-        ids = target.tokenizer.encode(text)  # type: ignore[union-attr]
-        whole = [i for i in translation.read([ids]) if i not in (draft.tokenizer.bos_id,)]  # type: ignore[union-attr]
-        text = target.tokenizer.decode(ids)  # type: ignore[union-attr]  # one of them composes accents
-        steps, natural = [1], encode(text, add_bos=False)
+        ids = target.tokenizer.encode(text)
+        text = target.tokenizer.decode(ids)  # one of them composes accents
+        natural, steps = draft.tokenizer.encode(text, add_bos=False), [1]
+        assert [i for i in translation.read([ids]) if i != draft.tokenizer.bos_id] == natural
         while steps[-1] < len(ids):
             steps.append(min(len(ids), steps[-1] + int(rng.integers(1, 5))))
         grown = translation.read([ids[:n] for n in steps])
-        read = draft.tokenizer.decode(grown)  # type: ignore[union-attr]
-        assert normalize("NFC", read) == normalize("NFC", text)
-        assert whole == natural
+        assert normalize("NFC", draft.tokenizer.decode(grown)) == normalize("NFC", text)
         common = sum(a == b for a, b in zip(grown[len(grown) - len(natural) :], natural, strict=False))
         n_same, n_all = n_same + common, n_all + len(natural)
     assert n_same > 0.9 * n_all
 
 
-def published_tokenizer(shared: Path, name: str) -> Any:
-    folder = shared / "data" / "tokenizers"
-    if name in ("phi3", "t5-small"):
-        return load_tokenizer(folder / f"{name}.tokenizer.json")
-    if name == "llama2":
-        return load_tokenizer(folder / "llama2_tokenizer.model")
-    return bpe_files(folder, name, "Qwen2Tokenizer" if name == "qwen2.5" else None)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("ours", "theirs"), [("phi3", "llama2"), ("llama2", "gpt2"), ("qwen2.5", "phi3")])
-def test_turns_of_published_chats_are_read_and_continued(ours: str, theirs: str, shared: Path) -> None:
+@pytest.mark.parametrize("pair", ["Phi-3/Llama 2", "Llama 2/GPT-2", "Qwen2.5/Phi-3"])
+def test_turns_of_published_chats_are_read_and_continued(pair: str, published: Any) -> None:
     """Random models: texts are those of plain decoding, and a draft reads what it has counterparts of."""
-    tokenizers = [published_tokenizer(shared, name) for name in (ours, theirs)]
-    target, draft = (with_tokenizer(one, range(one.n_vocab), i) for i, one in enumerate(tokenizers))
+    ours, theirs = pair.split("/")
+    target, draft = published(ours, 0), published(theirs, 1)
+    tokenizers = target.tokenizer, draft.tokenizer
     names = tokenizers[0].special_tokens()
-    end = names["<|endoftext|>" if "<|endoftext|>" in names and ours != "phi3" else "</s>"]
+    end = names["<|endoftext|>" if "<|endoftext|>" in names and ours != "Phi-3" else "</s>"]
     turn = names.get("<|end|>", end)
     encode = tokenizers[0].encode
     ids = [*encode("Say hello."), turn, *encode("Hello!", add_bos=False), end, *encode("Say", add_bos=False)]
@@ -415,16 +394,23 @@ def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target
 
 
 @pytest.mark.parametrize("vocabulary", ["text", "intersection"])
-def test_a_prompt_cache_keeps_the_drafts_texts(vocabulary: Any, target: Any, models: Any) -> None:
-    draft = drafts.ModelDraft(models["refinement"], vocabulary=vocabulary)
-    cache = specdec.PromptCache()
-    for prompt in ("ab abc ca b", "ab abc ca b a", "ab", "ab abc ca b"):
-        plain, alone = (generate(target, one, prompt, 12) for one in (None, draft))
-        found = generate(target, draft, prompt, 12, prompt_cache=cache)
+@pytest.mark.parametrize("with_source", [False, True])
+def test_a_prompt_cache_keeps_the_drafts_texts(
+    with_source: bool, vocabulary: Any, target: Any, models: Any
+) -> None:
+    """Those after another source are read anew."""
+    small, prompts = models["refinement"], ["ab abc ca b", "ab abc ca b a", "ab", "ab abc ca b"]
+    if with_source:
+        (target, small), prompts = encoder_decoders("t5"), ["ab a", "ab a", "ba", "ab a"]
+    draft, cache = drafts.ModelDraft(small, vocabulary=vocabulary), specdec.PromptCache()
+    for prompt in prompts:
+        plain, alone = (generate(target, one, prompt, 16) for one in (None, draft))
+        found = generate(target, draft, prompt, 16, prompt_cache=cache)
         assert found.tokens == plain.tokens and drafted(found) == drafted(alone)
-    ids = target.tokenizer.encode("ab abc ca b")
-    kept = cache.find(models["refinement"].core, translation_of(target, models["refinement"]).read([ids]))
-    assert kept is not None and len(kept.tokens) > len(ids)
+    if not with_source:
+        ids = target.tokenizer.encode(prompts[0])
+        kept = cache.find(small.core, translation_of(target, small).read([ids]))
+        assert kept is not None and len(kept.tokens) > len(ids)
 
 
 # ------------------------------------------------------------------------------- encoder-decoders
@@ -446,7 +432,7 @@ def encoder_decoders(family: str, end_of_source: tuple[int, ...] = (2,)) -> tupl
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_encoder_decoders_read_sources_in_their_own_tokens(family: str) -> None:
     target, draft = encoder_decoders(family)
-    read = translation_source(target, draft)
+    read = _for_encoder(target, draft)
     assert read(target.source_ids("ab a").tolist()) == draft.source_tokenizer.encode("ab a")
     plain = generate(target, None, ["ab a", "ba"])
     for vocabulary in ("text", "intersection"):
@@ -473,35 +459,6 @@ def test_a_draft_that_cannot_read_a_prompt_yet_reads_its_source(vocabulary: Any)
         assert list(map(drafted, found)) == alone
 
 
-@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
-def test_a_prompt_cache_keeps_what_a_draft_has_read_beside_a_source(vocabulary: Any) -> None:
-    target, draft = encoder_decoders("t5")
-    small = drafts.ModelDraft(draft, vocabulary=vocabulary)
-    cache = specdec.PromptCache()
-    for source in ("ab a", "ab a", "ba", "ab a"):
-        plain, alone = (generate(target, one, source, 16) for one in (None, small))
-        found = generate(target, small, source, 16, prompt_cache=cache)
-        assert found.tokens == plain.tokens and drafted(found) == drafted(alone)
-
-    def begun(source: str, text: Any = None) -> Any:
-        session = Session(
-            target.core, small.describe(target), [[4, 5, 3]], sources=[target.source_ids(source).tolist()],
-            gamma=3, max_new_tokens=8, sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
-        )  # fmt: skip
-        n = 0 if text is None else session.begin_with(0, text)
-        session.prefill()
-        rounds = []
-        while records := session.round():
-            rounds += [(record["drafted"], record["tokens"]) for record in records]
-        return session, n, rounds
-
-    session, _, rounds = begun("ab a")
-    text = session.cached_text(0, draft.core)
-    assert len(text.tokens) > 2
-    assert begun("ab a", text)[1:] == (len(text.tokens), rounds)
-    assert begun("ba", text)[2] == begun("ba")[2]  # another source: it is read anew
-
-
 def test_a_draft_for_which_a_source_is_empty_rests() -> None:
     target, draft = encoder_decoders("t5", end_of_source=())
     small = drafts.ModelDraft(draft, vocabulary="intersection")
@@ -510,12 +467,6 @@ def test_a_draft_for_which_a_source_is_empty_rests() -> None:
     found = generate(target, small, sources, 8, batch_size=1)
     assert [one.tokens for one in found] == [one.tokens for one in plain]
     assert [one.trace.n_drafted > 0 for one in found] == [False, True, False]
-
-
-def translation_source(target: Any, draft: Any) -> Any:
-    from specdec.drafts.translation import _for_encoder
-
-    return _for_encoder(target, draft)
 
 
 # --------------------------------------------------------------------------------- what is refused
@@ -565,31 +516,18 @@ def test_same_vocabularies_are_not_translated() -> None:
     assert draft.describe(target)[1]["model"] is small.core
 
 
-class Learns(drafts.Learner):
-    """Says that the draft is what it was."""
-
-    name = "learns"
-
-    def __init__(self, draft: drafts.Draft) -> None:
-        self.draft = draft
-
-    def learn(self, corrections: Any, n_new: int, goes_on: Any) -> drafts.Draft:
-        return self.draft
-
-
 def test_drafts_that_learn_need_the_targets_ids(target: Any, models: Any) -> None:
     draft = drafts.ModelDraft(models["bytes"])
-    learning = drafts.Online(draft, learner=Learns(draft), interval=None)
+    learner = drafts.TableLearner(drafts.Ngram([3, 4], target.config.n_vocab, 2))
+    learning = drafts.Online(draft, learner=learner, interval=None)
     with pytest.raises(VocabularyMismatchError, match="expected the target's, in whose ids a draft learns"):
         specdec.generate(target, learning, [3])
 
 
 def test_measurements_run_what_is_translated(target: Any, models: Any) -> None:
     draft = drafts.ModelDraft(models["refinement"], vocabulary="text")
-    measured = specdec.measure(
-        target, draft, ["ab abc"], n_tokens=20, temperatures=[0.0], gammas=[2], timing=False
-    )
-    assert 0.0 <= measured.rows[0].alpha < 1.0
+    once: dict[str, Any] = {"n_tokens": 20, "temperatures": [0.0], "gammas": [2], "timing": False}
+    assert 0.0 <= specdec.measure(target, draft, ["ab abc"], **once).rows[0].alpha < 1.0
 
 
 @pytest.mark.slow

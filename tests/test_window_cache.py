@@ -28,26 +28,23 @@ def model(request: pytest.FixtureRequest) -> Model:
     return build(CONFIG, random_tensors(CONFIG), dtype=request.param, cache_dtype=request.param)
 
 
-def test_rows_are_those_of_the_reference_however_they_are_computed() -> None:
-    model, text = build(CONFIG, random_tensors(CONFIG)), ids()
+def test_rows_are_those_of_the_reference_however_they_are_computed(model: Model) -> None:
+    """As a prompt, in chains, and as nodes of trees."""
+    text = ids()
     found = prompt_logits(model, text)
-    expected = reference.logits(CONFIG, random_tensors(CONFIG), text)
-    np.testing.assert_allclose(found, expected, atol=5e-5)
-    decoder, rows = Decoder(model, capacity=N_IDS, max_nodes=7), []
+    if model.dtype == "f32":
+        expected = reference.logits(CONFIG, random_tensors(CONFIG), text)
+        np.testing.assert_allclose(found, expected, atol=5e-5)
+    decoder = Decoder(model, capacity=N_IDS, max_nodes=7)
     for first in range(0, N_IDS, 7):
         chain = text[first : first + 7]
-        rows.append(decoder.forward(chain, range(-1, len(chain) - 1)))
+        logits = decoder.forward(chain, range(-1, len(chain) - 1))
+        assert np.array_equal(logits, found[first : first + 7])
         decoder.keep(range(len(chain)))
-    assert np.array_equal(np.concatenate(rows), found)
-
-
-def test_nodes_of_a_tree_have_the_bits_of_their_path(model: Model) -> None:
-    text = ids()
-    expected = prompt_logits(model, text)
     decoder = Decoder(model, capacity=N_IDS, max_nodes=24)
     for first, tokens, parents, path in trees_along(text, CONFIG["n_vocab"]):
         logits = decoder.forward(tokens, parents)
-        assert np.array_equal(logits[path], expected[first : first + len(path)])
+        assert np.array_equal(logits[path], found[first : first + len(path)])
         decoder.keep(path)
 
 

@@ -40,11 +40,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
     from specdec.decoding.constraint import Constraint, ConstraintState, StatefulTransform, TransformState
     from specdec.decoding.engine import Engine
-    from specdec.decoding.engine_metrics import EngineMetrics
     from specdec.decoding.generate import Stream, generate, stream
     from specdec.decoding.generation import Generation, Piece, Speculative
     from specdec.decoding.options import DecodingOptions
     from specdec.decoding.prompt_cache import PromptCache
+    from specdec.decoding.request_queue import EngineMetrics
     from specdec.decoding.result import Result
     from specdec.errors import (
         BusyError,
@@ -94,11 +94,11 @@ _NAMES = {
     "decoding.beam_search": "Beam BeamResult BeamTrace beam_search",
     "decoding.constraint": "Constraint ConstraintState StatefulTransform TransformState",
     "decoding.engine": "Engine",
-    "decoding.engine_metrics": "EngineMetrics",
     "decoding.generate": "Stream generate stream",
     "decoding.generation": "Generation Piece Speculative",
     "decoding.options": "DecodingOptions",
     "decoding.prompt_cache": "PromptCache",
+    "decoding.request_queue": "EngineMetrics",
     "decoding.result": "Result",
     "errors": (
         "BusyError CheckpointError CheckpointNotFoundError ConstraintError ContextLengthError "

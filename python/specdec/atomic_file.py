@@ -18,8 +18,7 @@ from specdec.errors import InputError, shown
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends, and vanishes if it fails.
 
-    It is made in the folder of `path` under an unpredictable name, never opened: no file or link of that name
-    is followed, written or removed.
+    It is made in the folder of `path` under an unpredictable name: no file or link of that name is followed.
     """
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
@@ -45,10 +44,7 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails.
-
-    The old folder is removed with all its contents once the new one has its name. An empty one is filled.
-    """
+    """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails."""
     with _errors_of(path):
         replaces = path.exists() and any(path.iterdir())
         place = path.resolve()  # of a link, the folder that it leads to

@@ -1,8 +1,7 @@
 """What a caller gives, checked: whatever the value is, it is taken or refused with `InputError`.
 
-An object of the caller's own is asked for its value by Python (``__index__``, ``__float__``, ``__len__``,
-``__iter__``). What Python raises because the answer is none becomes `InputError`; what the object itself
-raises comes through.
+What Python raises because an object has no such value becomes `InputError`; what the object itself raises
+comes through.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def check_number(
             number = float.__float__(value) if isinstance(value, float) else float(value)
         except CONVERSION_ERRORS as error:  # among others an integer that is too large
             pass_signals_on(error)
-            number = None
     if number is None or not fits(number):
         raise InputError.of(name, value, expected, verb=verb)
     return number

@@ -34,15 +34,15 @@ _KNOWN = (str, bytes, bytearray, list, tuple, int, float, np.generic, type(None)
 def plain(value: Any) -> Any:
     """What a container of another library holds, as a list or an array; anything else as it is.
 
-    A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for; a tensor of one
-    number the number.
+    "input_ids" are given without those that their "attention_mask" is 0 for; a tensor of one number as it.
     """
     if isinstance(value, _KNOWN):
         return value
     if isinstance(value, Mapping):
         return _unmasked(value["input_ids"], value.get("attention_mask")) if "input_ids" in value else value
     if hasattr(type(value), "__array__"):
-        return _listed(_array(value))
+        array = _array(value)
+        return array.tolist() if array.dtype.kind in "OUT" or array.ndim == 0 else array
     if hasattr(type(value), "ids") and hasattr(type(value), "attention_mask"):
         return _unmasked(value.ids, value.attention_mask)
     return value
@@ -91,11 +91,6 @@ def _array(value: Any) -> NDArray[Any]:
         return np.asarray(move() if callable(move) else value)
     except (*CONVERSION_ERRORS, RuntimeError) as error:  # PyTorch raises the latter
         raise InputError(f"{shown(type(value).__name__)} cannot be read as an array: {error}") from error
-
-
-def _listed(array: NDArray[Any]) -> Any:
-    """An array of objects as the list of these, of no dimension as its number."""
-    return array.tolist() if array.dtype.kind in "OUT" or array.ndim == 0 else array
 
 
 def _unmasked(ids: Any, mask: Any) -> Any:

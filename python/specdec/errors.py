@@ -196,15 +196,9 @@ class FieldError(SpecdecError, ValueError):
 
     @classmethod
     def of(
-        cls: type[_Field],
-        file: object,
-        field: str,
-        value: object,
-        expected: str,
-        *,
-        found: str | None = None,
-        noun: str = "field",
-    ) -> _Field:
+        cls: type[_Field], file: object, field: str, value: object, expected: str, *,
+        found: str | None = None, noun: str = "field",
+    ) -> _Field:  # fmt: skip
         """Make an error about one field's value, described as `found` instead of as JSON."""
         held = as_json(value) if found is None else found
         error = cls(f"{file}: {noun} '{field}' is {held}; expected {expected}")
@@ -251,13 +245,9 @@ class InputError(SpecdecError, ValueError):
 
     @classmethod
     def of(
-        cls: type[_Input],
-        argument: str,
-        value: object,
-        expected: str,
-        found: str | None = None,
+        cls: type[_Input], argument: str, value: object, expected: str, found: str | None = None,
         verb: str = "is",
-    ) -> _Input:
+    ) -> _Input:  # fmt: skip
         """Make an error about one argument's value, described as `found` instead of its ``repr``."""
         error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected

@@ -40,11 +40,11 @@ REQUIRED: Final[Any] = type("_Required", (), {"__repr__": lambda _: "REQUIRED"})
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON, which has no NaN and no infinities; raises ValueError or RecursionError."""
-    return json.loads(text, parse_constant=_refuse_constant)
 
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a JSON number")
 
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number")
+    return json.loads(text, parse_constant=refuse)
 
 
 def without_nan(value: Any) -> Any:
@@ -80,16 +80,6 @@ def is_finite(value: Any) -> bool:
     return is_number and abs(value) <= sys.float_info.max
 
 
-def is_positive(value: Any) -> bool:
-    """Whether a value is a finite number above 0."""
-    return is_finite(value) and value > 0
-
-
-def is_amount(value: Any) -> bool:
-    """Whether a value is a finite number, at least 0."""
-    return is_finite(value) and value >= 0
-
-
 class Fields:
     """Typed access to the object `values`, read from a `file` (empty for an object that a caller gives).
 
@@ -108,18 +98,14 @@ class Fields:
         prefix: str = "",
         kind: type[SpecdecError] = CheckpointError,
     ) -> None:
-        self._values, self._file, self._prefix, self._kind = values, file, prefix, kind
+        self.file: Any = file
+        self._values, self._prefix, self._kind = values, prefix, kind
         if not isinstance(values, Mapping):
             self._prefix = prefix[:-1] or "values"
             raise self.error("", f"a dict, not {kind_of(values)}", values)
         self._absent: Mapping[str, Any] = {}
         self._read: set[str] = set()
         self._objects: dict[str, Fields] = {}
-
-    @property
-    def file(self) -> Any:
-        """Where the object was read."""
-        return self._file
 
     def error(self, name: str, expected: str, *value: Any) -> SpecdecError:
         """Return the exception for a field whose value, or whose item's `value`, is wrong."""
@@ -133,15 +119,11 @@ class Fields:
 
     def _error(self, kind: type[Any], name: str, expected: str, *value: Any) -> SpecdecError:
         found = None if value or name in self._values else "missing"
-        given = value[0] if value else self._values.get(name)
-        error: SpecdecError
+        given, field = value[0] if value else self._values.get(name), f"{self._prefix}{name}"
         if issubclass(kind, FieldError):
-            field = f"{self._prefix}{name}"
-            error = kind.of(self._file, field, given, expected, found=found, noun=self._noun)
-        else:
-            place = f"{self._file}: " if self._file else ""
-            error = InputError.of(f"{place}{self._prefix}{name}", given, expected, found=found)
-        return error
+            return kind.of(self.file, field, given, expected, found=found, noun=self._noun)
+        place = f"{self.file}: " if self.file else ""
+        return InputError.of(f"{place}{field}", given, expected, found=found)
 
     def has(self, name: str) -> bool:
         """Whether the field is there, null or not."""
@@ -166,7 +148,7 @@ class Fields:
 
     def replaced(self, **values: Any) -> Fields:
         """Return the same object with other values of some fields. A field read in one is read in both."""
-        other = Fields({**self._values, **values}, self._file, self._prefix, self._kind)
+        other = Fields({**self._values, **values}, self.file, self._prefix, self._kind)
         other._absent, other._read, other._objects = self._absent, self._read, self._objects
         return other
 
@@ -179,9 +161,7 @@ class Fields:
         try:
             return self._values == other._values
         except RecursionError as error:
-            raise CheckpointError(f"{self._file}: field '{self._prefix}' is nested too deeply") from error
-
-    # ------------------------------------------------------------------------------------ unread fields
+            raise CheckpointError(f"{self.file}: field '{self._prefix}' is nested too deeply") from error
 
     def unread(self, harmless: Container[str] = ()) -> list[str]:
         """Return the fields that were not read, with dots for those of nested objects that were opened.
@@ -201,7 +181,7 @@ class Fields:
     def warn_of_unread(self, harmless: Container[str] = ()) -> None:
         """Warn of the fields that were not read; see `unread`."""
         if names := self.unread(harmless):
-            warn(UnusedFieldWarning(self._file, names, NOT_KNOWN))
+            warn(UnusedFieldWarning(self.file, names, NOT_KNOWN))
 
     def skip(self, *names: str) -> None:
         """Count fields as read, all of them if none is named: their values do not matter here."""
@@ -217,21 +197,12 @@ class Fields:
         if value is not None and value != wanted:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 
-    # ------------------------------------------------------------------------------------------- values
-
-    def _value(self, name: str, default: Any, expected: str) -> tuple[Any, bool]:
-        """Return (value, True), or (default, False) where the field is absent or null."""
-        value = self.raw(name)
-        if value is not None:
-            return value, True
-        if default is REQUIRED:
-            raise self.error(name, expected)
-        return default, False
-
     def _checked(self, name: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
-        """Return the value, which `fits` takes, or the default."""
-        value, present = self._value(name, default, expected)
-        if present and not fits(value):
+        """Return the value, which `fits` takes, or the default where the field is absent or null."""
+        value = self.raw(name)
+        if value is None and default is not REQUIRED:
+            return default
+        if value is None or not fits(value):
             raise self.error(name, expected)
         return value
 
@@ -255,12 +226,12 @@ class Fields:
     def number(self, name: str, *, default: Any = REQUIRED, maximum: float = math.inf) -> float:
         """Return a finite number above 0, at most `maximum`."""
         expected = "a finite number above 0" + (f", at most {maximum:g}" if maximum < math.inf else "")
-        return float(self._checked(name, default, expected, lambda x: is_positive(x) and x <= maximum))
+        return float(self._checked(name, default, expected, lambda x: is_finite(x) and 0 < x <= maximum))
 
     def amount(self, name: str, default: Any = REQUIRED, *, below: float = math.inf) -> Any:
         """Return a finite number, at least 0 and less than `below`."""
         expected = "a finite number from 0 on" + (f", below {below:.0f}" if below < math.inf else "")
-        return self._checked(name, default, expected, lambda x: is_amount(x) and x < below)
+        return self._checked(name, default, expected, lambda x: is_finite(x) and 0 <= x < below)
 
     def boolean(self, name: str, *, default: Any = REQUIRED) -> Any:
         """Return true or false."""
@@ -273,44 +244,34 @@ class Fields:
     def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
         """Return one of the texts in `choices`, translated by it."""
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
-        value, _ = self._value(name, default, expected)
-        if not isinstance(value, str):
-            raise self.error(name, expected)
+        value = self._checked(name, default, expected, lambda x: isinstance(x, str))
         if value not in choices:
             raise self.unsupported(name, expected)
         return choices[value]
 
     def object(self, name: str) -> Fields | None:
         """Return an object inside this one; None if absent, null or empty."""
-        value, present = self._value(name, None, "")
-        return self.inner(name) if present and value != {} else None
+        return None if self.raw(name) in (None, {}) else self.inner(name)
 
     def inner(self, name: str) -> Fields:
         """Return an object inside this one, which must be there."""
-        value, _ = self._value(name, REQUIRED, "an object")
-        if not isinstance(value, Mapping):
-            raise self.error(name, "an object")
+        value = self._checked(name, REQUIRED, "an object", lambda x: isinstance(x, Mapping))
         if name not in self._objects:
-            self._objects[name] = Fields(value, self._file, f"{self._prefix}{name}.", self._kind)
+            self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._kind)
         return self._objects[name]
 
     def empty(self, name: str) -> Fields:
         """Return an object without fields, for messages that speak of `name` inside this one."""
-        return Fields({}, self._file, f"{self._prefix}{name}." if name else self._prefix, self._kind)
-
-    # -------------------------------------------------------------------------------------------- lists
+        return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._kind)
 
     def items(self, name: str, expected: str = "a list") -> list[Any]:
         """Return a list."""
-        value, _ = self._value(name, REQUIRED, expected)
-        if not isinstance(value, list | tuple):
-            raise self.error(name, expected)
-        return list(value)
+        return list(self._checked(name, REQUIRED, expected, lambda x: isinstance(x, list | tuple)))
 
     def inner_items(self, name: str) -> list[Fields]:
         """Return a list of objects."""
         items = enumerate(self.items(name))
-        return [Fields(item, self._file, f"{self._prefix}{name}[{i}].", self._kind) for i, item in items]
+        return [Fields(item, self.file, f"{self._prefix}{name}[{i}].", self._kind) for i, item in items]
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts."""
@@ -334,25 +295,25 @@ class Fields:
         name: str,
         length: int | None = None,
         expected: str = "a finite number above 0",
-        fits: Callable[[Any], bool] = is_positive,
+        fits: Callable[[Any], bool] = lambda item: item > 0,
     ) -> list[float]:
         """Return a list of `length` numbers that `fits` takes, as `expected` says."""
         items = self.items(name)
         if length is not None and len(items) != length:
             raise self.error(name, f"a list of {length} items, each {expected}")
         for i, item in enumerate(items):
-            if isinstance(item, bool) or not isinstance(item, int | float) or not fits(item):
+            if not is_finite(item) or not fits(item):
                 raise self.error(f"{name}[{i}]", expected, item)
         return [float(item) for item in items]
 
     def amounts(self, name: str) -> list[float]:
         """Return a list of finite numbers, at least 0 and below `MAX_TIME`."""
-        return self.numbers(name, None, _TIME, lambda item: is_amount(item) and item < MAX_TIME)
+        return self.numbers(name, None, _TIME, lambda item: 0 <= item < MAX_TIME)
 
     def rows_of_amounts(self, name: str) -> list[list[float]]:
         """Return a list of lists of such numbers."""
         rows = {f"{name}[{i}]": row for i, row in enumerate(self.items(name))}
-        inner = Fields(rows, self._file, self._prefix, self._kind)
+        inner = Fields(rows, self.file, self._prefix, self._kind)
         return [inner.amounts(row) for row in rows]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
@@ -361,8 +322,8 @@ class Fields:
         Ids outside the vocabulary, as ``transformers`` writes them for small models, are left out, and
         `outside` gets a description of the field.
         """
-        value, present = self._value(name, (), "")
-        ids = list(value) if isinstance(value, list) else [value] if present else []
+        value = self.raw(name)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
             raise self.error(name, f"a token id, or a list of ids, from 0 to {n_vocab - 1}")
         inside = [token for token in ids if 0 <= token < n_vocab]

@@ -49,27 +49,21 @@ class Table:
 
     def text(self, width: int | None = None) -> str:
         """In columns; those of `optional` are left out, the last first, until a line fits a given `width`."""
-        columns = range(len(self.head)) if width is None else self._columns_within(width)
-        rows = [[printable(row[i]) for i in columns] for row in (self.head, *self.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [self.title]
-        for first, *others in rows:
-            cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-            lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
-        if len(columns) < len(self.head):
-            left_out = [name for i, name in enumerate(self.head) if i not in columns]
-            lines.append(f"(columns left out: {', '.join(left_out)}; a wider terminal or --json has them)")
-        return "\n".join(lines)
-
-    def _columns_within(self, width: int) -> list[int]:
-        columns = zip(self.head, *self.rows, strict=True)
-        widths = [max(len(printable(cell)) for cell in column) for column in columns]
+        cells = [[printable(cell) for cell in row] for row in (self.head, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         shown = list(range(len(self.head)))
-        for i in reversed(self.optional):
-            if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= width:
+        for i in reversed(self.optional if width is not None else ()):
+            if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= (width or 0):
                 break
             shown.remove(i)
-        return shown
+        lines = [self.title]
+        for row in cells:
+            line = (row[i].rjust(widths[i]) if i else row[i].ljust(widths[i]) for i in shown)
+            lines.append("  ".join(line).rstrip())
+        if len(shown) < len(self.head):
+            left_out = [name for i, name in enumerate(self.head) if i not in shown]
+            lines.append(f"(columns left out: {', '.join(left_out)}; a wider terminal or --json has them)")
+        return "\n".join(lines)
 
     @property
     def has_marks(self) -> bool:

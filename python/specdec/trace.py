@@ -134,13 +134,9 @@ class Round:
         return max(depths)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Round:
+    def from_dict(cls, values: Mapping[str, Any] | Fields) -> Round:
         """The round that `to_dict` gave; InputError where a field is missing or wrong, or two do not fit."""
-        return cls._described(Fields(values, "", kind=InputError))
-
-    @classmethod
-    def _described(cls, found: Fields) -> Round:
-        """The same of a dict within another one."""
+        found = values if isinstance(values, Fields) else Fields(values, "", kind=InputError)
         drafted, parents = found.integers("drafted"), found.integers("parents")
         if len(parents) != len(drafted):
             raise found.error("parents", f"{len(drafted)} nodes, one for each of drafted")
@@ -224,6 +220,12 @@ class RoundTimes:
         """Seconds spent in rounds: drafting, verification and the rest, without the prefill."""
         return self.draft_s + self.verify_s + self.other_s
 
+    def _properties(self) -> dict[str, Any]:
+        """The value of each property by its name."""
+        owners = (type(self), RoundTimes)
+        names = (n for owner in owners for n, x in vars(owner).items() if isinstance(x, property))
+        return {name: getattr(self, name) for name in names}
+
 
 class Trace(RoundTimes):
     """All rounds of one sequence and the figures they give.
@@ -247,19 +249,11 @@ class Trace(RoundTimes):
         t(1), seconds of a run of the target that computes one row, where the caller has measured it.
     """
 
-    rounds: tuple[Round, ...]
-    prefill_s: float
-    n_sequences: int
-
     def __init__(
-        self,
-        rounds: Sequence[Round],
-        *,
-        prefill_s: float = 0.0,
-        n_sequences: int = 1,
+        self, rounds: Sequence[Round], *, prefill_s: float = 0.0, n_sequences: int = 1,
         target_s: float | None = None,
-    ) -> None:
-        self.rounds = tuple(rounds)
+    ) -> None:  # fmt: skip
+        self.rounds: tuple[Round, ...] = tuple(rounds)
         self.prefill_s, self.n_sequences, self._target_s = prefill_s, n_sequences, target_s
 
     @classmethod
@@ -281,16 +275,12 @@ class Trace(RoundTimes):
                 raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", kind_of(trace))
         if not several:
             raise InputError.of("traces", traces, "at least one specdec.Trace", "empty")
-        n_calls = sum(trace.n_calls for trace in several)
+        rounds = [round_ for trace in several for round_ in trace.rounds]
         target_s = None
-        if n_calls and all(trace._target_s is not None for trace in several):
-            target_s = math.fsum(trace.target_s * trace.n_calls for trace in several) / n_calls
-        return cls(
-            [round_ for trace in several for round_ in trace.rounds],
-            prefill_s=math.fsum(trace.prefill_s for trace in several),
-            n_sequences=max(trace.n_sequences for trace in several),
-            target_s=target_s,
-        )
+        if rounds and all(trace._target_s is not None for trace in several):
+            target_s = math.fsum(trace.target_s * trace.n_calls for trace in several) / len(rounds)
+        prefill_s, n = math.fsum(t.prefill_s for t in several), max(t.n_sequences for t in several)
+        return cls(rounds, prefill_s=prefill_s, n_sequences=n, target_s=target_s)
 
     def against(self, plain: Trace) -> Trace:
         """The same trace with t(1) measured in a run of plain decoding, which `predicted_speedup` needs.
@@ -417,10 +407,8 @@ class Trace(RoundTimes):
         """How many rounds accepted 0, 1, … drafts, up to the longest drafted path; empty without rounds."""
         if not self.rounds:
             return []
-        counts = [0] * (max(r.depth for r in self.rounds) + 1)
-        for r in self.rounds:
-            counts[r.n_accepted] += 1
-        return counts
+        accepted = [r.n_accepted for r in self.rounds]
+        return [accepted.count(n) for n in range(max(r.depth for r in self.rounds) + 1)]
 
     @property
     def acceptance_by_position(self) -> list[float]:
@@ -514,11 +502,8 @@ class Trace(RoundTimes):
 
     def figures(self) -> dict[str, Any]:
         """Every figure of the trace by name."""
-        names = [
-            n for owner in (Trace, RoundTimes) for n, x in vars(owner).items() if isinstance(x, property)
-        ]
-        found = {name: getattr(self, name) for name in ("n_sequences", "prefill_s", *names)}
-        return found | {"acceptance_interval": list(self.acceptance_interval())}
+        given = {"n_sequences": self.n_sequences, "prefill_s": self.prefill_s}
+        return given | self._properties() | {"acceptance_interval": list(self.acceptance_interval())}
 
     def to_dict(self) -> dict[str, Any]:
         """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
@@ -527,7 +512,7 @@ class Trace(RoundTimes):
         return found
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Trace:
+    def from_dict(cls, values: Mapping[str, Any] | Fields) -> Trace:
         """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
 
         InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
@@ -536,13 +521,9 @@ class Trace(RoundTimes):
         --------
         >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        return cls._described(Fields(values, "", kind=InputError))
-
-    @classmethod
-    def _described(cls, found: Fields) -> Trace:
-        """The same of a dict within another one."""
+        found = values if isinstance(values, Fields) else Fields(values, "", kind=InputError)
         found.check_version("specdec_trace", VERSION)
-        rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
+        rounds = [Round.from_dict(round_) for round_ in found.inner_items("rounds")]
         prefill_s, n_sequences = found.amount("prefill_s", below=MAX_TIME), found.integer("n_sequences")
         target_s = found.amount("target_s", None, below=MAX_TIME)
         trace = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
@@ -718,10 +699,9 @@ def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
     """Why a speed-up is an error of measuring: it is above the tokens per run; empty if not, and for NaN."""
     if not speedup > tokens_per_run * (1.0 + 1e-9):  # sums of equal times may differ by a rounding
         return ""
-    digits = 2
-    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_run:.{digits}f}":  # as of a weak draft
-        digits += 1
-    return f"invalid: {speedup:.{digits}f} is above {tokens_per_run:.{digits}f} tokens per run"
+    written = ((f"{speedup:.{digits}f}", f"{tokens_per_run:.{digits}f}") for digits in range(2, 10))
+    above, below = next((pair for pair in written if pair[0] != pair[1]), (speedup, tokens_per_run))
+    return f"invalid: {above} is above {below} tokens per run"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:

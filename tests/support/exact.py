@@ -193,6 +193,14 @@ def drafts(parents: Sequence[int], proposal: Proposal) -> Iterator[Drafts]:
     yield from grow([()], [root], 1.0)
 
 
+def prefixes_of(tokens: Sequence[int], parents: Sequence[int]) -> list[Tokens]:
+    """The new tokens down to each node of a tree, the root first; tokens and parents are without it."""
+    prefixes: list[Tokens] = [()]
+    for token, parent in zip(tokens, parents, strict=True):
+        prefixes.append((*prefixes[parent], token))
+    return prefixes
+
+
 def independent(parents: Sequence[int], draft: Conditional) -> Proposal:
     """Every node is drawn from the draft's distribution after its parent."""
     return lambda node, prefixes: draft(prefixes[parents[node]])

@@ -23,14 +23,17 @@ class Session:
 
     `settings` are those of all prompts, or of each; without, they come by name in `how`, and later prompts
     have them too. `mixed` lets later sequences have any settings. `how` are arguments of `_core.Session` and
-    of `_core.Settings`.
+    of `_core.Settings`; `temperature` is that of both samplings. Without `seeds` the i-th prompt has (1, i).
     """
 
     def __init__(
-        self, target: Any, draft: Any, prompts: Sequence[Any], *, seeds: Sequence[tuple[int, int]],
-        settings: Any = None, sources: Sequence[Any] | None = None, mixed: bool = False, **how: Any,
+        self, target: Any, draft: Any, prompts: Sequence[Any], *, settings: Any = None,
+        seeds: Sequence[tuple[int, int]] | None = None, sources: Sequence[Any] | None = None,
+        temperature: float | None = None, mixed: bool = False, **how: Any,
     ) -> None:  # fmt: skip
-        own = {name: how.pop(name) for name in _SESSION if name in how}
+        own = {"n_threads": 1} | {name: how.pop(name) for name in _SESSION if name in how}
+        if temperature is not None:
+            how = {name: {"temperature": temperature} for name in ("sampling", "draft_sampling")} | how
         if how:
             assert settings is None
             settings = _core.Settings(**how)
@@ -43,6 +46,7 @@ class Session:
         self.core = _core.Session(
             target, draft, **(own | {"n_text": room}), settings=None if mixed else self.usual
         )
+        seeds = [(1, i) for i in range(len(prompts))] if seeds is None else seeds
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             self.core.admit(i, prompt, seed, each[i], None if sources is None else sources[i])
 

@@ -63,6 +63,16 @@ def load_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[spec
     return specdec.load(target, tokenizer=tokenizer), specdec.load(draft, tokenizer=tokenizer)
 
 
+def tiny_pair(folder: Path) -> tuple[specdec.Model, specdec.Model]:
+    """Models of three tokens, of which every tree of drafts can be listed."""
+    changes = {"vocab_size": 3, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32}
+    config = llama_config(**changes)
+    tensors = {name: array * 1.5 for name, array in tensors_for(config, seed=3).items()}
+    target = write_hf(folder / "target", config, tensors)
+    draft = write_hf(folder / "draft", config, blurred(tensors, 0.3))
+    return specdec.load(target), specdec.load(draft)
+
+
 def greedy_tokens(model: specdec.Model, prompt: Sequence[int], n: int) -> list[int]:
     """`n` tokens by argmax, one forward pass of one node each: no session, no draft, no stop."""
     decoder = _core.Decoder(model.core, capacity=len(prompt) + n)

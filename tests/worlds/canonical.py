@@ -168,6 +168,11 @@ def build(
     return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype, prefill=prefill)
 
 
+def random_model(config: dict[str, Any], seed: int = 1, scale: float = 3.0) -> _core.Model:
+    """Of random tensors times the scale: distributions are uneven, greedy texts vary."""
+    return build(config, {name: scale * tensor for name, tensor in random_tensors(config, seed).items()})
+
+
 HAS_HOOKS = hasattr(_core, "_alloc_live")
 NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
 

@@ -77,7 +77,7 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, 
     print(f"{'outputs':<18} {verdict}")
     shown_gamma = "auto" if request.policy is not None else request.drafting.gamma
     print(f"{'models':<18} {_models(request, given)}")
-    n_threads = number_of(request.n_threads, "thread")
+    n_threads = number_of(request.options.threads, "thread")
     print(f"{'settings':<18} gamma {shown_gamma}, {n_threads}, kernels {_core.kernels()}")
     if busy := _busy(load, speculative.over(plain)):
         print(f"{'warning':<18} the machine may be busy, and times unreliable: {busy}")

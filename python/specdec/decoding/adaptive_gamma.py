@@ -127,15 +127,10 @@ class AdaptiveGamma:
         seconds = np.add(view["target_s"], view["draft_s"])
         rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)
         return {
-            "name": name,
-            "gamma": int(rates.argmax()),
-            "tokens_per_s": rates.tolist(),
-            "target_s": view["target_s"],
-            "draft_s": view["draft_s"],
-            "chance": view["chance"][1:],
-            "by_confidence": view["by_confidence"],
-            "plain_left": view["rest_left"],
-        }
+            "name": name, "gamma": int(rates.argmax()), "tokens_per_s": rates.tolist(),
+            "target_s": view["target_s"], "draft_s": view["draft_s"], "chance": view["chance"][1:],
+            "by_confidence": view["by_confidence"], "plain_left": view["rest_left"],
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         of = "" if self.max_gamma is None else f"max_gamma={self.max_gamma}"

@@ -54,12 +54,9 @@ class _EngineOfCall:
     """
 
     def __init__(
-        self,
-        engine: Engine | None,
-        target: ModelLike | None,
-        draft: DraftLike | None,
+        self, engine: Engine | None, target: ModelLike | None, draft: DraftLike | None,
         options: DecodingOptions,
-    ) -> None:
+    ) -> None:  # fmt: skip
         own = {name: x for name, x in options.arguments().items() if name not in _OF_TEXTS}
         if engine is not None and (target is not None or draft is not None or own):
             given = ["target or draft"] * (target is not None or draft is not None) + sorted(own)
@@ -85,26 +82,17 @@ class _EngineOfCall:
     def _take(self) -> tuple[tuple[Any, ...], Engine]:
         own, model = self._settings, as_model("target", self._target)
         draft = None if self._draft is None else open_draft("draft", self._draft, target=model)
+        shared = {name: getattr(own, name) for name in ("gamma", "n_threads", "prompt_cache", "node_budget")}
         # The key holds what the engine need not hold, so that no other object gets its address.
-        key = (
-            id(model.core), None if draft is None else id(draft.identity), own.gamma, own.n_threads,
-            own.prompt_cache, own.slots, own.node_budget,
-        )  # fmt: skip
+        drafts = None if draft is None else id(draft.identity)
+        key = (id(model.core), drafts, own.slots, *shared.values())
         with _lock:
             engine, n = _shared.get(key, (None, 0))
             if engine is None:
                 engine = Engine(
-                    model,
-                    draft,
-                    gamma=own.gamma,
-                    n_slots=own.slots,
-                    n_text=model.config.n_ctx,
-                    max_waiting=2**31 - 1,
-                    node_budget=own.node_budget,
-                    max_top_logprobs=model.config["n_vocab"],
-                    prompt_cache=own.prompt_cache,
-                    n_threads=own.n_threads,
-                )
+                    model, draft, n_slots=own.slots, n_text=model.config.n_ctx, max_waiting=2**31 - 1,
+                    max_top_logprobs=model.config["n_vocab"], **shared,
+                )  # fmt: skip
             _shared[key] = (engine, n + 1)
         return key, engine
 

@@ -32,22 +32,12 @@ _MAX_WIDTH = 1024
 
 
 def beam_search(
-    target: ModelLike,
-    draft: ModelLike | None,
-    prompt: Prompt,
-    *,
-    decoder_prompt: Prompt | None = None,
-    width: int = 4,
-    draft_width: int | None = None,
-    gamma: int = 1,
-    max_new_tokens: int | None = 100,
-    length_penalty: float = 0.0,
-    stop: int | str | Iterable[int | str] | None = None,
-    n_threads: int | None = None,
-    ignore_eos: bool = False,
-    progress: bool = False,
+    target: ModelLike, draft: ModelLike | None, prompt: Prompt, *, decoder_prompt: Prompt | None = None,
+    width: int = 4, draft_width: int | None = None, gamma: int = 1, max_new_tokens: int | None = 100,
+    length_penalty: float = 0.0, stop: int | str | Iterable[int | str] | None = None,
+    n_threads: int | None = None, ignore_eos: bool = False, progress: bool = False,
     prompt_cache: PromptCache | None = None,
-) -> BeamResult:
+) -> BeamResult:  # fmt: skip
     """The most probable continuations of a prompt that beam search finds, found by speculation (A.4).
 
     A round: the draft runs beam search of width `draft_width` for `gamma` steps from the present hypotheses;
@@ -284,10 +274,7 @@ class BeamTrace(RoundTimes):
 
     def to_dict(self) -> dict[str, Any]:
         """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
-        names = [
-            n for owner in (BeamTrace, RoundTimes) for n, x in vars(owner).items() if isinstance(x, property)
-        ]
-        return record(self) | {name: plain(getattr(self, name)) for name in names}
+        return record(self) | {name: plain(value) for name, value in self._properties().items()}
 
     def __repr__(self) -> str:
         return (

@@ -111,10 +111,7 @@ class Sample(Sequence):
         self.last_turn = 0  # number of its last turn in `ConstraintTurns`
         self.final: Result | None = None
         self._texts: list[str] = []  # of the next piece
-        self._ready = self._given = (
-            0,
-            0,
-        )  # tokens, and rounds of `logprobs`, that are for pieces, or in them
+        self._ready = self._given = (0, 0)  # tokens, rounds of `logprobs`: for pieces, and in them
         self._gave_last = False
 
     def take(self, done: _core.SlotRound) -> Round:
@@ -143,14 +140,11 @@ class Sample(Sequence):
         laws, text = self.logprobs[first:last], "".join(self._texts)
         self._gave_last, self._given, self._texts = self.ended, self._ready, []
         return Piece(
-            self.index,
-            text,
-            self.tokens[begin:end],
+            self.index, text, self.tokens[begin:end],
             None if n_top is None else [x for log_probs, _, _ in laws for x in log_probs.tolist()],
             [pairs for _, top, of_top in laws for pairs in top_pairs(top, of_top)] if n_top else None,
-            self.finish_reason if self.ended else None,
-            self.stop if self.ended else None,
-        )
+            self.finish_reason if self.ended else None, self.stop if self.ended else None,
+        )  # fmt: skip
 
 
 class Generation:
@@ -175,13 +169,9 @@ class Generation:
     """
 
     def __init__(
-        self,
-        id: int,
-        request: Request,
-        settings: _core.Settings,
-        prediction: PredictionUse | None,
+        self, id: int, request: Request, settings: _core.Settings, prediction: PredictionUse | None,
         wake: Callable[[], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.id, self.request, self.prediction = id, request, prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())

@@ -131,12 +131,9 @@ class PromptCache:
             self._entries.clear()
 
     def find(
-        self,
-        model: _core.Model,
-        prompt: Sequence[int],
-        source: Sequence[int] | None = None,
+        self, model: _core.Model, prompt: Sequence[int], source: Sequence[int] | None = None,
         taps: Sequence[int] = (),
-    ) -> _core.CachedText | None:
+    ) -> _core.CachedText | None:  # fmt: skip
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
         `source` is what the model's encoder reads, `taps` the hidden states that each token of the text must
@@ -154,15 +151,9 @@ class PromptCache:
             return self._entries[-1].text
 
     def keep(
-        self,
-        model: _core.Model,
-        tokens: Sequence[int],
-        n_bytes: int,
-        n_low: int,
-        copy: Callable[[], _core.CachedText],
-        source: Sequence[int] | None = None,
-        taps: Sequence[int] = (),
-    ) -> None:
+        self, model: _core.Model, tokens: Sequence[int], n_bytes: int, n_low: int,
+        copy: Callable[[], _core.CachedText], source: Sequence[int] | None = None, taps: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         """Keep a text of a model, unless one that is kept has it or there is no room for it.
 
         `tokens` is what is known of it, `copy` makes the copy that is kept, of `n_bytes`, from which others

@@ -125,13 +125,10 @@ class Chat:
 
     @classmethod
     def of_call(
-        cls,
-        prompt: object,
-        messages: Messages | Sequence[Messages] | None,
-        tools: Sequence[Mapping[str, Any]] | None,
-        documents: Sequence[Mapping[str, Any]] | None,
+        cls, prompt: object, messages: Messages | Sequence[Messages] | None,
+        tools: Sequence[Mapping[str, Any]] | None, documents: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any] | None,
-    ) -> Chat | None:
+    ) -> Chat | None:  # fmt: skip
         """The chat in the arguments of a call; None where there is a prompt instead."""
         if messages is None:
             given = {"tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs}

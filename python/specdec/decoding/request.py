@@ -17,7 +17,7 @@ from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.constraint import Constraint
 from specdec.decoding.guided.grammars import ConstraintKind
 from specdec.decoding.guided.guidance import Guidance
-from specdec.decoding.options import AdapterLike, DecodingOptions, Policy
+from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import StopRules
@@ -50,17 +50,11 @@ class Request:
     """
 
     def __init__(
-        self,
-        target: ModelLike,
-        draft: DraftLike | None,
-        prompt: Prompt | Sequence[Prompt] | Container | None,
-        options: DecodingOptions,
-        chat: Chat | None = None,
-        decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-        *,
-        n_slots: int | None = None,
-        n_text: int | None = None,
-    ) -> None:
+        self, target: ModelLike, draft: DraftLike | None,
+        prompt: Prompt | Sequence[Prompt] | Container | None, options: DecodingOptions,
+        chat: Chat | None = None, decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
+        n_slots: int | None = None, n_text: int | None = None,
+    ) -> None:  # fmt: skip
         # What is cheap is checked before models are loaded.
         if chat is None:
             _check_given(prompt)
@@ -130,15 +124,10 @@ class Request:
             drafting |= {"law": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
             max_new_tokens=max(self.limit(i)[0] for i in range(len(self.prompts))),
-            sampling=self.sampling.core(),
-            rule=self.rule,
-            lenience=options.lenience,
-            transform=options.transform,
-            constraint=self.constraint,
-            stop_ids=sorted(self.stop.ids),
-            model=self.model(index).core,
-            **drafting,
-        )
+            sampling=self.sampling.core(), rule=self.rule, lenience=options.lenience,
+            transform=options.transform, constraint=self.constraint, stop_ids=sorted(self.stop.ids),
+            model=self.model(index).core, **drafting,
+        )  # fmt: skip
 
     def arranged(self, results: list[Result]) -> Result | list[Result] | list[list[Result]]:
         """The results of all texts as the caller expects them: by prompt, then by sample."""
@@ -151,11 +140,6 @@ class Request:
     def longest(self) -> int:
         """Tokens of the longest text, prompt and new, if nothing stops it early."""
         return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.prompts))
-
-    @property
-    def n_threads(self) -> int:
-        """Threads to compute with."""
-        return self.options.threads
 
     @property
     def n_new_tokens(self) -> int:
@@ -190,17 +174,13 @@ def adapted_models(
     target: Model, options: DecodingOptions, n_prompts: int, *, is_batch: bool
 ) -> list[Model] | None:
     """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once."""
-    adapter = options.adapter
+    adapter: Any = options.adapter
     if adapter is None:
         return None
-    given: Sequence[AdapterLike | None]
-    if isinstance(adapter, list):
-        given, expected = adapter, "one adapter, or one for each prompt of a list"
-        if not is_batch or len(given) != n_prompts:
-            found = f"a list of {len(given)} for {number_of(n_prompts, 'prompt')}"
-            raise InputError.of("adapter", adapter, expected, found)
-    else:
-        given = [cast("AdapterLike", adapter)] * n_prompts
+    given = adapter if isinstance(adapter, list) else [adapter] * n_prompts
+    if given is adapter and (not is_batch or len(given) != n_prompts):
+        found = f"a list of {len(given)} for {number_of(n_prompts, 'prompt')}"
+        raise InputError.of("adapter", adapter, "one adapter, or one for each prompt of a list", found)
     weights = target.core.base or target.core
     read: dict[Path, Model] = {}
     models: list[Model] = []

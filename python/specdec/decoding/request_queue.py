@@ -1,16 +1,119 @@
-"""The requests of an engine that wait for slots: they come from any thread, and share the slots fairly."""
+"""The requests of an engine: those that wait share the slots fairly, expensive constraints take turns."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
-from specdec.decoding.engine_metrics import Counters
 from specdec.decoding.generation import Generation, Sample
+from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.sequence import score_prompts
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import BusyError, EngineClosedError, number_of
+from specdec.trace import Round
+
+_CHEAP_S: Final = 0.005
+"""Seconds that the masks of a text may take in a round without its constraint being expensive."""
+_SITS_OUT: Final = -1
+"""In place of the number of draft tokens, for a text that takes no part in a round."""
+
+
+@dataclass(kw_only=True)
+class EngineMetrics:
+    """A look at an `Engine`: what it holds now, and counters since it was made.
+
+    Attributes
+    ----------
+    n_slots, n_running, n_reading, n_waiting : int
+        Slots; texts that take rounds, prompts that are being read, texts that wait for a slot.
+    n_submitted, n_refused, n_failed : int
+        Requests that were taken, that were refused as too many (`BusyError`), and that ended with an error.
+    n_finished : dict of str to int
+        Texts by their `finish_reason`.
+    n_prompt_tokens, n_cached_tokens, n_new_tokens : int
+        Tokens of prompts that got a slot, those of them that a prompt cache had, and new tokens.
+    n_rounds, n_drafts : int
+        Rounds of the batch, and rounds of single texts that had draft tokens.
+    n_draft_tokens, n_accepted_tokens, n_prediction_accepted, n_prediction_rejected : int
+        Draft tokens, those that were accepted, and what became of those copied from predictions.
+    accepted_at : list of int
+        Rounds of single texts in which draft token 1, 2, … in a row was accepted.
+    prefill_s, draft_s, verify_s, other_s : float
+        Seconds of the engine's thread.
+    first_token_s, queue_s : tuple of (int, float)
+        How many, and the sum of seconds from submitting to a request's first token, and to its first slot.
+    """
+
+    n_slots: int = 0
+    n_running: int = 0
+    n_reading: int = 0
+    n_waiting: int = 0
+    n_submitted: int = 0
+    n_refused: int = 0
+    n_failed: int = 0
+    n_finished: dict[str, int] = field(default_factory=dict)
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
+    n_new_tokens: int = 0
+    n_rounds: int = 0
+    n_drafts: int = 0
+    n_draft_tokens: int = 0
+    n_accepted_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    n_prediction_accepted: int = 0
+    n_prediction_rejected: int = 0
+    prefill_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    other_s: float = 0.0
+    first_token_s: tuple[int, float] = (0, 0.0)
+    queue_s: tuple[int, float] = (0, 0.0)
+
+
+class Counters(EngineMetrics):
+    """What an engine counts; counters of requests are written under the engine's lock."""
+
+    def metrics(self, **now: int) -> EngineMetrics:
+        """A copy, with what the engine holds now."""
+        return EngineMetrics(**deepcopy(vars(self)) | now)
+
+    def count_wait(self, name: Literal["first_token_s", "queue_s"], seconds: float) -> None:
+        """The first token, or the first slot, of a request, so long after it came."""
+        n, sum_s = getattr(self, name)
+        setattr(self, name, (n + 1, sum_s + seconds))
+
+    def count_round(self, round_: Round, copied: tuple[int, int]) -> None:
+        """A round of one text, and what became of draft tokens that were copied from a prediction."""
+        self.n_new_tokens += round_.kept
+        self.n_prediction_accepted += copied[0]
+        self.n_prediction_rejected += copied[1]
+        if not round_.drafted:
+            return
+        self.n_drafts += 1
+        self.n_draft_tokens += round_.n_drafted
+        self.n_accepted_tokens += round_.n_accepted
+        self.accepted_at += [0] * (round_.n_accepted - len(self.accepted_at))
+        for i in range(round_.n_accepted):
+            self.accepted_at[i] += 1
+
+    def count_times(self, rounds: Iterable[tuple[object, Round]]) -> None:
+        """The times of a step's rounds, by sequence: each of a round has those of the whole batch."""
+        seen: set[object] = set()  # sequences of the round
+        for sequence, round_ in rounds:
+            if not seen or sequence in seen:
+                seen.clear()
+                self.n_rounds += 1
+                self.draft_s += round_.draft_s
+                self.verify_s += round_.verify_s
+                self.other_s += round_.other_s
+            seen.add(sequence)
 
 
 class RequestQueue:
@@ -177,3 +280,61 @@ class RequestQueue:
             self._waiting.clear()
             self._n_waiting = 0
         return gone
+
+
+class ConstraintTurns:
+    """Keeps texts whose constraints are expensive from delaying the others.
+
+    Only one such text takes part in a round, without draft tokens, so that a round waits for about one of its
+    masks. Such masks take at most half of the engine's time, as long as there are other texts.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        self._n_slots = n_slots
+        self._expensive: set[Generation] = set()
+        self._spent: dict[Generation, float] = {}  # what the masks had taken before the round
+        self._n_texts: Counter[Generation] = Counter()  # that took part in it
+        self._n_turns = 0
+        self._next_s = 0.0  # when the next expensive mask may be computed, by time.perf_counter
+
+    def plan(self, running: list[Sample]) -> list[int] | None:
+        """Return the most draft tokens of each slot in the next round of these texts; None: no limit."""
+        constraints = {
+            sample.generation: constraint.mask_s
+            for sample in running
+            if isinstance(constraint := sample.generation.request.constraint, Guidance)
+        }
+        self._n_texts = Counter(sample.generation for sample in running)
+        self._expensive &= constraints.keys()
+        self._spent = {one: seconds for one, seconds in constraints.items() if one not in self._expensive}
+        if not self._expensive:
+            return None
+        gammas = [MAX_GAMMA] * self._n_slots
+        expensive = [sample for sample in running if sample.generation in self._expensive]
+        for sample in expensive:
+            assert sample.slot is not None
+            gammas[sample.slot] = _SITS_OUT
+        if len(expensive) == len(running) or time.perf_counter() >= self._next_s:
+            chosen = min(expensive, key=lambda sample: sample.last_turn)
+            assert chosen.slot is not None
+            gammas[chosen.slot] = 0
+            self._n_turns += 1
+            chosen.last_turn = self._n_turns
+            self._spent[chosen.generation] = constraints[chosen.generation]
+        return gammas
+
+    def end_round(self) -> None:
+        """Record how long the masks of the round that was planned last took."""
+        expensive_s = 0.0
+        for generation, before in self._spent.items():
+            constraint = generation.request.constraint
+            assert isinstance(constraint, Guidance)
+            seconds = constraint.mask_s - before
+            shares = 1 if generation in self._expensive else self._n_texts[generation]
+            if seconds > _CHEAP_S * shares:
+                self._expensive.add(generation)
+                expensive_s += seconds
+            else:
+                self._expensive.discard(generation)
+        self._spent = {}
+        self._next_s = max(self._next_s, time.perf_counter() + expensive_s)

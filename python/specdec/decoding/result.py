@@ -120,7 +120,6 @@ class Result(DecodedText):
         return hash((tuple(self.tokens), tuple(self.prompt_ids)))
 
     def _value(self) -> tuple[Any, ...]:
-        """What two equal results have in common."""
         return tuple(getattr(self, name) for name in _OF_VALUE)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,7 +166,7 @@ class Result(DecodedText):
         """
         found = Fields(values, "", kind=InputError)
         found.check_version("specdec_result", VERSION)
-        trace = Trace._described(found.inner("trace"))
+        trace = Trace.from_dict(found.inner("trace"))
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
@@ -182,22 +181,16 @@ class Result(DecodedText):
         prompt_ids = found.integers("prompt_ids")
         n_prompt = max(len(prompt_ids) - 1, 0)
         return cls(
-            text=found.text("text", default=None),
-            tokens=tokens,
-            finish_reason=reason,
-            stop=stop,
-            trace=trace,
-            prompt_ids=prompt_ids,
-            seed=(seed[0], seed[1]),
+            text=found.text("text", default=None), tokens=tokens, finish_reason=reason, stop=stop,
+            trace=trace, prompt_ids=prompt_ids, seed=(seed[0], seed[1]),
             logprobs=_log_probs(found, "logprobs", len(tokens)),
             top_logprobs=_top_log_probs(found, "top_logprobs", len(tokens)),
             prompt_logprobs=_log_probs(found, "prompt_logprobs", n_prompt),
             prompt_top_logprobs=_top_log_probs(found, "prompt_top_logprobs", n_prompt),
             n_cached_tokens=found.integer("n_cached_tokens", minimum=0),
             source_ids=None if found.given("source_ids") is None else found.integers("source_ids"),
-            source_text=found.text("source_text", default=None),
-            figure_texts=_figure_texts(found, trace),
-        )
+            source_text=found.text("source_text", default=None), figure_texts=_figure_texts(found, trace),
+        )  # fmt: skip
 
 
 def _listed(value: Any) -> Any:
@@ -251,17 +244,8 @@ def result_fields(result: Result) -> dict[str, Any]:
 
     Log-probabilities are among them where they were asked for. `Result.to_dict` has everything instead.
     """
-    trace = result.trace
-    found: dict[str, Any] = {
-        "text": result.text,
-        "tokens": result.tokens,
-        "finish_reason": result.finish_reason,
-        "stop": result.stop,
-        "seed": list(result.seed),
-        "n_prompt_tokens": len(result.prompt_ids),
-        "n_calls": trace.n_calls,
-        "n_drafted": trace.n_drafted,
-        "n_accepted": trace.n_accepted,
-    }
+    found: dict[str, Any] = {"seed": list(result.seed), "n_prompt_tokens": len(result.prompt_ids)}
+    found |= {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "stop")}
+    found |= {name: getattr(result.trace, name) for name in ("n_calls", "n_drafted", "n_accepted")}
     values = {name: _listed(getattr(result, name)) for name in _LOGPROBS}
     return found | {name: value for name, value in values.items() if value is not None}

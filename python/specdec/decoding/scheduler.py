@@ -38,15 +38,9 @@ class Scheduler(Generic[AnySequence]):
     """
 
     def __init__(
-        self,
-        target: Model,
-        drafting: Drafting,
-        *,
-        plan: Plan[AnySequence] | None = None,
-        prompt_cache: PromptCache | None = None,
-        in_slices: bool = False,
-        **session: Any,
-    ) -> None:
+        self, target: Model, drafting: Drafting, *, plan: Plan[AnySequence] | None = None,
+        prompt_cache: PromptCache | None = None, in_slices: bool = False, **session: Any,
+    ) -> None:  # fmt: skip
         self.n_slots: int = session["n_slots"]
         self.prefill_s = 0.0
         self._draft, self._description, gamma, self._adaptive = drafting
@@ -66,17 +60,11 @@ class Scheduler(Generic[AnySequence]):
         """Slots for the sequences of one request."""
         is_callers = request.policy is not None and not isinstance(request.policy, AdaptiveGamma)
         return Scheduler(
-            request.target,
-            request.drafting,
-            plan=partial(_asked, request) if is_callers else None,
-            prompt_cache=request.options.prompt_cache,
-            n_slots=request.n_slots,
-            n_text=request.longest,
-            n_threads=request.n_threads,
-            settings=sequences[0].settings,
-            keep_logits=request.options.logits,
-            node_budget=request.node_budget,
-        )
+            request.target, request.drafting, plan=partial(_asked, request) if is_callers else None,
+            prompt_cache=request.options.prompt_cache, n_slots=request.n_slots, n_text=request.longest,
+            n_threads=request.options.threads, settings=sequences[0].settings,
+            keep_logits=request.options.logits, node_budget=request.node_budget,
+        )  # fmt: skip
 
     @property
     def running(self) -> list[AnySequence]:

@@ -60,32 +60,23 @@ class Sequence(NewText):
     def result(self) -> Result:
         """The result of the text so far, with the reason "error" where it has not ended."""
         request, target, score = self.request, self.request.target, self.score
-        n_top = request.options.logprobs
-        logits = None
+        logits = log_probs = top = None
         if request.options.logits:
             logits = np.concatenate([np.empty((0, target.config.n_vocab), np.float32), *self._logits])
+        if request.options.logprobs is not None:
+            log_probs = np.concatenate([np.empty(0), *(of_round for of_round, _, _ in self.logprobs)])
+        if request.options.logprobs:
+            top = [pairs for _, ids, of_ids in self.logprobs for pairs in top_pairs(ids, of_ids)]
         return Result(
-            text=self.text,
-            tokens=self.tokens,
-            finish_reason=self.finish_reason or "error",
-            stop=self.stop,
+            text=self.text, tokens=self.tokens, finish_reason=self.finish_reason or "error", stop=self.stop,
             trace=Trace(self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences),
-            prompt_ids=self.prompt.ids,
-            source_ids=self.prompt.source,
-            source_text=self.prompt.source_text(target),
-            seed=request.seeds[self.index],
-            logits=logits,
-            logprobs=None
-            if n_top is None
-            else np.concatenate([np.empty(0), *(log_probs for log_probs, _, _ in self.logprobs)]),
-            top_logprobs=[pair for _, top, of in self.logprobs for pair in top_pairs(top, of)]
-            if n_top
-            else None,
+            prompt_ids=self.prompt.ids, source_ids=self.prompt.source,
+            source_text=self.prompt.source_text(target), seed=request.seeds[self.index],
+            logits=logits, logprobs=log_probs, top_logprobs=top,
             prompt_logprobs=None if score is None else score.log_probs,
             prompt_top_logprobs=None if score is None else score.top_logprobs,
-            tokenizer=target.tokenizer,
-            n_cached_tokens=self.n_cached,
-        )
+            tokenizer=target.tokenizer, n_cached_tokens=self.n_cached,
+        )  # fmt: skip
 
 
 AnySequence = TypeVar("AnySequence", bound=Sequence)
@@ -105,9 +96,8 @@ def sequences_of(request: Request, **drafting: Any) -> list[Sequence]:
 
 def score_prompts(sequences: list[Any]) -> None:
     """Score the prompts of all sequences of a request; what is read of a single one is kept."""
-    request = sequences[0].request
-    n_top, n, n_threads = request.options.prompt_logprobs or 0, request.options.n, request.n_threads
-    begun = time.perf_counter()
+    options, begun = sequences[0].request.options, time.perf_counter()
+    n_top, n, n_threads = options.prompt_logprobs or 0, options.n, options.threads
     given = sequences[::n]
     scores = [joined([], n_top) for _ in given]
     read: _core.CachedText | None = None
@@ -115,9 +105,7 @@ def score_prompts(sequences: list[Any]) -> None:
     for model in {given[i].model.core: given[i].model for i in long}.values():
         together = [i for i in long if given[i].model.core is model.core]
         texts = [(given[i].prompt.ids, 1) for i in together]
-        sources = None
-        if model.config.encoder is not None:
-            sources = [given[i].prompt.source or () for i in together]
+        sources = [given[i].prompt.source or () for i in together] if model.config.encoder else None
         keep = len(given) == 1
         found, read = scored(model, texts, sources, n_top=n_top, n_threads=n_threads, keep=keep)
         for i, score in zip(together, found, strict=True):

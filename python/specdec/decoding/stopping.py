@@ -30,13 +30,9 @@ class StopRules:
 
     @classmethod
     def parse(
-        cls,
-        stop: str | int | Iterable[str | int] | None,
-        *,
-        n_vocab: int,
-        tokenizer: Tokenizer | None,
+        cls, stop: str | int | Iterable[str | int] | None, *, n_vocab: int, tokenizer: Tokenizer | None,
         eos_ids: Iterable[int] = (),
-    ) -> StopRules:
+    ) -> StopRules:  # fmt: skip
         """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text."""
         stop = plain(stop)
         if isinstance(stop, str | Integral):
@@ -91,8 +87,8 @@ class StopScanner:
         self._spelling = spelling or MarkSpelling()
         spelled = {self._spelling.spell(string): string for string in self.strings}
         self._with_marks = {one: string for one, string in spelled.items() if one != string}
-        self._tail = _Tail(self.strings)
-        self._marked_tail = _Tail(self._with_marks)
+        self._reach = max(map(len, self.strings), default=0)
+        self._tail = self._marked_tail = ""  # the last characters of the text, without and with marks
         self._n_held = 0  # characters at the end of the text that begin a stop string so far
         self._taken: list[str] = []
         self._waiting: list[str] = []
@@ -101,36 +97,29 @@ class StopScanner:
         """Append `piece`; return the stop string that this completes, if any: the text ends before it."""
         if self.match is not None:
             raise ValueError("the text has already ended")
-        if not piece:
-            return None
-        if self._with_marks:
-            text, found = self._search_with_marks(piece)
-        else:
-            text, found = piece, self._tail.search(piece)
+        text = self._spelling.without_marks(piece) if self._with_marks else piece
         self._waiting.append(text)
-        if found:
-            _, begin, self.match = min(found)
-            waiting = "".join(self._waiting)
-            self._waiting = [waiting[: len(waiting) - len(text) + begin]]
-            self._n_held = 0
-            return self.match
-        self._n_held = len(self._tail.move())
-        if self._with_marks:
-            held = self._spelling.without_marks(self._marked_tail.move())
-            self._n_held = max(self._n_held, len(held))
+        n = 0  # characters of the text in the piece so far
+        for character in piece if self.strings else "":
+            found = []  # (where it begins, relative to the piece, string) of each match that ends here
+            if not self._with_marks or not self._spelling.is_mark(character):
+                n += 1
+                self._tail = (self._tail + character)[-self._reach :]
+                found = [(n - len(one), one) for one in self.strings if self._tail.endswith(one)]
+            self._marked_tail = (self._marked_tail + character)[-self._reach :]
+            for spelled, string in self._with_marks.items():
+                if self._marked_tail.endswith(spelled):
+                    found.append((n - len(self._spelling.without_marks(spelled)), string))
+            if found:
+                begin, self.match = min(found)
+                waiting = "".join(self._waiting)
+                self._waiting, self._n_held = [waiting[: len(waiting) - len(text) + begin]], 0
+                return self.match
+        held = [(self._tail, string) for string in self.strings]
+        held += [(self._marked_tail, spelled) for spelled in self._with_marks]
+        ends = (tail[len(tail) - overlap(tail, string) :] for tail, string in held)
+        self._n_held = max((len(self._spelling.without_marks(end)) for end in ends), default=0)
         return None
-
-    def _search_with_marks(self, piece: str) -> tuple[str, list[tuple[int, int, str]]]:
-        """(text of a piece, matches that end in it): ends are positions in the piece, begins in the text."""
-        text = self._spelling.without_marks(piece)
-        found = [
-            (_end_with_marks(self._spelling, piece, end), begin, string)
-            for end, begin, string in self._tail.search(text)
-        ]
-        for end, begin, spelled in self._marked_tail.search(piece):
-            n_before = len(self._spelling.without_marks(self._marked_tail.between(piece, begin)))
-            found.append((end, n_before if begin >= 0 else -n_before, self._with_marks[spelled]))
-        return text, found
 
     @property
     def text(self) -> str:
@@ -223,47 +212,6 @@ class NewText:
             return None
         self._read()
         return self._scanner.text
-
-
-class _Tail:
-    """The last characters of a stream, in which a match of some strings may begin."""
-
-    def __init__(self, strings: Iterable[str]) -> None:
-        self._strings = tuple(strings)
-        self._reach = max(map(len, self._strings), default=1) - 1
-        self._text = self._window = ""
-
-    def search(self, piece: str) -> list[tuple[int, int, str]]:
-        """(end, begin, string) of the first match of each string that `piece` completes, from its start."""
-        n_before = len(self._text)
-        window = self._window = self._text + piece if self._strings else ""
-        found = []
-        for string in self._strings:
-            begin = window.find(string, max(0, n_before - len(string) + 1))
-            if begin >= 0:
-                found.append((begin + len(string) - n_before, begin - n_before, string))
-        return found
-
-    def between(self, piece: str, begin: int) -> str:
-        """The characters between the start of `piece` and a position relative to it."""
-        return piece[:begin] if begin >= 0 else self._text[begin:]
-
-    def move(self) -> str:
-        """Append the piece that was searched; return the longest end of the stream that begins a string."""
-        window = self._window
-        n_held = max([overlap(window, string) for string in self._strings], default=0)
-        self._text = window[-self._reach :] if self._reach else ""
-        return window[len(window) - n_held :]
-
-
-def _end_with_marks(spelling: MarkSpelling, piece: str, end: int) -> int:
-    """Position in a piece with marks at which its first `end` characters of text end."""
-    n = 0
-    for at, character in enumerate(piece):
-        n += not spelling.is_mark(character)
-        if n == end:
-            return at + 1
-    raise ValueError(f"the piece has {n} characters; expected at least {end}")
 
 
 def overlap(text: str, string: str) -> int:

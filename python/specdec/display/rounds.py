@@ -115,12 +115,9 @@ class Figure:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer | None,
-        prompt_ids: Sequence[int],
-        source: str | None = None,
+        self, tokenizer: Tokenizer | None, prompt_ids: Sequence[int], source: str | None = None,
         texts: FigureTexts | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._tokenizer, self._prompt_ids, self._source = tokenizer, list(prompt_ids), source
         self._texts = texts if tokenizer is None else None
         self._n_rounds = 0

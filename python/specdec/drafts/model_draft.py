@@ -10,10 +10,10 @@ from typing import Final, Literal, TypeAlias, get_args
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learned.eagle.draft import Eagle
-from specdec.drafts.learned.eagle.layouts import is_published
+from specdec.drafts.learned.eagle.published import is_published
 from specdec.drafts.learned.methods import open_learned
+from specdec.drafts.ngram import METADATA as OF_NGRAM
 from specdec.drafts.ngram import Ngram
-from specdec.drafts.ngram_counts import METADATA as OF_NGRAM
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.suffix_memory import SuffixMemory
 from specdec.drafts.token_recycling import TokenRecycling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -64,7 +65,7 @@ def _translation(target: Model, draft: Model) -> _core.Translation:
         draft.core, b"".join(strings[0]), b"".join(strings[1]),
         {name: np.asarray(values, np.int32) for name, values in arrays.items()},
         ours.strip is not Strip.NOTHING, theirs.strip is not Strip.NOTHING,
-        _for_draft(theirs), _for_target(ours), _for_encoder(target, draft),
+        partial(_for_draft, theirs), partial(_for_target, ours), _for_encoder(target, draft),
     )  # fmt: skip
 
 
@@ -76,45 +77,35 @@ def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
     return (tokenizer.bos_id,) if begins and tokenizer.bos_id is not None else ()
 
 
-def _for_draft(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
-    def encode(text: str, begins: int) -> list[int]:
-        """The draft's ids of a text, which begins or follows another one."""
-        return tokenizer.encode(text, add_bos=False) if begins else encode_continuing(tokenizer, text)
-
-    return encode
+def _for_draft(tokenizer: ByteTokenizer, text: str, begins: int) -> list[int]:
+    """Return the draft's ids of a text, which begins or follows another one."""
+    return tokenizer.encode(text, add_bos=False) if begins else encode_continuing(tokenizer, text)
 
 
-def _for_target(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
-    def encode(text: str, n_before: int) -> list[int]:
-        """The target's ids of what follows the first bytes of a text; -1: it is a text by itself.
+def _for_target(tokenizer: ByteTokenizer, text: str, n_before: int) -> list[int]:
+    """Return the target's ids of what follows the first bytes of a text; -1: it is a text by itself.
 
-        Where a token reaches across that place, those of what follows alone; none within a character.
-        """
-        if n_before < 0:
-            return tokenizer.encode(text, add_bos=False)
-        ids, after = encode_continuing(tokenizer, text), text.encode("utf-8")[n_before:]
-        left = len(after)
-        for at in range(len(ids) - 1, -1, -1):
-            left -= len(tokenizer.text_bytes(ids[at]))
-            if left == 0:
-                return ids[at:]
-            if left < 0:
-                break
-        try:
-            return encode_continuing(tokenizer, after.decode("utf-8"))
-        except UnicodeDecodeError:
-            return []
-
-    return encode
+    Where a token reaches across that index, those of what follows alone; none within a character.
+    """
+    if n_before < 0:
+        return tokenizer.encode(text, add_bos=False)
+    ids, after = encode_continuing(tokenizer, text), text.encode("utf-8")[n_before:]
+    left = len(after)
+    for at in range(len(ids) - 1, -1, -1):
+        left -= len(tokenizer.text_bytes(ids[at]))
+        if left == 0:
+            return ids[at:]
+        if left < 0:
+            break
+    try:
+        return encode_continuing(tokenizer, after.decode("utf-8"))
+    except UnicodeDecodeError:
+        return []
 
 
 def _for_encoder(target: Model, draft: Model) -> Callable[[Sequence[int]], list[int]] | None:
+    """Return what turns a source of the target into that which the draft's encoder reads."""
     ours, theirs = target.source_tokenizer, draft.source_tokenizer
     if draft.config.encoder is None or ours is None or theirs is None:
         return None
-
-    def encode(ids: Sequence[int]) -> list[int]:
-        """A source of the target as the draft's encoder reads it."""
-        return theirs.encode(ours.tokenizer.decode(ids))
-
-    return encode
+    return lambda ids: theirs.encode(ours.tokenizer.decode(ids))

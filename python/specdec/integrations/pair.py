@@ -70,8 +70,7 @@ class EvaluatedPair:
             _refuse(given, "the target in the package")
             model = embedded_pair(dtype)[0]
         else:
-            hub = {"revision": given.pop("revision")} if "revision" in given else None
-            model = load(target, dtype, n_threads=n_threads, hub=hub, **given)
+            model = load(target, dtype, n_threads=n_threads, **given)
         if model.tokenizer is None:
             raise InputError(f"{name} has no tokenizer; expected a target with one, as a harness gives texts")
         if draft == NO_DRAFT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +15,7 @@ from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_writing import FILE_TYPES, WEIGHED
 from specdec.models.checkpoints.hub import DESCRIBING, TEMPLATES
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
-from specdec.models.conversion.importance import (
-    Importance,
-    measured_importance,
-    read_importance,
-    read_text,
-)
+from specdec.models.conversion.importance import Importance, importance_of
 from specdec.models.conversion.model_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.loading import load
 from specdec.models.packed_file import is_packed, write_packed
@@ -111,21 +107,22 @@ def convert(
         raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
     of_adapter = None if adapter is None else check_path("adapter", adapter)
     if place.suffix == ".specdec":
-        dtype = type.lower() if isinstance(type, str) else type
-        return _pack(source, place, dtype, tokenizer, of_adapter, progress)
+        return _pack(source, place, type, tokenizer, of_adapter, progress)
     to_gguf = place.suffix == ".gguf"
     type = type.upper() if isinstance(type, str) else type
     check_choice("type", type, tuple(FILE_TYPES) if to_gguf else FOLDER_TYPES, optional=True)
     if importance is not None and type not in WEIGHED:
-        raise InputError(
-            f"importance is given, for type {shown(type)}; expected None, or one of {', '.join(WEIGHED)}"
-        )
+        found = f"importance is given, for type {shown(type)}"
+        raise InputError(f"{found}; expected None, or one of {', '.join(WEIGHED)}")
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
     if of_adapter is not None:
         checkpoint, _ = merged(checkpoint, of_adapter)
     if to_gguf:
         kind = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
-        weights = _importance(importance, source, tokenizer, of_adapter, progress)
+        weights = Importance()
+        if importance is not None:
+            model = partial(load, source, tokenizer=tokenizer, adapter=of_adapter, progress=progress)
+            weights = importance_of(check_path("importance", importance, CheckpointError), model, progress)
         write_as_gguf(checkpoint, place, kind, weights, progress)
     else:
         write_as_folder(checkpoint, place, type, progress, own_tokenizer=tokenizer is None)
@@ -142,11 +139,9 @@ def _check_out(place: Path, force: bool) -> None:
     if _FILE_SUFFIX.fullmatch(place.suffix) and not place.is_dir():
         expected = ".gguf, .specdec, or no suffix for a Hugging Face folder"
         raise InputError(f"out {place} ends in {place.suffix}; expected {expected}")
-    if not place.exists():
-        return
-    if not place.is_dir():
+    if place.exists() and not place.is_dir():
         raise InputError(f"out {place} is a file; expected .gguf, .specdec, or the path of a folder")
-    if not any(place.iterdir()):
+    if not place.exists() or not any(place.iterdir()):
         return
     if not force:
         expected = "a new or empty folder (force=True, --force: replace the model in it)"
@@ -160,28 +155,15 @@ def _check_out(place: Path, force: bool) -> None:
             raise InputError(f"out {place} holds {entry.name!r}, {why}; expected {expected}")
 
 
-def _importance(
-    given: Any, source: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
-) -> Importance:
-    if given is None:
-        return Importance()
-    place = check_path("importance", given, CheckpointError)
-    text = read_text(place)
-    if text is None:
-        return read_importance(place)
-    model = load(source, tokenizer=tokenizer, adapter=adapter, progress=progress)
-    return measured_importance(model, text, check_threads(None), progress)
-
-
 def _pack(
-    source: Any, place: Path, dtype: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
+    source: Any, place: Path, type: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
 ) -> Path:
     if tokenizer not in (None, False):
         raise InputError("tokenizer is given, for a packed file; expected None or False")
+    dtype: Any = type.lower() if isinstance(type, str) else type
     model = load(source, dtype, tokenizer=tokenizer, adapter=adapter, progress=progress)
     if model.path.is_file() and is_packed(model.path):
-        raise CheckpointError(
-            f"{model.path}: is a packed file, which load maps; expected the model that it was made of"
-        )
+        found = "is a packed file, which load maps"
+        raise CheckpointError(f"{model.path}: {found}; expected the model that it was made of")
     write_packed(place, model, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
     return place

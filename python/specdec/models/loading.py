@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from importlib.resources import as_file, files
 from typing import Any
 
@@ -13,13 +12,7 @@ from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, warn
 from specdec.models.adapter import merged
-from specdec.models.checkpoints import (
-    CanonicalTensor,
-    Checkpoint,
-    StoredTensors,
-    UnreadTensor,
-    open_checkpoint,
-)
+from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.families.family import wrong_shape
 from specdec.models.model import Model, ModelTexts
@@ -50,7 +43,9 @@ def load(
     n_ctx: int | None = None,
     n_threads: int | None = None,
     progress: bool | None = None,
-    hub: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
     cache: bool | str | os.PathLike[str] = False,
     adapter: str | os.PathLike[str] | None = None,
 ) -> Model:
@@ -97,10 +92,9 @@ def load(
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
-    hub : mapping, optional
-        Of a hub name: "revision", a branch, tag or commit; "cache_dir", where downloads are kept (None:
-        ``HF_HOME``); "token" (True, or None where there is one: that of ``hf auth login`` or ``HF_TOKEN``;
-        False: none).
+    revision, cache_dir, token : optional
+        Of a hub name: a branch, tag or commit; where downloads are kept (None: ``HF_HOME``); a token (True,
+        or None where there is one: that of ``hf auth login`` or ``HF_TOKEN``; False: none).
     cache : bool or path-like
         Keep the packed model, which takes the model's memory on disk, and map it when it is loaded so again,
         at once. True: in ``$XDG_CACHE_HOME/specdec/packed``, else ``~/.cache/specdec/packed``; a path: in
@@ -151,16 +145,16 @@ def load(
     of_adapter = None if adapter is None else check_path("adapter", adapter)
     if place.is_file() and is_packed(place):
         if of_adapter is not None:
-            raise InputError(
-                f"adapter is given, but {place} is a packed file, whose weights are as they are; expected "
-                "None, the model that it was made of, or Model.with_adapter"
-            )
+            found = f"adapter is given, but {place} is a packed file, whose weights are as they are"
+            raise InputError(f"{found}; expected None, the model that it was made of, or Model.with_adapter")
         return packed_model(place, arguments, load, threads)
     if cache is not False:
         adapted = {} if of_adapter is None else {"adapter": str(of_adapter)}
-        again = partial(load, progress=progress)
+        again = functools.partial(load, progress=progress)
         return cached_model(place, cache, arguments | adapted, again, threads)
-    checkpoint = open_checkpoint(path, tokenizer=tokenizer, n_ctx=n_ctx, hub=hub)
+    checkpoint = open_checkpoint(
+        path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
+    )
     adapter_files = None
     if of_adapter is not None:
         checkpoint, fitted = merged(checkpoint, of_adapter)
@@ -174,7 +168,9 @@ def load(
         named = check_path("tokenizer", tokenizer)
         arguments["tokenizer"] = None
         tokenizer_files = ReadFiles.of_model(named, [named] if named.is_file() else [])
-    files = ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=HubPlace.of(path, hub))
+    files = ReadFiles.of_model(
+        checkpoint.path, checkpoint.weight_files, hub=HubPlace.of(path, revision, cache_dir)
+    )
     origin = ModelOrigin(files, tokenizer_files, arguments, load, adapter_files=adapter_files)
     return _made(checkpoint, stored, origin, dtype or checkpoint.dtype, threads, progress)
 
@@ -203,13 +199,8 @@ def _made(
     except ValueError as error:
         # The core's own checks, such as that of finite weights, name the tensor but not the file.
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
-    texts = ModelTexts(
-        checkpoint.tokenizer,
-        checkpoint.chat_template,
-        checkpoint.source_tokenizer,
-        checkpoint.bos_id,
-        tuple(checkpoint.eos_ids),
-    )
+    c = checkpoint
+    texts = ModelTexts(c.tokenizer, c.chat_template, c.source_tokenizer, c.bos_id, tuple(c.eos_ids))
     return Model(
         core,
         ModelConfig.from_canonical(checkpoint.config),
@@ -251,32 +242,26 @@ def _embedded(name: str, dtype: Dtype | None) -> Model:
 
 def _checked(
     checkpoint: Checkpoint, stored: StoredTensors | None, done: Callable[[int], object]
-) -> Iterator[CanonicalTensor | UnreadTensor]:
-    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs.
-
-    `done`: Is told the bytes of those that are done with.
-    """
+) -> Iterator[CanonicalTensor]:
+    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
     shapes = _core.tensor_shapes(checkpoint.config)
-    seen: set[str] = set()
+    missing = dict(shapes)
     for name, array, form in checkpoint.unread_tensors(stored.blocks if stored else ()):
         if name not in shapes:
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
-            )
+            found = f"tensor '{name}' is not part of this model"
+            raise CheckpointError(f"{checkpoint.path}: {found}; expected none such")
         # the core knows how many numbers the bytes of blocks are, and of rows in a file
         is_numbers = form in ("f32", "f16", "bf16")
         if is_numbers and not isinstance(array, FileRows) and tuple(array.shape) != tuple(shapes[name]):
             raise wrong_shape(checkpoint.path, name, array.shape, shapes[name])
-        seen.add(name)
+        missing.pop(name, None)
         n_bytes = array.nbytes
         yield name, array, form  # type: ignore[misc]
         del array  # before the next is read
         done(n_bytes)
-    for name, shape in shapes.items():
-        if name not in seen:
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor '{name}' is missing; expected it with shape {list(shape)}"
-            )
+    for name, shape in missing.items():
+        found = f"tensor '{name}' is missing"
+        raise CheckpointError(f"{checkpoint.path}: {found}; expected it with shape {list(shape)}")
 
 
 def as_model(name: str, given: object) -> Model:

@@ -40,10 +40,7 @@ _NO_LIMIT = 2**31 - 1
 
 
 class ModelTexts(NamedTuple):
-    """What stands between texts and ids: tokenizers, chat templates, and ids that configurations name.
-
-    `tokenizer`: None: ids in, ids out. `source_tokenizer`: Of an encoder-decoder with a tokenizer.
-    """
+    """What turns texts into ids and back; without a tokenizer the ids that configurations name count."""
 
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None = None
@@ -53,10 +50,7 @@ class ModelTexts(NamedTuple):
 
 
 class LaterTexts:
-    """ModelTexts that are made once, when they are first asked for, by whichever thread asks.
-
-    `make`: What it raises is raised to who asks; the next who asks calls it again.
-    """
+    """ModelTexts that are made once, when a thread first asks for them, or again after a failure."""
 
     def __init__(self, make: Callable[[], ModelTexts]) -> None:
         self._make = make
@@ -175,27 +169,18 @@ class Model:
         if self.beside is not None and self.beside.key is not None:
             return _unpickled_adapted, (self.beside.key, self.beside.base, self.beside.files.reference())
         if self.origin is None:
-            raise InputError(
-                f"{self.path} is a model that was made in memory, which cannot be pickled; expected one "
-                "that specdec.load has read, as a pickle names its files"
-            )
+            found = f"{self.path} is a model that was made in memory, which cannot be pickled"
+            raise InputError(f"{found}; expected one that specdec.load has read, as a pickle names its files")
         return _unpickled, (self.origin.reference(),)
 
-    def __copy__(self) -> Model:
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Model:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
-        return self
+    __copy__ = __deepcopy__
 
     @property
     def core(self) -> _core.Model:
-        """The packed weights, to compute with.
-
-        Raises
-        ------
-        CheckpointError
-            Another program has changed the packed file that they are mapped from.
-        """
+        """The packed weights; CheckpointError where another program has changed the file that they are in."""
         if self.mapped is not None:
             self.mapped.check_unchanged()
         return self._weights
@@ -250,9 +235,7 @@ class Model:
         """
         source, start = self.source_tokenizer, self.decoder_start
         if source is None:
-            raise InputError(
-                f"{self.path} has no tokenizer of sources; expected a translation model that has"
-            )
+            raise InputError(f"{self.path} has no tokenizer of sources; expected a translation model")
         if src_lang is not None:
             source = source.in_language(src_lang)
         if tgt_lang is not None:
@@ -318,9 +301,7 @@ class Model:
         """
         place, threads = check_path("path", path), check_threads(n_threads)
         if self.beside is not None:
-            raise InputError(
-                f"{self!r} has an adapter beside its weights; expected its base, Model.base, for another"
-            )
+            raise InputError(f"{self!r} has an adapter beside its weights; expected its base, Model.base")
         fitted = fit_adapter(place, self.architecture, self._weights.config, self.path, merging=False)
         core = beside(self.core, fitted, self.path, threads)
         own = _Beside(self, ReadFiles.at(place, fitted.folder.files), place)
@@ -418,9 +399,8 @@ class Model:
         if template is None and variables.get("chat_template") is not None:
             template = ChatTemplate({}, source=str(self.path))
         if template is None:
-            raise InputError.about(
-                "messages", f"messages were given, but {self.path} has no chat template; expected a prompt"
-            )
+            found = f"messages were given, but {self.path} has no chat template"
+            raise InputError.about("messages", f"{found}; expected a prompt")
         text = template.render(messages, **variables)
         if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
             for token in tokenizer.special_tokens():
@@ -483,17 +463,14 @@ class Model:
             A number that is not finite; the message names the layer and the position.
         """
         decoder, tokens = self._decoder(ids, source, n_threads)
-        logits: NDArray[np.float32] | None = decoder.prefill(tokens, logits=True, finite=True)
-        assert logits is not None
+        logits: NDArray[np.float32] = decoder.prefill(tokens, logits=True, finite=True)
         return logits
 
     def _decoder(self, ids: Any, source: Any, n_threads: Any, **options: Any) -> tuple[Any, Any]:
         """A decoder with room for some tokens, and these as the core takes them."""
         tokens, read = self.check_ids(ids, minimum=1), self.source_of(source)
-        threads = check_threads(n_threads)
-        return _core.Decoder(
-            self.core, capacity=len(tokens), n_threads=threads, source=read, **options
-        ), tokens
+        options |= {"capacity": len(tokens), "n_threads": check_threads(n_threads), "source": read}
+        return _core.Decoder(self.core, **options), tokens
 
     def hidden_states(
         self,
@@ -713,8 +690,7 @@ class Model:
         InputError
             Which token, at which position, is wrong and what was expected.
         """
-        minimum = check_integer("minimum", minimum, 0)
-        ids = text_of(ids)
+        minimum, ids = check_integer("minimum", minimum, 0), text_of(ids)
         maximum = None if maximum is None else check_integer("maximum", maximum, 0)
         if isinstance(ids, str):
             if self.tokenizer is None:
@@ -731,8 +707,7 @@ ModelLike: TypeAlias = Model | str | os.PathLike[str]
 
 
 _OF_KEY: WeakValueDictionary[str, Model] = WeakValueDictionary()
-"""The models of this process that have files, by the keys of their origins; an unpickled one has the key of
-the model that was pickled."""
+"""The models of this process that have files, by key; an unpickled one has that of the one pickled."""
 _UNPICKLED: deque[Model] = deque(maxlen=2)
 """The last ones that were loaded for pickles. They stay, for pools whose every task brings its models."""
 _unpickling = threading.Lock()
@@ -752,23 +727,20 @@ def _unpickled(reference: ModelOrigin) -> Model:
             src_lang, tgt_lang = reference.languages
             if src_lang is not None or tgt_lang is not None:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
-            origin = model.origin
-            assert origin is not None  # specdec.load gives every model one
+            origin: Any = model.origin  # specdec.load gives every model one
             files = replace(origin.files, hub=reference.files.hub)
             model = model._changed(origin=replace(origin, key=reference.key, files=files))
-            _UNPICKLED.append(model)
         elif model in _UNPICKLED:
             _UNPICKLED.remove(model)
-            _UNPICKLED.append(model)
+        else:
+            return model
+        _UNPICKLED.append(model)
         return model
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """An adapter beside the weights of a model.
-
-    `base`: The model without. `key`: Of the model with this adapter and no other; None: it cannot be pickled.
-    """
+    """An adapter beside the weights of the model `base`; without a `key` the pair cannot be pickled."""
 
     base: Model
     files: ReadFiles
@@ -794,10 +766,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _checked_ids(
     ids: Any, found: str, minimum: int, maximum: int | None, config: Mapping[str, Any], path: Path
 ) -> NDArray[np.int32]:
-    """Return the ids of a decoder or an encoder with this configuration, of the model at a path.
-
-    `found` begins a message about their number. `maximum` None: the context, ``n_ctx``.
-    """
+    """The ids of a decoder or an encoder of this configuration; `found` begins a message on their number."""
     n_vocab = config["n_vocab"]
     limit = config["n_ctx"] if maximum is None else maximum
     tokens = ids if type(ids) is list and len(ids) > limit else _as_integers(ids)
@@ -840,7 +809,5 @@ def _as_integers(ids: Any) -> Sequence[int]:
 
 
 def _short(count: int, billion: str = "B") -> str:
-    for size, unit in ((10**9, billion), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
-    return str(count)
+    units = ((10**9, billion), (10**6, "M"), (10**3, "k"))
+    return next((f"{count / size:.3g}{unit}" for size, unit in units if count >= size), str(count))

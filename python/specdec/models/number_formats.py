@@ -26,10 +26,7 @@ def one_dtype(dtype: MatrixDtype) -> Dtype:
 
 
 def widened(stored: NDArray[Any], form: str) -> NDArray[np.float32]:
-    """The numbers of a stored tensor as float32; of one in f32 the array itself.
-
-    `stored`: float32, float16, or uint16 with the bits of bf16. `form`: "f32", "f16" or "bf16".
-    """
+    """The numbers of a stored tensor, of bf16 its bits as uint16, as float32; of f32 the array itself."""
     if form == "bf16":
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float32, copy=False)

@@ -38,12 +38,11 @@ class HubPlace:
     cache_dir: str | None
 
     @classmethod
-    def of(cls, path: Any, hub: Mapping[str, Any] | None = None) -> HubPlace | None:
+    def of(cls, path: Any, revision: str | None = None, cache_dir: Any = None) -> HubPlace | None:
         """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
-        options = HubOptions.of(hub)
-        return cls(str(path), options.revision, options.cache_dir and str(options.cache_dir))
+        return cls(str(path), revision, cache_dir and str(cache_dir))
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,7 @@ def _built() -> dict[str, Any]:
 
 
 def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_threads: int = 1) -> None:
-    """Write a model that was read from disk; a file that is at `path` is replaced.
-
-    `with_tokenizer`: The file gets the tokenizer beside the weights.
-    """
+    """Write a model that was read from disk, with its own tokenizer; a file that is at `path` is replaced."""
     assert model.origin is not None
     files = _files(model.path) if with_tokenizer else {}
     core = model.core
@@ -380,11 +377,7 @@ class PackedFile:
 def packed_model(
     path: Path, arguments: Mapping[str, Any], load: Callable[..., Model], n_threads: int
 ) -> Model:
-    """The model of a packed file.
-
-    `arguments`: Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has
-    been merged. `load`: `specdec.load`.
-    """
+    """The model of a packed file, by the arguments of `specdec.load`, which `load` is."""
     file = PackedFile(path)
     header, config = file.header, file.header["config"]
     for name, held in (("dtype", header["dtype"]), ("n_ctx", config["n_ctx"])):
@@ -417,10 +410,7 @@ def packed_model(
 def cached_model(
     path: Path, cache: Any, arguments: dict[str, Any], load: Callable[..., Model], n_threads: int
 ) -> Model:
-    """The model on disk, by its packed file in a folder of such files, which is written if need be.
-
-    `cache`: As of `specdec.load`. `arguments`, `load`, `n_threads`: As of `packed_model`.
-    """
+    """The model on disk, by its packed file in a folder of such files, which is written if need be."""
     if not path.exists():
         raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")
     if arguments["tokenizer"] not in (None, False):

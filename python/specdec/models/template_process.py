@@ -164,10 +164,7 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
 
 
 def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
-    """Render a chat template from `source` with variables that are plain data.
-
-    Those of them that are `needed` must occur in the template, since they would be ignored otherwise.
-    """
+    """Render a chat template with variables that are plain data, of which it must have the `needed` ones."""
     return _ask(source, "render", text, values, needed)
 
 

@@ -63,7 +63,11 @@ def main() -> None:
 
 def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:
     try:
-        kind, text = b"T", (_render if action == "render" else _names)(*arguments)
+        if action == "render":
+            kind, text = b"T", _render(*arguments)
+        else:  # the names in the code of a template, of variables and of their fields, one a line
+            _compiled(*arguments)
+            kind, text = b"T", "\n".join(sorted(_names_in(*arguments)))
     except _Reply as reply:
         kind, text = reply.args[0], reply.args[1][:_MAX_MESSAGE]
     data = text.encode("utf-8", "surrogatepass")
@@ -87,12 +91,6 @@ def _render(text: str, values: dict[str, Any], needed: tuple[str, ...]) -> str:
     except Exception as error:
         raise _Reply(b"F", f"{type(error).__name__}: {error}") from None
     return rendered
-
-
-def _names(text: str) -> str:
-    """The names in the code of a template, of variables and of their fields, one a line."""
-    _compiled(text)
-    return "\n".join(sorted(_names_in(text)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -131,8 +129,8 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """A value as JSON; Jinja's own filter escapes what HTML has a meaning for."""
-    how: Any = {"ensure_ascii": ensure_ascii, "indent": indent}
-    return json.dumps(value, separators=separators, sort_keys=sort_keys, **how)
+    how: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators}
+    return json.dumps(value, sort_keys=sort_keys, **how)
 
 
 @functools.cache

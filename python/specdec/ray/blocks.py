@@ -33,14 +33,9 @@ class Spread:
 
 
 def in_blocks(
-    kind: str,
-    data: Any,
-    output: str | os.PathLike[str],
-    work: Callable[[Any, int, dict[str, Any]], Work],
-    asked: Mapping[str, Any],
-    chosen: Mapping[str, Any],
-    spread: Spread,
-) -> Records:
+    kind: str, data: Any, output: str | os.PathLike[str], work: Callable[[Any, int, dict[str, Any]], Work],
+    asked: Mapping[str, Any], chosen: Mapping[str, Any], spread: Spread,
+) -> Records:  # fmt: skip
     """Process a dataset, or what an earlier call has left of it.
 
     ``work(ray, n_threads, run)`` makes what the actors do, of the threads of each and the run's file; `asked`

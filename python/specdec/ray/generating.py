@@ -23,24 +23,12 @@ _LARGEST_SEED = 2**64 - 1
 
 
 def generate(
-    target: TargetGiven,
-    draft: DraftGiven,
-    data: Any,
-    output: str | os.PathLike[str],
-    *,
-    column: str = "prompt",
-    chat: bool = False,
-    decoder_prompt: str | Sequence[int] | None = None,
-    seed: int | None = None,
-    on_error: OnError = "raise",
-    block_size: int | None = None,
-    n_actors: int | None = None,
-    n_threads: int | None = None,
-    retries: int = 3,
-    progress: bool = False,
-    options: DecodingOptions | None = None,
-    **changes: Unpack[TextOptions],
-) -> Records:
+    target: TargetGiven, draft: DraftGiven, data: Any, output: str | os.PathLike[str], *,
+    column: str = "prompt", chat: bool = False, decoder_prompt: str | Sequence[int] | None = None,
+    seed: int | None = None, on_error: OnError = "raise", block_size: int | None = None,
+    n_actors: int | None = None, n_threads: int | None = None, retries: int = 3, progress: bool = False,
+    options: DecodingOptions | None = None, **changes: Unpack[TextOptions],
+) -> Records:  # fmt: skip
     """Continue each record of a dataset, by actors on the machines of a Ray cluster.
 
     Each actor holds a target and a draft, which it has loaded itself, and decodes blocks of records. Record i
@@ -163,14 +151,9 @@ def depends_on_guesses(settings: DecodingOptions) -> bool:
 
 
 def open_generation(
-    target: TargetGiven,
-    draft: DraftGiven,
-    fields: Mapping[str, Any],
-    options: Mapping[str, Any],
-    seed: int,
-    by_seed: bool,
-    on_error: OnError,
-) -> Callable[[str], str]:
+    target: TargetGiven, draft: DraftGiven, fields: Mapping[str, Any], options: Mapping[str, Any], seed: int,
+    by_seed: bool, on_error: OnError,
+) -> Callable[[str], str]:  # fmt: skip
     """Load the pair in an actor: return what decodes a block, by arguments of `specdec.generate`."""
     model = opened_target(target)
     opened = opened_draft(draft, model)

@@ -15,23 +15,11 @@ from specdec.ray.records import Records, field_of
 
 
 def score(
-    target: TargetGiven,
-    data: Any,
-    output: str | os.PathLike[str],
-    *,
-    column: str = "text",
-    context: str | None = None,
-    source: str | None = None,
-    top_logprobs: int = 0,
-    rolling: bool = False,
-    batch_size: int | None = None,
-    on_error: OnError = "raise",
-    block_size: int | None = None,
-    n_actors: int | None = None,
-    n_threads: int | None = None,
-    retries: int = 3,
-    progress: bool = False,
-) -> Records:
+    target: TargetGiven, data: Any, output: str | os.PathLike[str], *, column: str = "text",
+    context: str | None = None, source: str | None = None, top_logprobs: int = 0, rolling: bool = False,
+    batch_size: int | None = None, on_error: OnError = "raise", block_size: int | None = None,
+    n_actors: int | None = None, n_threads: int | None = None, retries: int = 3, progress: bool = False,
+) -> Records:  # fmt: skip
     """Log-probabilities of each record of a dataset, by actors on the machines of a Ray cluster.
 
     The numbers are those of ``Model.score(requests)`` in one process, to the bit. A run goes on in its

@@ -19,13 +19,9 @@ LANES = 16
 
 
 def attention_in_tiles(
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    seen: ArrayLike,
-    scale: float,
+    queries: ArrayLike, keys: ArrayLike, values: ArrayLike, seen: ArrayLike, scale: float,
     biases: ArrayLike | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Weighted values, with the bits of the core's attention in the order of tiles.
 
     Scores are products of the rounded queries and keys in that order. Positions are taken in spans of 128.

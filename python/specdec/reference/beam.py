@@ -9,12 +9,9 @@ from numpy.typing import ArrayLike
 
 
 def beam_search(
-    logits_of: Callable[[list[int]], ArrayLike],
-    prompt: Sequence[int],
-    width: int,
-    n: int,
+    logits_of: Callable[[list[int]], ArrayLike], prompt: Sequence[int], width: int, n: int,
     stop_ids: Sequence[int] = (),
-) -> list[tuple[list[int], float, bool]]:
+) -> list[tuple[list[int], float, bool]]:  # fmt: skip
     """Plain beam search: after every step the `width` most probable hypotheses stay.
 
     `logits_of` gives the logits [n_vocab] of the token after a text, a list of ids. Each of `n` steps adds a

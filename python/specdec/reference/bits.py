@@ -26,14 +26,10 @@ _F = np.float32
 
 
 def exact_logits(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    ids: Sequence[int],
-    *,
-    formats: str | Mapping[str, str] = "f32",
-    cache_format: str = "f32",
+    config: Mapping[str, Any], tensors: Mapping[str, Array], ids: Sequence[int], *,
+    formats: str | Mapping[str, str] = "f32", cache_format: str = "f32",
     low_rank: Mapping[str, tuple[Array, Array]] | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Logits after every token of a sequence, float32 [n_tokens, n_vocab], with the bits of the core.
 
     Parameters
@@ -55,14 +51,9 @@ def exact_logits(
 
 class _Exact(_Forward):
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        tensors: Mapping[str, Array],
-        n_rows: int,
-        formats: str | Mapping[str, str],
-        cache_format: str,
-        low_rank: Mapping[str, tuple[Array, Array]],
-    ) -> None:
+        self, config: Mapping[str, Any], tensors: Mapping[str, Array], n_rows: int,
+        formats: str | Mapping[str, str], cache_format: str, low_rank: Mapping[str, tuple[Array, Array]],
+    ) -> None:  # fmt: skip
         super().__init__(config, tensors, list(range(-1, n_rows - 1)), (_F, formats, cache_format))
         self.low_rank = low_rank
 

@@ -19,16 +19,9 @@ Allowed = Callable[[Sequence[int]], NDArray[np.bool_] | None]
 
 
 def decode(
-    target: Model,
-    draft: Model,
-    prompt: Sequence[int],
-    n_new: int,
-    gamma: int,
-    *,
-    temperature: float = 1.0,
-    seed: int = 0,
-    sequence: int = 0,
-) -> list[int]:
+    target: Model, draft: Model, prompt: Sequence[int], n_new: int, gamma: int, *, temperature: float = 1.0,
+    seed: int = 0, sequence: int = 0,
+) -> list[int]:  # fmt: skip
     """`n_new` tokens of the target's own distribution, up to `gamma` + 1 of them for each run of the target.
 
     `target` and `draft` are M_p and M_q of the paper, `prompt` has at least one token, gamma 0 is plain
@@ -64,17 +57,9 @@ def decode(
 
 
 def decode_constrained(
-    target: Model,
-    draft: Model,
-    prompt: Sequence[int],
-    n_new: int,
-    gamma: int,
-    allowed: Allowed,
-    *,
-    temperature: float = 1.0,
-    seed: int = 0,
-    sequence: int = 0,
-) -> list[int]:
+    target: Model, draft: Model, prompt: Sequence[int], n_new: int, gamma: int, allowed: Allowed, *,
+    temperature: float = 1.0, seed: int = 0, sequence: int = 0,
+) -> list[int]:  # fmt: skip
     """The same under a constraint: both models' logits of tokens that may not come are -inf.
 
     Random numbers belong to positions, so that what `decode` does past a complete text changes nothing of

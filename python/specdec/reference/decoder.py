@@ -17,14 +17,9 @@ Formats = str | Mapping[str, str]
 
 
 def encode(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    source: Sequence[int],
-    *,
-    dtype: DTypeLike = np.float64,
-    format: Formats = "exact",
-    cache_format: str = "exact",
-) -> Array:
+    config: Mapping[str, Any], tensors: Mapping[str, Array], source: Sequence[int], *,
+    dtype: DTypeLike = np.float64, format: Formats = "exact", cache_format: str = "exact",
+) -> Array:  # fmt: skip
     """The output of the encoder of an encoder-decoder, [n_source, d_model]: what its decoder attends to.
 
     Parameters as in `logits`: the configuration of the whole, with that of the encoder as
@@ -42,15 +37,10 @@ def encode(
 
 
 def logits(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    ids: Sequence[int],
-    *,
-    source: Sequence[int] | None = None,
-    dtype: DTypeLike = np.float64,
-    format: Formats = "exact",
+    config: Mapping[str, Any], tensors: Mapping[str, Array], ids: Sequence[int], *,
+    source: Sequence[int] | None = None, dtype: DTypeLike = np.float64, format: Formats = "exact",
     cache_format: str = "exact",
-) -> Array:
+) -> Array:  # fmt: skip
     """Logits after every token of a sequence, [n_tokens, n_vocab].
 
     Parameters
@@ -77,19 +67,11 @@ def logits(
 
 
 def tree_logits(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    prefix: Sequence[int],
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    *,
-    source: Sequence[int] | None = None,
-    skip_attn: Collection[int] = (),
-    skip_mlp: Collection[int] = (),
-    dtype: DTypeLike = np.float64,
-    format: Formats = "exact",
+    config: Mapping[str, Any], tensors: Mapping[str, Array], prefix: Sequence[int], tokens: Sequence[int],
+    parents: Sequence[int], *, source: Sequence[int] | None = None, skip_attn: Collection[int] = (),
+    skip_mlp: Collection[int] = (), dtype: DTypeLike = np.float64, format: Formats = "exact",
     cache_format: str = "exact",
-) -> Array:
+) -> Array:  # fmt: skip
     """Logits [n_nodes, n_vocab] after every node of a tree that follows `prefix`, which may be empty.
 
     A node attends to the prefix, to its ancestors and to itself; its position is ``len(prefix)`` plus its
@@ -125,15 +107,10 @@ class _Forward:
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        tensors: Mapping[str, Array],
-        parents: Sequence[int],
-        numbers: tuple[DTypeLike, Formats, str],
-        source: Sequence[int] | None = None,
-        *,
+        self, config: Mapping[str, Any], tensors: Mapping[str, Array], parents: Sequence[int],
+        numbers: tuple[DTypeLike, Formats, str], source: Sequence[int] | None = None, *,
         bidirectional: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.dtype, self.format, self.cache_format = numbers
         self.tensors = tensors
         self.settings: dict[str, Any] = {**_DEFAULTS, **config}

@@ -12,19 +12,11 @@ Probs = NDArray[np.float64]
 
 
 def adjusted_logits(
-    logits: ArrayLike,
-    tokens: Iterable[int],
-    repetition_penalty: float = 1.0,
-    logit_bias: Mapping[int, float] | None = None,
-    *,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    n_prompt: int = 0,
-    min_tokens: int = 0,
-    end_ids: Iterable[int] = (),
-    no_repeat_ngram_size: int = 0,
-    bad_words: Iterable[Sequence[int]] = (),
-) -> NDArray[np.float32]:
+    logits: ArrayLike, tokens: Iterable[int], repetition_penalty: float = 1.0,
+    logit_bias: Mapping[int, float] | None = None, *, presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0, n_prompt: int = 0, min_tokens: int = 0, end_ids: Iterable[int] = (),
+    no_repeat_ngram_size: int = 0, bad_words: Iterable[Sequence[int]] = (),
+) -> NDArray[np.float32]:  # fmt: skip
     """Logits with penalties on tokens that have occurred, then a bias, then masks.
 
     The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's. Everything

@@ -209,17 +209,10 @@ def block(
 
 
 def verify(
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    target_probs: Probs,
-    draft_probs: Probs,
-    uniforms: Sequence[float] | Probs,
-    *,
-    rule: str = "rejection",
-    lenience: float = 1.0,
-    order: Sequence[float] | Probs | None = None,
-    noise: Probs | None = None,
-) -> tuple[list[int], int, list[float]]:
+    tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
+    uniforms: Sequence[float] | Probs, *, rule: str = "rejection", lenience: float = 1.0,
+    order: Sequence[float] | Probs | None = None, noise: Probs | None = None,
+) -> tuple[list[int], int, list[float]]:  # fmt: skip
     """A rule on a tree of drafts, from the root down: SpecInfer's walk (Stratos' note, section 2.1).
 
     A *row* of the tree is a token sequence from the root, with all nodes that share it (`Round.rows`). At
@@ -281,13 +274,9 @@ def verify(
 
 
 def choose(
-    rule: str,
-    target: Probs,
-    candidates: Sequence[Candidate],
-    lenience: float,
-    noise: Probs | None,
+    rule: str, target: Probs, candidates: Sequence[Candidate], lenience: float, noise: Probs | None,
     depth: int,
-) -> Choice:
+) -> Choice:  # fmt: skip
     """The decision of a rule at one row."""
     if rule in ("rejection", "greedy"):
         return (rejection if rule == "rejection" else greedy)(target, candidates, lenience=lenience)

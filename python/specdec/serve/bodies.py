@@ -30,19 +30,13 @@ class RequestError(SpecdecError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        param: str | None = None,
-        code: str | None = None,
+        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the answer."""
         message = printable(str(self))
         if len(message) > _LONGEST_MESSAGE:
             message = f"{message[: _LONGEST_MESSAGE - 1]}…"

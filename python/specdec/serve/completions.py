@@ -14,13 +14,20 @@ from specdec.models.chat_template import begins_reply
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import event
-from specdec.serve.choices import Choice, Delta, Usage, piece_of
-from specdec.serve.logprobs import ScoredToken, chat_logprobs, legacy_logprobs
+from specdec.serve.choices import (
+    Choice,
+    Delta,
+    ScoredToken,
+    Usage,
+    chat_logprobs,
+    legacy_logprobs,
+    piece_of,
+)
+from specdec.serve.reply_readers import ToolCall
 from specdec.serve.request_fields import refused
 from specdec.serve.schemas import ChatFields, CompletionFields
 from specdec.serve.service import Service
 from specdec.serve.text_request import ConversationRequest, TextRequest, check_prompt_size, new_id
-from specdec.serve.tool_calls import ToolCall
 
 _FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
 """What makes the texts: with another one equal seeds may give other texts."""
@@ -50,11 +57,9 @@ class ChoicesRequest(TextRequest):
         return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
 
     def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
-        """Return the event of a chunk."""
         return event(self.answer(self.chunk_kind, list(choices), usage))
 
     def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
-        """Return what the texts have cost."""
         return Usage(self.generations, results, sum(choice.n_reasoning_tokens for choice in self.choices))
 
     def fed(self, results: Sequence[Sequence[Result]]) -> Iterator[tuple[int, Result, Delta]]:
@@ -120,7 +125,6 @@ class CompletionRequest(ChoicesRequest):
         return {**self.answer(self.kind, choices), "usage": usage}
 
     def _echoed(self, prompt: int, ids: Sequence[int]) -> str:
-        """The text of a prompt."""
         given = self.fields.prompt[prompt]
         return given if isinstance(given, str) else self.service.tokenizer.decode(ids)
 
@@ -232,7 +236,6 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
         return self.chunk({"index": index, "delta": delta, **self._rest(rest)})
 
     def _rest(self, delta: Delta) -> dict[str, Any]:
-        """The fields of a choice after its message."""
         logprobs = None
         if self.n_top is not None:
             logprobs = {"content": chat_logprobs(self.service.texts, delta.scored), "refusal": None}
@@ -240,6 +243,5 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
 
 
 def _entry_of(call: ToolCall) -> dict[str, Any]:
-    """A call in a message."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": new_id("call_"), "type": "function", "function": function}

@@ -28,7 +28,8 @@ _EXPECTED: Final = {
     "bool_type": "true or false", "dict_type": "an object", "float_type": "a number",
     "greater_than_equal": "an integer, at least {ge}", "int_type": "an integer", "list_type": "a list",
     "literal_error": "{expected}", "model_type": "an object", "string_type": "a string",
-    "string_unicode": "text without lone surrogates", "too_short": "at least one item",
+    "string_too_short": "a string of at least one character", "too_short": "at least one item",
+    "string_unicode": "text without lone surrogates",
 }  # fmt: skip
 """The expectations of pydantic's own errors."""
 _CODES: Final = ("missing_required_parameter", "unknown_parameter", "unsupported_parameter")
@@ -42,7 +43,6 @@ class Only:
     why: str
 
     def check(self, name: str, value: Any) -> None:
-        """Raise if the value asks for something."""
         if not any(type(value) is type(one) and value == one for one in self.allowed):
             found = kind_of(value) if isinstance(value, Mapping | list) and value else shown(value)
             expected = " or ".join(map(repr, self.allowed)) or "no such field"

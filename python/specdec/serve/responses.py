@@ -9,12 +9,11 @@ from typing import Any, Final
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.serve.bodies import event
-from specdec.serve.choices import Usage, piece_of
+from specdec.serve.choices import Usage, chat_logprobs, piece_of
 from specdec.serve.conversation import messages_of_input
-from specdec.serve.logprobs import chat_logprobs
+from specdec.serve.reply_readers import Reasoning, Said, ToolCall
 from specdec.serve.schemas import ResponseFields
 from specdec.serve.text_request import ConversationRequest, new_id
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 
 _STATUS: Final = {"length": "incomplete"}
 _ECHOED: Final = (
@@ -99,7 +98,6 @@ class ResponseRequest(ConversationRequest):
         return event({"type": kind, "sequence_number": number, **values}, kind)
 
     def _response(self, results: Sequence[Sequence[Result]] | None) -> dict[str, Any]:
-        """The response, with its usage if its text has ended."""
         usage = None
         if results is not None:
             usage = Usage(self.generations, results, self._choice.n_reasoning_tokens)
@@ -144,7 +142,6 @@ class ResponseRequest(ConversationRequest):
         return found
 
     def _end_item(self) -> list[bytes]:
-        """End the open item, if there is one."""
         item = self._open
         if item is None:
             return []

@@ -116,7 +116,6 @@ class Connection(HttpToolsProtocol):
             self._begin_idling()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or what a callback refused."""
         self._stop(self._refusal or RequestError("the request is no HTTP", status=400))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -208,15 +207,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        api_key: str | None = None,
-        drain_s: float | None = None,
-        log: Callable[[str], None] | None = None,
-    ) -> None:
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 8000, api_key: str | None = None,
+        drain_s: float | None = None, log: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
             raise InputError.of("api_key", api_key, "a text, or None")
         if drain_s is not None:
@@ -290,7 +283,6 @@ class Server(uvicorn.Server):
     # ── What uvicorn calls
 
     async def startup(self, sockets: Any = None) -> None:
-        """Start to listen."""
         self._loop = asyncio.get_running_loop()
         if self._n_asked:
             self._begin_to_drain()

@@ -14,10 +14,10 @@ from specdec.errors import shown
 from specdec.models.model import Model
 from specdec.serve.bodies import RequestError, event, json_bytes
 from specdec.serve.choices import Choice
+from specdec.serve.reply_readers import Tools
 from specdec.serve.request_fields import parse, refused
 from specdec.serve.schemas import SamplingFields, TextFields
 from specdec.serve.service import Service
-from specdec.serve.tool_calls import Tools
 
 
 def new_id(prefix: str) -> str:

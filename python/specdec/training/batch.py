@@ -81,6 +81,16 @@ def softmax(logits: Logits, temperature: float = 1.0) -> Array:
     return found
 
 
+def load_small(name: str, path: str | Path, target: Model) -> Model:
+    """Load a small model, the argument `name`, whose ids are those of the target."""
+    model = load(path)
+    check_same_vocabulary(target, model)
+    if model.config.n_vocab != target.config.n_vocab:
+        found = f"{path}, of {model.config.n_vocab} ids"
+        raise InputError.of(name, str(path), f"a draft of {target.config.n_vocab}", found)
+    return model
+
+
 def _opened(
     target: Model, folder: Path, n_threads: int
 ) -> tuple[Model | Draft, Callable[[NDArray[np.int32]], Logits]]:
@@ -88,11 +98,7 @@ def _opened(
     config = folder / "config.json"
     method = read_json_object(config).get("method") if config.is_file() else None
     if method is None:
-        model = load(folder)
-        check_same_vocabulary(target, model)
-        if model.config.n_vocab != target.config.n_vocab:
-            found = f"{folder}, of {model.config.n_vocab} ids"
-            raise InputError.of("after", str(folder), f"a draft of {target.config.n_vocab}", found)
+        model = load_small("after", folder, target)
         return model, lambda ids: model.logits(ids, n_threads=n_threads)
     draft = drafts.load(folder, target) if method == "recurrent" else None
     if not isinstance(draft, drafts.Recurrent):
@@ -143,11 +149,10 @@ class TargetStates:
 
     def of(self, texts: Texts) -> Batch:
         """Make the batch of some texts."""
-        n, time = texts.ids.shape
+        (n, time), config = texts.ids.shape, self._target.config
         weights = torch.zeros(n, time)
         found: list[TargetDistribution] = []
-        d_model = self._target.config.d_model
-        hidden = {layer: torch.zeros(n, time, d_model) for layer in self._taps}
+        hidden = {layer: torch.zeros(n, time, config.d_model) for layer in self._taps}
         for i in range(n):
             begin, end = int(texts.begins[i]), int(texts.ends[i])
             ids = texts.ids[i, :end]
@@ -156,11 +161,17 @@ class TargetStates:
             if self._earlier is not None:
                 logits, shares = self._earlier(ids, logits)
                 weights[i, :end] *= torch.from_numpy(shares)
-            found.append(TargetDistribution.of_logits(torch.from_numpy(logits), self._top, self._temperature))
+            padded = torch.zeros(time, config.n_vocab)
+            padded[:end] = torch.from_numpy(logits)
+            found.append(TargetDistribution.of_logits(padded, self._top, self._temperature))
             for layer, state in states.items():
                 hidden[layer][i, :end] = torch.from_numpy(state)
-        ids_of_batch = torch.from_numpy(texts.ids.astype(np.int64))
-        return Batch(ids_of_batch, weights, _padded(found, time), hidden)
+        target = TargetDistribution(
+            torch.stack([one.log_probs for one in found]),
+            None if found[0].tokens is None else torch.stack([one.tokens for one in found]),  # type: ignore[misc]
+            self._temperature,
+        )
+        return Batch(torch.from_numpy(texts.ids.astype(np.int64)), weights, target, hidden)
 
     def logits(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.float32], dict[int, NDArray[np.float32]]]:
         """Return the target's logits after each token of a text, and its hidden states."""
@@ -169,14 +180,3 @@ class TargetStates:
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
         return logits, {layer: decoder.tapped(layer) for layer in self._taps}
-
-
-def _padded(found: Sequence[TargetDistribution], time: int) -> TargetDistribution:
-    """Stack those of texts; after a text's end the last one is repeated, with weight 0."""
-    where = [torch.arange(time).clamp(max=len(one.log_probs) - 1) for one in found]
-    tokens = [one.tokens[index] for one, index in zip(found, where, strict=True) if one.tokens is not None]
-    return TargetDistribution(
-        torch.stack([one.log_probs[index] for one, index in zip(found, where, strict=True)]),
-        torch.stack(tokens) if tokens else None,
-        found[0].temperature,
-    )

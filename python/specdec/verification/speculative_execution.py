@@ -76,15 +76,10 @@ class _Timed(NamedTuple):
 
 
 def speculate(
-    f: Callable[[Any], ArrayLike | Distribution],
-    f_approx: Callable[[Any], ArrayLike | Distribution],
-    g: Callable[[Any], Any],
-    x: Any,
-    *,
-    n_guesses: int = 1,
-    seed: Seed = None,
+    f: Callable[[Any], ArrayLike | Distribution], f_approx: Callable[[Any], ArrayLike | Distribution],
+    g: Callable[[Any], Any], x: Any, *, n_guesses: int = 1, seed: Seed = None,
     executor: Executor | None = None,
-) -> Speculation:
+) -> Speculation:  # fmt: skip
     """Draw y from the distribution f(x) and compute g(y), with f and g running at the same time.
 
     A guess is drawn from the distribution f_approx(x); g runs on it beside f. It is accepted with probability

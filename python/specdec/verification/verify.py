@@ -41,18 +41,11 @@ class Verification(NamedTuple):
 
 
 def verify(
-    tokens: Sequence[int] | NDArray[np.integer],
-    target_probs: ArrayLike,
-    draft_probs: ArrayLike,
-    *,
-    parents: Sequence[int] | NDArray[np.integer] | None = None,
-    rule: Rule = "rejection",
-    lenience: float = 1.0,
-    order: ArrayLike | Literal["random"] | None = None,
-    uniforms: ArrayLike | None = None,
-    noise: ArrayLike | None = None,
-    seed: Seed = None,
-) -> Verification:
+    tokens: Sequence[int] | NDArray[np.integer], target_probs: ArrayLike, draft_probs: ArrayLike, *,
+    parents: Sequence[int] | NDArray[np.integer] | None = None, rule: Rule = "rejection",
+    lenience: float = 1.0, order: ArrayLike | Literal["random"] | None = None,
+    uniforms: ArrayLike | None = None, noise: ArrayLike | None = None, seed: Seed = None,
+) -> Verification:  # fmt: skip
     """Accept or reject drafts so that what comes out is distributed exactly as the target.
 
     The drafts and node 0, the last known token, make a tree: node i is ``tokens[i - 1]``. From the root down,
@@ -169,16 +162,10 @@ def verify(
 
     # The core's arrays have a row for the root as well, which was not drafted.
     path, token, betas = _core.verify(
-        [0, *drafts.tolist()],
-        [-1, *nodes.tolist()],
-        target,
-        np.vstack([np.zeros((1, n_vocab)), draft]),
-        np.concatenate([[0.0], numbers]),
-        rule=rule,
-        lenience=lenience,
-        order=None if order is None else np.concatenate([[0.0], keys]),
-        noise=noises,
-    )
+        [0, *drafts.tolist()], [-1, *nodes.tolist()], target, np.vstack([np.zeros((1, n_vocab)), draft]),
+        np.concatenate([[0.0], numbers]), rule=rule, lenience=lenience,
+        order=None if order is None else np.concatenate([[0.0], keys]), noise=noises,
+    )  # fmt: skip
     return Verification(path, token, betas, [*(int(drafts[node - 1]) for node in path), token])
 
 
@@ -199,13 +186,9 @@ def _uniforms(
 
 
 def distribution(
-    logits: ArrayLike,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    logits: ArrayLike, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
     min_p: float | None = None,
-) -> NDArray[np.float64]:
+) -> NDArray[np.float64]:  # fmt: skip
     """Probabilities that sampling with these settings gives to each token, of the shape of `logits`.
 
     Softmax, then top-k, then nucleus on what top-k left, then min-p, so that every way of sampling is plain

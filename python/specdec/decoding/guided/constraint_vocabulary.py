@@ -18,6 +18,7 @@ from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 _PIECE: Final = 4096  # bytes of a forced text that are encoded at once
 _SHORT: Final = 128  # bytes of a forced text that is remembered in tokens
 _MOST_TEXTS: Final = 2048  # that are remembered so
+_NO_TEXT: Final = 0xFF  # the first byte of the library's name of a token that stands for no text
 
 _lock: Final = threading.Lock()
 _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
@@ -26,7 +27,7 @@ _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.Wea
 class ConstraintVocabulary:
     """A tokenizer as the library asks for it: the bytes of each token, and how forced bytes are written.
 
-    Special tokens are names behind the byte 0xFF, which no text has; the library never takes them for text. A
+    Special tokens are names after the byte 0xFF, which no text has; the library never takes them for text. A
     token id without bytes is such a name too.
     """
 
@@ -100,7 +101,7 @@ def checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
 
 
 class LibraryTokenizer:
-    """A tokenizer as the library has it, its `tokens`, and the `end_ids` that end a text in it.
+    """A tokenizer as the library has it, and its tokens by their first bytes; `end_ids` end a text.
 
     Without a token that ends a text the library gets one after the vocabulary, which no model has.
     """
@@ -112,13 +113,10 @@ class LibraryTokenizer:
         self.n_bytes_of_mask = (n_vocab + 31) // 32 * 4
         self._without = None if ends else n_vocab
         vocabulary = ConstraintVocabulary(tokenizer, n_vocab if ends else n_vocab + 1, self.end_ids)
-        self.tokens = FirstBytes(vocabulary.tokens)
-        self.tokenizer = library.LLTokenizer(
-            library.TokenizerWrapper(vocabulary),
-            n_vocab=len(vocabulary.tokens),
-            eos_token=list(self.end_ids),
-            slices=library.LLTokenizer.json_slices() if for_json else None,
-        )
+        self.tokens = vocabulary.tokens
+        slices = library.LLTokenizer.json_slices() if for_json else None
+        wrapped, eos = library.TokenizerWrapper(vocabulary), list(self.end_ids)
+        self.tokenizer = library.LLTokenizer(wrapped, n_vocab=len(self.tokens), eos_token=eos, slices=slices)
 
     def words_of(self, mask: bytes) -> bytes:
         """A mask of the library without the end of text that no model has."""
@@ -127,6 +125,35 @@ class LibraryTokenizer:
         words = bytearray(mask)
         words[self._without >> 3] &= ~(1 << (self._without & 7)) & 0xFF
         return bytes(words[: self.n_bytes_of_mask])
+
+    @cached_property
+    def _starting(self) -> list[int]:
+        """The tokens with each first byte, as the bits of a number; only grammars ask."""
+        bits = [bytearray((len(self.tokens) + 7) // 8) for _ in range(256)]
+        for token, text in enumerate(self.tokens):
+            bits[text[0]][token >> 3] |= 1 << (token & 7)
+        return [int.from_bytes(words, "little") for words in bits]
+
+    def shortest_forced(self, mask: bytes) -> int | None:
+        """The shortest token of a mask all of whose tokens begin with the same byte; None: they do not.
+
+        Longer ones may go on with what need not come.
+        """
+        left = int.from_bytes(mask, "little")
+        if left == 0:
+            return None
+        lowest = (left & -left).bit_length() - 1
+        first = self.tokens[lowest][0]
+        # What begins with _NO_TEXT is a token's name: of several of them none must come.
+        if first == _NO_TEXT or left & ~self._starting[first]:
+            return None
+        best = lowest
+        while left:
+            token = (left & -left).bit_length() - 1
+            left &= left - 1
+            if len(self.tokens[token]) < len(self.tokens[best]):
+                best = token
+        return best
 
 
 def library_tokenizer(
@@ -142,50 +169,6 @@ def library_tokenizer(
         with _lock:
             made = known.setdefault((n_vocab, ends), made)
     return cast("LibraryTokenizer", made)
-
-
-_NO_TEXT: Final = 0xFF
-"""The byte with which the library's name of a token begins that stands for no text."""
-
-
-class FirstBytes:
-    """The tokens of a vocabulary, [n_tokens] byte strings, by their first bytes."""
-
-    def __init__(self, tokens: list[bytes]) -> None:
-        self._tokens = tokens
-
-    @cached_property
-    def _starting(self) -> list[int]:
-        """By first byte, the tokens as the bits of a number; only grammars ask."""
-        bits = [bytearray((len(self._tokens) + 7) // 8) for _ in range(256)]
-        for token, text in enumerate(self._tokens):
-            bits[text[0]][token >> 3] |= 1 << (token & 7)
-        return [int.from_bytes(words, "little") for words in bits]
-
-    def shortest_forced(self, mask: bytes) -> int | None:
-        """The shortest token of a mask all of whose tokens begin with the same byte; None: they do not.
-
-        Longer ones may go on with what need not come.
-        """
-        left = int.from_bytes(mask, "little")
-        if left == 0:
-            return None
-        lowest = (left & -left).bit_length() - 1
-        first = self._tokens[lowest][0]
-        # What begins with _NO_TEXT is a token's name: of several of them none must come.
-        if first == _NO_TEXT or left & ~self._starting[first]:
-            return None
-        best = lowest
-        while left:
-            token = (left & -left).bit_length() - 1
-            left &= left - 1
-            if len(self._tokens[token]) < len(self._tokens[best]):
-                best = token
-        return best
-
-    def n_bytes(self, token: int) -> int:
-        """Bytes of a token."""
-        return len(self._tokens[token])
 
 
 # ------------------------------------------------------------------------------------------ endless bytes
@@ -219,21 +202,20 @@ class Watcher:
     like the word.
     """
 
-    def __init__(self, matcher: Any, first: FirstBytes, grammar: str) -> None:
-        self.matcher = matcher
-        self._first = first
+    def __init__(self, matcher: Any, made: LibraryTokenizer, grammar: str) -> None:
+        self.matcher, self._made = matcher, made
         # Bytes in a row: more than the grammar's words have, if they are not repeated.
         self._bound = max(_LEAST_BOUND, 2 * len(grammar.encode("utf-8", "surrogatepass")))
 
     def check(self, matcher: Any) -> None:
         """Raise a `ConstraintError` if more bytes than the bound are forced where the matcher is."""
-        token = self._first.shortest_forced(matcher.compute_bitmask())
+        token = self._made.shortest_forced(matcher.compute_bitmask())
         if token is None:
             return
         ahead, n_bytes = matcher.deep_copy(), 0
         while token is not None and n_bytes <= self._bound and ahead.consume_token(token):
-            n_bytes += self._first.n_bytes(token)
-            token = self._first.shortest_forced(ahead.compute_bitmask())
+            n_bytes += len(self._made.tokens[token])
+            token = self._made.shortest_forced(ahead.compute_bitmask())
         if n_bytes > self._bound:
             expected = "words that end, where what follows may begin like them"
             found = f"more than {self._bound} bytes in a row, and no text has so many"

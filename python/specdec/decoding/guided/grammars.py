@@ -55,19 +55,15 @@ def _check_size(kind: str, text: str) -> None:
 
 def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
     """The grammar that the library compiles; a ConstraintError for what is too large or would never end."""
-    made: str
+    text: str = json_text(given) if kind == "schema" else given
+    _check_size(kind, text)
+    matcher: Any = library.LLMatcher
     if kind == "schema":
-        text = json_text(given)
-        _check_size(kind, text)
-        _check_schema(text)
-        schema = json.loads(text)
+        _check_schema(schema := json.loads(text))
         rewrite_schema(library, schema)
-        made = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
-        return made
-    _check_size(kind, given)
+        return str(matcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE))
     if kind == "regex":
-        made = library.LLMatcher.grammar_from_regex(given)
-        return made
+        return str(matcher.grammar_from_regex(text))
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
@@ -78,8 +74,7 @@ def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
             found = "no rule that a text begins with"
             raise ConstraintError.of("grammar", given, expected, found, "has") from None
         raise
-    made = library.LLMatcher.grammar_from_lark(lark)
-    return made
+    return str(matcher.grammar_from_lark(lark))
 
 
 # ------------------------------------------------------------------------------------------- what may cost
@@ -87,14 +82,9 @@ def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
 # Bounds in the library's units: building a grammar takes some seconds, the states of its lexer some hundred
 # megabytes. They say little about time, which mask_time.py bounds.
 LIBRARY_LIMITS: Final = {
-    "max_items_in_row": 2000,
-    "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 200_000,
-    "step_max_items": 50_000,
-    "max_lexer_states": 50_000,
-    "max_grammar_size": 20_000,
-    "verbose_errors": False,
-}
+    "max_items_in_row": 2000, "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000, "max_lexer_states": 50_000, "max_grammar_size": 20_000, "verbose_errors": False,
+}  # fmt: skip
 
 _MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
 
@@ -102,7 +92,7 @@ _MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doub
 _SPACE: Final = re.compile(r"(\\[snrt]| |\[( |\\[snrt]|[\n\r\t])+\])([*+]|\{\d+,\})")
 
 
-def _check_schema(schema: str) -> None:
+def _check_schema(schema: Any) -> None:
     """Refuse what the library would compile or write for ever: many joined patterns, endless separators."""
     patterns: set[str] = set()
     n_entries = 0
@@ -121,9 +111,9 @@ def _check_schema(schema: str) -> None:
         raise ConstraintError.of("schema", n_joined, f"at most {_MOST_JOINED}", found, "may join")
 
 
-def _objects(schema: str) -> Iterator[dict[str, Any]]:
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
     """All objects within a schema."""
-    left = [json.loads(schema)]
+    left = [schema]
     while left:
         part = left.pop()
         if isinstance(part, dict):
@@ -226,22 +216,15 @@ def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[s
     """The names that match a pattern; None if other keys match it too."""
     of_pattern = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": {"const": 0}}
     accepts = _prefixes_of(library, {"type": "object", **of_pattern})
-    matched = tuple(name for name in names if accepts(_text({name: 1})[:-1]))
+    matched = tuple(name for name in names if accepts(json.dumps({name: 1}, ensure_ascii=False)[:-1]))
     all_matched = {
-        "type": "object",
-        "properties": {name: {"const": 0} for name in matched},
-        "required": list(matched),
-        "patternProperties": {pattern: {"const": 0}},
-        "additionalProperties": False,
-    }
+        "type": "object", "properties": {name: {"const": 0} for name in matched}, "required": list(matched),
+        "patternProperties": {pattern: {"const": 0}}, "additionalProperties": False,
+    }  # fmt: skip
     accepts = _prefixes_of(library, all_matched)
-    text = _text(dict.fromkeys(matched, 0))[:-1]
+    text = json.dumps(dict.fromkeys(matched, 0), ensure_ascii=False)[:-1]
     another = f'{text}{", " if matched else ""}"'
     return matched if accepts(text) and not accepts(another) else None
-
-
-def _text(value: dict[str, int]) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _prefixes_of(library: Any, schema: dict[str, Any]) -> Callable[[str], bool]:

@@ -61,13 +61,9 @@ class Guidance:
 
     @classmethod
     def of(
-        cls,
-        kind: ConstraintKind,
-        given: Any,
-        tokenizer: Tokenizer | None,
-        n_vocab: int,
+        cls, kind: ConstraintKind, given: Any, tokenizer: Tokenizer | None, n_vocab: int,
         end_ids: Sequence[int],
-    ) -> Guidance:
+    ) -> Guidance:  # fmt: skip
         """Compile a JSON schema, a regular expression, or a grammar in Lark's syntax or GBNF, each once.
 
         `n_vocab` are the tokens of the target, which may have more than its tokenizer; `end_ids` end a text.
@@ -95,11 +91,11 @@ class Guidance:
 
     def start(self, tokens: Sequence[int]) -> GuidanceState:
         """The state in which a new text begins; the prompt does not count."""
+        compiled = self._compiled
         # Only the rows of a grammar's parser can get long: the lexer of the others has a bound on its steps.
-        meter = MaskMeter(self._compiled.kind, self._compiled.kind == "grammar", self._spend)
-        watcher = self._compiled.watcher
-        watched = None if watcher is None else watcher.matcher
-        return GuidanceState(_Reader(self._compiled, self._compiled.matcher, watched), meter)
+        meter = MaskMeter(compiled.kind, compiled.kind == "grammar", self._spend)
+        watched = None if compiled.watcher is None else compiled.watcher.matcher
+        return GuidanceState(_Reader(compiled, compiled.matcher, watched), meter)
 
     def _spend(self, seconds: float) -> None:
         self.mask_s += seconds
@@ -232,7 +228,7 @@ class _Compiled:
         matcher_of = partial(library.LLMatcher, made.tokenizer, log_level=0, limits=limits)
         self.watcher: Watcher | None = None
         if kind == "grammar" and (unwritten := unforced(grammar)) is not None:
-            self.watcher = Watcher(matcher_of(unwritten), made.tokens, grammar)
+            self.watcher = Watcher(matcher_of(unwritten), made, grammar)
             self.watcher.check(self.watcher.matcher)
         self.matcher = matcher_of(grammar)
         begun = self.matcher.deep_copy()
@@ -241,12 +237,10 @@ class _Compiled:
         if begun.is_error():
             pointer = ""
             if kind == "schema" and self.matcher.is_error():
-
-                def schema_error(schema: Any) -> str:
-                    error: str = matcher_of(grammar_of(library, "schema", schema)).get_error()
-                    return error
-
-                pointer = place_of_fault(json.loads(json_text(given)), schema_error)
+                schema = json.loads(json_text(given))
+                pointer = place_of_fault(
+                    schema, lambda x: matcher_of(grammar_of(library, kind, x)).get_error()
+                )
             raise self.error_of(begun, pointer)
 
     def word_of(self, token: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,9 @@ def open_checkpoint(
     *,
     tokenizer: Any = None,
     n_ctx: int | None = None,
-    hub: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
 ) -> Checkpoint:
     """Open a checkpoint and check everything about it that does not need the weights themselves.
 
@@ -37,13 +38,13 @@ def open_checkpoint(
     path : path-like
         A Hugging Face folder, a GGUF file (of one that was split any part), a llama2.c ``.bin`` file, or the
         name of what is on the Hugging Face Hub. What exists on disk is taken before a name on the hub.
-    tokenizer, n_ctx, hub
+    tokenizer, n_ctx, revision, cache_dir, token
         As of :func:`specdec.load`.
     """
     from specdec.models.checkpoints.hub import HubOptions
 
     location = check_path("path", path, CheckpointError)
-    options = HubOptions.of(hub)
+    options = HubOptions(revision, cache_dir, token)
     n_ctx = None if n_ctx is None else check_integer("n_ctx", n_ctx, 1)
     with reading(location, CheckpointError):
         return _open(location, os.fspath(path), tokenizer, n_ctx, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -88,13 +88,6 @@ class HubOptions:
     revision: str | None = None
     cache_dir: str | os.PathLike[str] | None = None
     token: str | bool | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> HubOptions:
-        """Those that the argument `hub` of `specdec.load` names."""
-        if not isinstance(given, Mapping | None) or set(given or ()) - set(cls.__dataclass_fields__):
-            raise InputError.of("hub", given, f"a dict with {', '.join(cls.__dataclass_fields__)}")
-        return cls(**given or {})
 
     def __post_init__(self) -> None:
         if self.revision is not None and not (isinstance(self.revision, str) and self.revision):

@@ -90,10 +90,7 @@ def gathered(
                 if name not in begun:
                     begun[name] = np.zeros(shape, np.uint8 if is_kept else np.float32)
             parts = [begun[name] for name in source.stored]
-            if is_kept:
-                source.put_rows(parts, array)
-            else:
-                source.put(parts, widened(array, form))
+            source.put(parts, array if is_kept else widened(array, form))
             del parts
             for name in source.stored:
                 if last[name] == i:

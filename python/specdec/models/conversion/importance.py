@@ -7,7 +7,7 @@ squared error of its output. llama.cpp's ``llama-imatrix`` measures the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from specdec.models.checkpoints.gguf_file import is_gguf, read_gguf
 from specdec.models.families import Source
 from specdec.models.model import Model
 from specdec.progress import reading
+from specdec.threads import check_threads
 
 _SUMS: Final = ".in_sum2"
 _CHUNK: Final = 512  # tokens that are read together, as llama-imatrix does it
@@ -52,14 +53,25 @@ class Importance:
             every = [experts[expert] for expert in sorted(experts)]
             found = every[0] if parts[0][0] is None else np.stack(every)
         if found.shape not in ((shape[-1],), (shape[0], shape[-1])):
-            raise CheckpointError(
-                f"importance of tensor '{stored}' is for {list(found.shape)} inputs; expected {shape[-1]}"
-            )
+            what = f"importance of tensor '{stored}' is for {list(found.shape)} inputs"
+            raise CheckpointError(f"{what}; expected {shape[-1]}")
         return found
 
 
-def read_importance(place: Path) -> Importance:
-    """What ``llama-imatrix`` wrote."""
+def importance_of(place: Path, load: Callable[[], Model], progress: bool | None) -> Importance:
+    """What ``llama-imatrix`` wrote, or what the model that `load` gives makes of a text in a file."""
+    if is_gguf(place):
+        return _read(place)
+    opened = OpenedFile(place)
+    try:
+        text = opened.read(0, opened.size).tobytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = f"is neither a GGUF file nor a text in UTF-8: {error}"
+        raise CheckpointError(f"{place}: {found}; expected what llama-imatrix writes, or a text") from error
+    return _measured(load(), text, check_threads(None), progress)
+
+
+def _read(place: Path) -> Importance:
     file, held = read_gguf(place)
     found: dict[str, Array] = {}
     for name, tensor in held.items():
@@ -82,19 +94,7 @@ def read_importance(place: Path) -> Importance:
     return Importance(of_stored=found)
 
 
-def read_text(place: Path) -> str | None:
-    """The text of a file; None of a GGUF file."""
-    if is_gguf(place):
-        return None
-    opened = OpenedFile(place)
-    try:
-        return opened.read(0, opened.size).tobytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = f"is neither a GGUF file nor a text in UTF-8: {error}"
-        raise CheckpointError(f"{place}: {found}; expected what llama-imatrix writes, or a text") from error
-
-
-def measured_importance(model: Model, text: str, n_threads: int, progress: bool | None = None) -> Importance:
+def _measured(model: Model, text: str, n_threads: int, progress: bool | None) -> Importance:
     """What a model without encoder multiplies with its matrices while it reads a text, in pieces."""
     if model.config.encoder is not None:
         expected = "a model without one, whose importance a text can say"

@@ -71,16 +71,10 @@ def architecture_of(fields: Fields, file: Path) -> str:
                     reason = f"without effect: {as_json(kind)} is another architecture than {name}"
                     warn(UnusedFieldWarning(file, ["model_type"], reason))
                 return name
-        reason = _why_refused(named[0])
+        reasons = (why for why, beginnings in _REFUSED.items() if named[0].startswith(beginnings))
+        reason = next(reasons, "")
         raise fields.unsupported("architectures", supported + (f"; {named[0]} {reason}" if reason else ""))
     model_type = fields.raw("model_type")
     if isinstance(model_type, str) and model_type in _MODEL_TYPES:
         return _MODEL_TYPES[model_type]
     raise fields.unsupported("model_type", f"'architectures' with {supported}")
-
-
-def _why_refused(name: str) -> str:
-    for reason, beginnings in _REFUSED.items():
-        if name.startswith(beginnings):
-            return reason
-    return ""

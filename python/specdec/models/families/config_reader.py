@@ -210,11 +210,9 @@ class ConfigReader:
         """Rotary positions by ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``.
 
         `layer_type`: Of models whose layers have rotations by type: nested in ``rope_parameters``. `theta`,
-        `fraction`: What absent fields mean. `theta_name`, `fraction_name`: Names of the fields outside
+        `fraction`: What absent fields mean. `theta_name`, `fraction_name`, `original_n_ctx`: What is outside
         ``rope_parameters``. `partial`: Whether the family can turn a fraction of each head. `scaled`: Whether
-        ``rope_scaling``, the former name, is about these layers. `original_n_ctx`: The context before
-        scaling, where the family names it outside ``rope_parameters``. `kinds`: Names of scalings,
-        translated.
+        ``rope_scaling``, the former name, is about these layers. `kinds`: Names of scalings, translated.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
@@ -245,8 +243,13 @@ class ConfigReader:
         original = original_n_ctx or inner
         if kind == "longrope":
             return self._long(rope, size, base, n_max, original)
-        if kind == "dynamic":
-            return self._dynamic(rope, size, base, n_max)
+        if kind == "dynamic":  # by the longest text, of n_ctx tokens
+            factor = rope.number("factor", maximum=_MAX_SCALE)
+            n_ctx = self._chosen_context(n_max, int(n_max * factor))
+            if size <= 2:
+                raise fields.error("head_dim", "more than 2 rotated dimensions, for dynamic scaling")
+            frequencies = dynamic_scaled(size, base, factor=factor, original_n_ctx=n_max, n_ctx=n_ctx)
+            return Rotation(frequencies, 1.0, n_ctx)
         frequencies, factor = _fixed(rope, kind, size, base, n_max, original)
         return Rotation(frequencies, factor, self._chosen_context(n_max, n_max))
 
@@ -283,15 +286,6 @@ class ConfigReader:
         attention = rope.number("attention_factor", default=default)
         return Rotation(linear_scaled(rotary_frequencies(size, base), factors), attention, n_ctx)
 
-    def _dynamic(self, rope: Fields, size: int, base: float, n_max: int) -> Rotation:
-        """Dynamic NTK scaling: that of texts of ``n_ctx`` tokens."""
-        factor = rope.number("factor", maximum=_MAX_SCALE)
-        n_ctx = self._chosen_context(n_max, int(n_max * factor))
-        if size <= 2:
-            raise self.fields.error("head_dim", "more than 2 rotated dimensions, for dynamic scaling")
-        frequencies = dynamic_scaled(size, base, factor=factor, original_n_ctx=n_max, n_ctx=n_ctx)
-        return Rotation(frequencies, 1.0, n_ctx)
-
 
 def _fixed(
     rope: Fields, kind: str, size: int, base: float, n_max: int, original: int
@@ -311,24 +305,15 @@ def _fixed(
         if base <= 1.0:
             raise rope.error("rope_theta", "more than 1 with YaRN")
         factor = rope.number("factor", default=n_max / original)
-        fast, slow = (
-            rope.number(f"beta_{end}", default=default, maximum=_MAX_SCALE)
-            for end, default in (("fast", 32.0), ("slow", 1.0))
-        )
-        how: dict[str, Any] = {
-            "factor": factor,
-            "original_n_ctx": original,
-            "beta_fast": fast,
-            "beta_slow": slow,
+        betas = {
+            name: rope.number(name, default=default, maximum=_MAX_SCALE)
+            for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
         }
-        scaled = yarn_scaled(size, base, truncate=rope.boolean("truncate", default=True), **how)
-        return scaled, rope.number("attention_factor", default=_recommended_factor(rope, factor))
+        how: dict[str, Any] = betas | {"truncate": rope.boolean("truncate", default=True)}
+        scaled = yarn_scaled(size, base, factor=factor, original_n_ctx=original, **how)
+        recommended, scales = yarn_attention_factor(factor), ("mscale", "mscale_all_dim")
+        if all([rope.raw(name) for name in scales]):  # a list: both are read
+            first, second = (yarn_attention_factor(factor, rope.number(name)) for name in scales)
+            recommended = first / second
+        return scaled, rope.number("attention_factor", default=recommended)
     return plain, 1.0
-
-
-def _recommended_factor(rope: Fields, factor: float) -> float:
-    names = ("mscale", "mscale_all_dim")
-    if all([rope.raw(name) for name in names]):  # a list: both are read
-        first, second = (yarn_attention_factor(factor, rope.number(name)) for name in names)
-        return first / second
-    return yarn_attention_factor(factor)

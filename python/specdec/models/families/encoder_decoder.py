@@ -47,9 +47,6 @@ def settle_tables(
     A file names up to four: the shared table, one of each side, and the head. As in transformers, a table
     that is there counts, and one that is not is the shared one. Afterwards the decoder's table has the name
     of the shared one; the encoder's and the head have theirs where they differ from it.
-
-    `config`: The canonical configuration that config.json means. `tensors`: By the names of the family's
-    table; changed. `prefix`: Of the names of tables.
     """
     shared_name, head_name = f"{prefix}shared.weight", "lm_head.weight"
     encoder_name = f"{prefix}encoder.embed_tokens.weight"
@@ -80,11 +77,8 @@ _N_CTX: Final = 2048
 """Relative positions have no end; the files say no length that transformers keeps to."""
 
 
-def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """The first distance of each of T5's buckets, of a decoder: one for each of the first half, then growing.
-
-    Buckets that no distance falls into are left out.
-    """
+def _bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
+    """The first distance of each of T5's buckets that is not empty: one for each of the first half."""
     n_exact = n_buckets // 2
     starts: dict[int, int] = {}
     for distance in range(max_distance + 1):
@@ -97,10 +91,7 @@ def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
 
 
 def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
-    """``relative_attention_num_buckets`` and ``relative_attention_max_distance`` as first distances.
-
-    ``sides`` 2: half of the buckets are for keys before a row, half for keys behind it.
-    """
+    """The buckets of ``relative_attention_*`` by first distances; ``sides`` 2: half for keys after a row."""
     n_buckets = fields.integer("relative_attention_num_buckets", minimum=2, maximum=65_536, default=32)
     if n_buckets % (2 * sides):
         raise fields.error("relative_attention_num_buckets", f"a multiple of {2 * sides}")
@@ -108,7 +99,7 @@ def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
     furthest = fields.integer(
         "relative_attention_max_distance", minimum=n_buckets // 2 + 1, maximum=1 << 20, default=128
     )
-    starts = bucket_starts(n_buckets, furthest)
+    starts = _bucket_starts(n_buckets, furthest)
     if len(starts) != n_buckets:
         raise fields.error("relative_attention_max_distance", "a distance that leaves no bucket empty")
     return starts
@@ -238,17 +229,14 @@ _MOST_POSITIONS = 1 << 15
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
     place = "post_norm" if config["norm_place"] == "residual" else "norm"
-    norms: Any = {
-        "attn": ".self_attn_layer_norm",
-        "cross": ".encoder_attn_layer_norm",
-        "mlp": ".final_layer_norm",
-    }
+    parts = {"attn": ".self_attn", "cross": ".encoder_attn", "mlp": ".final"}
+    norms: Any = {f"{part}_{place}": f"{of}_layer_norm" for part, of in parts.items()}
     return named(
         f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
         attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
         attn_out=".self_attn.out_proj", cross_q=".encoder_attn.q_proj", cross_k=".encoder_attn.k_proj",
         cross_v=".encoder_attn.v_proj", cross_out=".encoder_attn.out_proj", mlp_up=".fc1", mlp_down=".fc2",
-        output_norm=f"model.{name}.layer_norm", **{f"{part}_{place}": norms[part] for part in norms},
+        output_norm=f"model.{name}.layer_norm", **norms,
     )  # fmt: skip
 
 
@@ -316,14 +304,9 @@ def _read_bart_like(
         width = sizes["d_model"]
         factor = math.sqrt(width) if fields.boolean("scale_embedding", default=scaled) else 1.0
         return gpt_like(
-            sizes,
-            n_ctx=context,
-            position="learned",
-            norm_eps=1e-5,
-            activation=reader.activation("activation_function", activation),
-            embedding_scale=factor,
-            **switches,
-        )
+            sizes, n_ctx=context, position="learned", norm_eps=1e-5, embedding_scale=factor,
+            activation=reader.activation("activation_function", activation), **switches,
+        )  # fmt: skip
 
     decoder = side("decoder", reader.whole_context("max_position_embeddings") if n_ctx is None else n_ctx)
     decoder["tied"] = fields.boolean("tie_word_embeddings", default=True)
@@ -405,17 +388,11 @@ def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
     """
     fields, sizes = reader.fields, reader.sizes()
     return gpt_like(
-        sizes,
-        n_ctx=reader.context(),
-        norm="rms",
-        norm_eps=fields.number("rms_norm_eps", default=1e-6),
-        activation=reader.activation("hidden_act", "gelu_new"),
-        gated=True,
-        tied=fields.boolean("tie_word_embeddings", default=True),
-        **NO_BIASES,
-        score_scales=[1.0] * sizes["n_layer"],
+        sizes, n_ctx=reader.context(), norm="rms", norm_eps=fields.number("rms_norm_eps", default=1e-6),
+        activation=reader.activation("hidden_act", "gelu_new"), gated=True, **NO_BIASES,
+        tied=fields.boolean("tie_word_embeddings", default=True), score_scales=[1.0] * sizes["n_layer"],
         relative_buckets=relative_buckets(fields),
-    )
+    )  # fmt: skip
 
 
 FAMILIES = _T5 | _BART | {"LamdaForCausalLM": Family(_read_lamda, _LAMDA_TENSORS)}

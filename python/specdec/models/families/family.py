@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,9 @@ from specdec.models.number_formats import widened
 
 ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""
+
+_CANONICAL = re.compile(r"(encoder\.)?(?:layers\.(\d+)\.)?(?:(experts\.)(\d+)\.)?(.+?)(\.weight|\.bias)?")
+"""A canonical name: the encoder's, layer, an expert's, its number, name and suffix."""
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -266,17 +270,10 @@ class Source:
         return self.entry.view(stored, (self.shape[0], stored.shape[-1]), self.config)
 
     def put(self, arrays: list[Array], tensor: Array) -> None:
-        """Write the tensor into arrays of the file, all f32."""
-        self._put(arrays, tensor, self.shape)
-
-    def put_rows(self, arrays: list[Array], rows: Array) -> None:
-        """The same of rows of blocks, [rows, bytes], where `keeps_rows`."""
-        self._put(arrays, rows, (self.shape[0], rows.shape[-1]))
-
-    def _put(self, arrays: list[Array], tensor: Array, shape: Shape) -> None:
+        """Write the tensor, f32, or its rows of blocks where `keeps_rows`, into arrays of the file."""
         if self.entry.index is not None:
             arrays = [array[self.entry.index] for array in arrays]
-        self.entry.store(arrays, tensor, shape, self.config)
+        self.entry.store(arrays, tensor, tensor.shape, self.config)
 
 
 @dataclass(frozen=True)
@@ -316,19 +313,16 @@ class Family:
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
-            layer, expert, base, suffix = _split(canonical)
+            stack, layer, kind, expert, name, suffix = _CANONICAL.fullmatch(canonical).groups("")  # type: ignore[union-attr]
+            base = stack + kind + name
             of = config["encoder"] if base.startswith(ENCODER) else config
             listed = table[base]
             options = listed.options if isinstance(listed, Either) else (listed,)
             found: list[tuple[Named, list[str]]] = []
             for entry in options:
                 one = entry.of_expert(expert) if expert else entry
-                stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]
-                found.append((one, stored))
-                if all(map(held, stored)):
-                    break
-            else:
-                one, stored = found[0]
+                found.append((one, [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]))
+            one, stored = next((one for one in found if all(map(held, one[1]))), found[0])
             shapes = one.stored_shapes(suffix, shape, of)
             yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 
@@ -395,24 +389,3 @@ SEEING: dict[str, Any] = {
         "projector_hidden_act", "spatial_merge_size", "vision_config", "vision_feature_layer",
     ),
 }  # fmt: skip
-
-
-def _split(canonical: str) -> tuple[str, str, str, str]:
-    """Layer, expert, name and suffix of a canonical name.
-
-    "3", "", "attn_q" and ".weight" of "layers.3.attn_q.weight"; "3", "7", "experts.mlp_up" and ".weight" of
-    "layers.3.experts.7.mlp_up.weight"; "3", "", "encoder.attn_q" and ".weight" of
-    "encoder.layers.3.attn_q.weight".
-    """
-    stack = ENCODER if canonical.startswith(ENCODER) else ""
-    layer, expert, base = "", "", canonical.removeprefix(stack)
-    if base.startswith("layers."):
-        _, layer, base = base.split(".", 2)
-    if base.startswith("experts."):
-        _, expert, base = base.split(".", 2)
-        base = f"experts.{base}"
-    base = stack + base
-    for suffix in (".weight", ".bias"):
-        if base.endswith(suffix):
-            return layer, expert, base.removesuffix(suffix), suffix
-    return layer, expert, base, ""

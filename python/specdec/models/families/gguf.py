@@ -623,11 +623,9 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 
 
 def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
-    """The metadata of a model.
+    """The metadata of a model of an architecture of `WRITTEN`, with these `fields` of its config.json.
 
-    `architecture`: One of `WRITTEN`. `config`: The canonical configuration. `fields`: The fields of its
-    config.json. Returns str, dict, dict of str to ndarray: ``general.architecture``; keys and values; tensors
-    that belong to the configuration, f32.
+    Returns ``general.architecture``, keys and values, and tensors that belong to the configuration, f32.
     """
     name = WRITTEN[architecture]
     rotation, tensors = _rotation_keys(config, fields)

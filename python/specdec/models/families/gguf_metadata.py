@@ -17,13 +17,10 @@ _MOST_LAYERS: Final = 10_000
 
 
 class Metadata(MetadataFields):
-    """The metadata of a model, less the name of its architecture in front, and its tensors.
+    """The metadata of a model, without the `name` of its architecture in front, and its tensors.
 
-    A value that a file gives for each layer counts as one number where the layers agree.
-
-    `name`: Of the architecture, ``general.architecture``. `values`: Keys as "block_count" to values. `file`:
-    For messages. `name`, `tensors`: As given. `used`: The tensors that were read with the configuration, see
-    `numbers_of`.
+    A value that a file gives for each layer counts as one number where the layers agree. `used`: The tensors
+    that were read with the configuration, see `numbers_of`.
     """
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
@@ -149,10 +146,7 @@ _SIZES: Final = {
 
 
 def check_keys(metadata: Metadata, config: Config) -> None:
-    """Refuse keys that change the computation and that the architecture does not read.
-
-    ``config`` is the canonical configuration that was read.
-    """
+    """Refuse keys that change the computation and that are not in the configuration that was read."""
     for name, field in _SIZES.items():
         value = metadata.get(name)
         if value is not None and value != config[field]:

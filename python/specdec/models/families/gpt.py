@@ -187,15 +187,10 @@ def _read_neo(reader: ConfigReader) -> dict[str, Any]:
     )
     windows = _neo_windows(reader, sizes["n_layer"])
     return _read(
-        reader,
-        sizes,
-        learned="max_position_embeddings",
-        activation_field=("activation_function", "gelu_new"),
-        qkv_bias=False,
-        score_scales=[1.0] * sizes["n_layer"],
-        sliding_window=max(windows),
-        windows=windows,
-    )
+        reader, sizes, learned="max_position_embeddings",
+        activation_field=("activation_function", "gelu_new"), qkv_bias=False,
+        score_scales=[1.0] * sizes["n_layer"], sliding_window=max(windows), windows=windows,
+    )  # fmt: skip
 
 
 def _read_opt(reader: ConfigReader) -> dict[str, Any]:
@@ -226,8 +221,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
 class ProjectedTable(FileTensor):
     """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
 
-    The product is that of the row kernels, so that its bits are the same on every machine. The projection is
-    [d_model, width], or, ``transposed``, [width, d_model].
+    The product is that of the row kernels. The projection is [d_model, width], ``transposed`` the other way.
     """
 
     table: FileTensor
@@ -301,15 +295,9 @@ def _read_neox(reader: ConfigReader) -> dict[str, Any]:
     )
     parallel = fields.boolean("use_parallel_residual", default=True)
     return _read(
-        reader,
-        sizes,
-        **rotary(turning),
-        eps_field="layer_norm_eps",
-        activation_field=("hidden_act", "gelu"),
-        tied=False,
-        parallel="two_norms" if parallel else "no",
-        **reader.attention_bias(default=True),
-    )
+        reader, sizes, **rotary(turning), eps_field="layer_norm_eps", activation_field=("hidden_act", "gelu"),
+        tied=False, parallel="two_norms" if parallel else "no", **reader.attention_bias(default=True),
+    )  # fmt: skip
 
 
 def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
@@ -318,33 +306,20 @@ def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
     if d_rotary % 2:
         raise fields.error("rotary_dim", "an even number: rotary positions turn pairs")
     return _read(
-        reader,
-        sizes,
-        n_ctx=reader.context("n_positions"),
-        position="rotary",
-        inv_freq=rotary_frequencies(d_rotary, 10_000.0),
-        activation_field=("activation_function", "gelu_new"),
-        tied=False,
-        qkv_bias=False,
-        out_bias=False,
-        head_bias=True,
-        parallel="one_norm",
-    )
+        reader, sizes, n_ctx=reader.context("n_positions"), position="rotary",
+        inv_freq=rotary_frequencies(d_rotary, 10_000.0), activation_field=("activation_function", "gelu_new"),
+        tied=False, qkv_bias=False, out_bias=False, head_bias=True, parallel="one_norm",
+    )  # fmt: skip
 
 
 def _read_phi(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes()
     fields.require("qk_layernorm", False, because="norms of queries and keys have no biases")
     return _read(
-        reader,
-        sizes,
-        **rotary(reader.rotation(sizes["d_head"], partial=True, fraction=0.5)),
-        eps_field="layer_norm_eps",
-        activation_field=("hidden_act", "gelu_new"),
-        tied=False,
-        head_bias=True,
+        reader, sizes, **rotary(reader.rotation(sizes["d_head"], partial=True, fraction=0.5)),
+        eps_field="layer_norm_eps", activation_field=("hidden_act", "gelu_new"), tied=False, head_bias=True,
         parallel="one_norm",
-    )
+    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------- scores that fall by distance
@@ -382,13 +357,9 @@ def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
     }
     sizes = reader.sizes(**_GPT2_SIZES | names)
     return _read(
-        reader,
-        sizes,
-        n_ctx=reader.context("seq_length", default=2048),
-        activation="gelu_tanh",
-        embedding_norm=True,
-        alibi=_slopes(sizes["n_head"]),
-    )
+        reader, sizes, n_ctx=reader.context("seq_length", default=2048), activation="gelu_tanh",
+        embedding_norm=True, alibi=_slopes(sizes["n_head"]),
+    )  # fmt: skip
 
 
 def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
@@ -407,16 +378,10 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
     scale = attention.optional_number("softmax_scale")
     scales: dict[str, Any] = {"score_scales": [scale] * sizes["n_layer"]} if scale else {}
     return _read(
-        reader,
-        sizes,
-        n_ctx=reader.context("max_seq_len", default=2048),
-        activation="gelu",
-        **NO_BIASES,
-        norm_bias=False,
-        alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
-        qkv_limit=attention.optional_number("clip_qkv"),
-        **scales,
-    )
+        reader, sizes, n_ctx=reader.context("max_seq_len", default=2048), activation="gelu", **NO_BIASES,
+        norm_bias=False, alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
+        qkv_limit=attention.optional_number("clip_qkv"), **scales,
+    )  # fmt: skip
 
 
 def _falcon_parallel(reader: ConfigReader) -> str:

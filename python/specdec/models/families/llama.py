@@ -185,15 +185,10 @@ def _smollm3(reader: ConfigReader) -> dict[str, Any]:
     windowed = fields.boolean("use_sliding_window", default=False)
     kinds = ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
     return llama_like(
-        reader,
-        sizes=sizes,
-        theta=2_000_000.0,
-        tied=True,
-        bias=False,
-        mlp_bias=fields.boolean("mlp_bias", default=False),
-        rotations=[0 if turn else -1 for turn in turns],
+        reader, sizes=sizes, theta=2_000_000.0, tied=True, bias=False,
+        mlp_bias=fields.boolean("mlp_bias", default=False), rotations=[0 if turn else -1 for turn in turns],
         **reader.windows(reader.layer_types(n_layer, kinds)),
-    )
+    )  # fmt: skip
 
 
 def _granite(reader: ConfigReader) -> dict[str, Any]:
@@ -214,19 +209,15 @@ def _granite(reader: ConfigReader) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------- Qwen, OLMo, Phi 3
 
 
-def _qwen_windows(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
-    """Windows from ``max_window_layers`` on, if they are used at all."""
-    fields = reader.fields
-    if not fields.boolean("use_sliding_window", default=False):
-        return reader.without_windows()
-    first = fields.integer("max_window_layers", minimum=0, default=28)
-    kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
-    return reader.windows(reader.layer_types(n_layer, kinds), default=4096)
-
-
 def _qwen2(reader: ConfigReader, *, d_head: int | None = None, **switches: Any) -> dict[str, Any]:
-    sizes = reader.sizes(absent_kv_head=32, default_d_head=d_head)
-    return llama_like(reader, sizes=sizes, **_qwen_windows(reader, sizes["n_layer"]), **switches)
+    """Windows from ``max_window_layers`` on, if they are used at all."""
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=32, default_d_head=d_head)
+    windows = reader.without_windows()
+    if fields.boolean("use_sliding_window", default=False):
+        first, n_layer = fields.integer("max_window_layers", minimum=0, default=28), sizes["n_layer"]
+        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
+        windows = reader.windows(reader.layer_types(n_layer, kinds), default=4096)
+    return llama_like(reader, sizes=sizes, **windows, **switches)
 
 
 def _mimo(reader: ConfigReader) -> dict[str, Any]:
@@ -237,14 +228,10 @@ def _mimo(reader: ConfigReader) -> dict[str, Any]:
 
 def _olmo(reader: ConfigReader) -> dict[str, Any]:
     """LayerNorm without weights."""
-    plain: dict[str, Any] = {
-        "norm": "layer",
-        "eps_field": None,
-        "norm_eps": 1e-5,
-        "norm_weight": False,
-        "norm_bias": False,
-    }
-    return llama_like(reader, bias=False, qkv_limit=reader.optional_number("clip_qkv"), **plain)
+    return llama_like(
+        reader, bias=False, qkv_limit=reader.optional_number("clip_qkv"), norm="layer", eps_field=None,
+        norm_eps=1e-5, norm_weight=False, norm_bias=False,
+    )  # fmt: skip
 
 
 # Norms of outputs, and of whole queries and keys.
@@ -325,16 +312,11 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
 
 def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     """Parallel halves, LayerNorm without biases, interleaved rotary positions."""
-    scale = reader.fields.number("logit_scale", default=0.0625)
-    norms: dict[str, Any] = {
-        "norm": "layer",
-        "eps_field": "layer_norm_eps",
-        "norm_eps": 1e-5,
-        "norm_bias": False,
-    }
     return llama_like(
-        reader, tied=True, bias=False, parallel="one_norm", logit_scale=scale, **norms, **switches
-    )
+        reader, tied=True, bias=False, parallel="one_norm", norm="layer", eps_field="layer_norm_eps",
+        norm_eps=1e-5, norm_bias=False, logit_scale=reader.fields.number("logit_scale", default=0.0625),
+        **switches,
+    )  # fmt: skip
 
 
 def _cohere(reader: ConfigReader) -> dict[str, Any]:
@@ -367,17 +349,10 @@ def _stablelm(reader: ConfigReader) -> dict[str, Any]:
 
 def _starcoder2(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
-        reader,
-        sizes=reader.sizes(absent_kv_head=2),
-        tied=True,
-        norm="layer",
-        eps_field="norm_epsilon",
-        norm_eps=1e-5,
-        activation=reader.activation("hidden_act", "gelu_pytorch_tanh"),
-        gated=False,
-        **reader.attention_bias("use_bias", default=True, mlp=True),
-        **reader.windows(["sliding_attention"]),
-    )
+        reader, sizes=reader.sizes(absent_kv_head=2), tied=True, norm="layer", eps_field="norm_epsilon",
+        norm_eps=1e-5, activation=reader.activation("hidden_act", "gelu_pytorch_tanh"), gated=False,
+        **reader.attention_bias("use_bias", default=True, mlp=True), **reader.windows(["sliding_attention"]),
+    )  # fmt: skip
 
 
 _COHERE2_HARMLESS = (

@@ -26,8 +26,7 @@ def stacked(
     """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
 
     `part`: 0 or 1: gate or up of a tensor that holds both; None: it holds one matrix. `take_turns`: Rows of
-    gate and up take turns; else all of one come before all of the other. `inputs_first`: The tensor is
-    [n_experts, columns, rows].
+    gate and up take turns. `inputs_first`: The tensor is [n_experts, columns, rows].
     """
 
     def shape_there(shape: Shape, config: Config) -> Shape:
@@ -61,10 +60,8 @@ _PAIRS: Final = np.stack([_CODES[np.arange(256) & 15], _CODES[np.arange(256) >> 
 def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint16]:
     """Numbers in MXFP4 (OCP Microscaling Formats 1.0) as bf16, which holds each of them exactly.
 
-    `blocks` (ndarray of uint8, [..., n_blocks, 16]): 32 codes of 4 bits, E2M1, in each block, two in a byte,
-    the low half first. `scales` (ndarray of uint8, [..., n_blocks]): Exponents of the blocks' factors:
-    2^(scale - 127). 255, which is no number, gives no finite ones. Returns ndarray of uint16, [..., 32 *
-    n_blocks]: the bits.
+    `blocks` [..., n_blocks, 16]: 32 codes of 4 bits, E2M1, in each block, two in a byte, the low half first.
+    `scales` [..., n_blocks]: Exponents of the blocks' factors, 2^(scale - 127); 255 gives no finite numbers.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127)
@@ -75,10 +72,7 @@ def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.ui
 
 
 class Mxfp4(Named):
-    """Experts in MXFP4: blocks [n_experts, rows, n_blocks, 16] and scales [n_experts, rows, n_blocks].
-
-    Biases are kept as they are.
-    """
+    """Experts in MXFP4: blocks [n_experts, rows, n_blocks, 16] and scales [n_experts, rows, n_blocks]."""
 
     def numbers(self, suffix: str) -> str:
         """Return the dtype of bytes; see `Named`."""
@@ -229,14 +223,9 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
-        reader,
-        norm_eps=1e-5,
-        bias=False,
-        qk_norm="whole",
-        qkv_limit=reader.optional_number("clip_qkv"),
-        **_renormalised(reader),
-        **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
-    )
+        reader, norm_eps=1e-5, bias=False, qk_norm="whole", qkv_limit=reader.optional_number("clip_qkv"),
+        **_renormalised(reader), **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
+    )  # fmt: skip
 
 
 def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
@@ -246,20 +235,12 @@ def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     if not fields.object("rope_parameters") and not fields.object("rope_scaling"):
         raise fields.error("rope_parameters", "an object")
     return llama_like(
-        reader,
-        sizes=sizes,
-        theta=150_000.0,
-        norm_eps=1e-5,
-        activation="silu_clamped",
-        activation_limit=fields.number("swiglu_limit", default=7.0),
-        bias=True,
-        mlp_bias=True,
-        attn_sinks=True,
-        router="softmax_chosen",
-        router_bias=True,
+        reader, sizes=sizes, theta=150_000.0, norm_eps=1e-5, activation="silu_clamped",
+        activation_limit=fields.number("swiglu_limit", default=7.0), bias=True, mlp_bias=True,
+        attn_sinks=True, router="softmax_chosen", router_bias=True,
         **_mixture(reader, n_experts=128, n_chosen=4, d_expert="intermediate_size"),
         **reader.windows(reader.layer_types(sizes["n_layer"], 2), default=128),
-    )
+    )  # fmt: skip
 
 
 _GPT_OSS_ROPE = YARN | {

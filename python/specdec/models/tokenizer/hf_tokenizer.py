@@ -304,7 +304,7 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
         return lambda tokens: (b" " + token.encode("utf-8") for token in tokens), Strip.ONE_SPACE
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     if len(steps) > _MAX_STEPS:
-        raise TokenizerError(f"{source}: decoder has {len(steps)} steps; expected at most {_MAX_STEPS}")
+        raise TokenizerError.of(source, "decoder", None, f"at most {_MAX_STEPS}", found=f"{len(steps)} steps")
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return _byte_level, Strip.NOTHING
@@ -338,8 +338,8 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
             return bytes.fromhex(match[1])
         for pattern, content in replaced:
             if len(token) + token.count(pattern) * (len(content) - len(pattern)) > most:
-                what = f"decoder makes a text of more than {_MAX_TEXT} characters of the vocabulary"
-                raise TokenizerError(f"{source}: {what}; expected less")
+                found = f"one that makes more than {_MAX_TEXT} characters of the vocabulary"
+                raise TokenizerError.of(source, "decoder", None, "fewer", found=found)
             token = token.replace(pattern, content)
         return token.encode("utf-8")
 

@@ -10,8 +10,7 @@ from typing import Any
 from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft, check_model
-from specdec.drafts.learned.eagle.layouts import open_published
-from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head
+from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head, open_published
 from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError

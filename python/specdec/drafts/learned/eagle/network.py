@@ -7,7 +7,7 @@ those of SpecForge).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,44 +17,41 @@ from torch import Tensor, nn
 
 from specdec.drafts.learned.networks import OnTarget, TargetEnds
 
+_ROPE_THETA, _NORM_EPS = 10000.0, 1e-5
+
 
 @dataclass(frozen=True)
-class LayerShape:
-    """Dimensions of a layer, as in the core; the base of the rotary frequencies and the epsilon of a norm."""
+class EagleShape:
+    """Dimensions of an EAGLE draft."""
 
     d_model: int
-    n_head: int
-    n_kv_head: int
+    n_vocab: int
+    n_heads: int
+    n_kv_heads: int
     d_head: int
     d_ff: int
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-5
+    taps: tuple[int, ...]  # hidden states of the target that are read, by the number of layers before them
+    n_draft_vocab: int  # tokens that can be drafted
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> LayerShape:
-        """Return the dimensions of a canonical configuration."""
-        return cls(*(config[name] for name in ("d_model", "n_head", "n_kv_head", "d_head", "d_ff")))
+    def llama_fields(self, n_ctx: int) -> dict[str, Any]:
+        """The fields of ``config.json`` that a Llama configuration has."""
+        return {
+            "model_type": "llama", "hidden_act": "silu", "hidden_size": self.d_model,
+            "intermediate_size": self.d_ff, "num_hidden_layers": 1, "num_attention_heads": self.n_heads,
+            "num_key_value_heads": self.n_kv_heads, "head_dim": self.d_head, "vocab_size": self.n_vocab,
+            "max_position_embeddings": n_ctx, "rope_theta": _ROPE_THETA, "rope_scaling": None,
+            "rms_norm_eps": _NORM_EPS, "attention_bias": False, "mlp_bias": False,
+        }  # fmt: skip
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) · weight, in f32."""
-
-    def __init__(self, d_model: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(d_model))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., d_model] → [..., d_model]."""
-        y = x.float()
-        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
-        return y.to(x.dtype)
+def _norm(d_model: int) -> nn.RMSNorm:
+    return nn.RMSNorm(d_model, eps=_NORM_EPS)
 
 
 class FeedForward(nn.Module):
     """down(silu(gate(x)) · up(x))."""
 
-    def __init__(self, shape: LayerShape):
+    def __init__(self, shape: EagleShape):
         super().__init__()
         self.gate_proj = nn.Linear(shape.d_model, shape.d_ff, bias=False)
         self.up_proj = nn.Linear(shape.d_model, shape.d_ff, bias=False)
@@ -68,13 +65,13 @@ class FeedForward(nn.Module):
 class Attention(nn.Module):
     """Rotary attention over `d_input` columns whose earlier steps are kept, for the training-time test."""
 
-    def __init__(self, shape: LayerShape, d_input: int):
+    def __init__(self, shape: EagleShape, d_input: int):
         super().__init__()
         self.shape = shape
-        self.q_proj = nn.Linear(d_input, shape.n_head * shape.d_head, bias=False)
-        self.k_proj = nn.Linear(d_input, shape.n_kv_head * shape.d_head, bias=False)
-        self.v_proj = nn.Linear(d_input, shape.n_kv_head * shape.d_head, bias=False)
-        self.o_proj = nn.Linear(shape.n_head * shape.d_head, shape.d_model, bias=False)
+        self.q_proj = nn.Linear(d_input, shape.n_heads * shape.d_head, bias=False)
+        self.k_proj = nn.Linear(d_input, shape.n_kv_heads * shape.d_head, bias=False)
+        self.v_proj = nn.Linear(d_input, shape.n_kv_heads * shape.d_head, bias=False)
+        self.o_proj = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
 
     def forward(self, x: Tensor, positions: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Attention [batch, time, d_model] of the rows [batch, time, d_input] of one step.
@@ -84,11 +81,10 @@ class Attention(nn.Module):
         are its ancestors in a chain that was drafted after that row. Keys and values are appended to `steps`.
         """
         s, (batch, time, _) = self.shape, x.shape
-        cos, sin = rotary_tables(positions, s.d_head, s.rope_theta)
-        q = rotate(self.q_proj(x).view(batch, time, s.n_head, s.d_head).transpose(1, 2), cos, sin)
-        k = rotate(self.k_proj(x).view(batch, time, s.n_kv_head, s.d_head).transpose(1, 2), cos, sin)
-        v = self.v_proj(x).view(batch, time, s.n_kv_head, s.d_head).transpose(1, 2)
-        n_group = s.n_head // s.n_kv_head
+        q = rotate(self.q_proj(x).view(batch, time, s.n_heads, s.d_head).transpose(1, 2), positions)
+        k = rotate(self.k_proj(x).view(batch, time, s.n_kv_heads, s.d_head).transpose(1, 2), positions)
+        v = self.v_proj(x).view(batch, time, s.n_kv_heads, s.d_head).transpose(1, 2)
+        n_group = s.n_heads // s.n_kv_heads
         k, v = k.to(v.dtype).repeat_interleave(n_group, dim=1), v.repeat_interleave(n_group, dim=1)
         q = q.to(v.dtype)
         steps.append((k, v))
@@ -104,45 +100,15 @@ class Attention(nn.Module):
             y = weights[..., :time] @ first_v
             for i, (_, v_) in enumerate(steps[1:]):
                 y = y + weights[..., time + i : time + i + 1] * v_
-        return self.o_proj(y.transpose(1, 2).reshape(batch, time, s.n_head * s.d_head))
+        return self.o_proj(y.transpose(1, 2).reshape(batch, time, s.n_heads * s.d_head))
 
 
-def rotary_tables(positions: Tensor, d_head: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [time, d_head / 2] of rotary positions."""
-    half = torch.arange(0, d_head, 2, dtype=torch.float32, device=positions.device) / d_head
-    angle = torch.outer(positions.float(), theta**-half)
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions on [batch, head, time, d_head], halves paired as Hugging Face does."""
-    first, second = x.float().chunk(2, dim=-1)
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """Rotary positions [time] on [batch, head, time, d_head], halves paired as Hugging Face does."""
+    half = torch.arange(0, x.shape[-1], 2, dtype=torch.float32, device=x.device) / x.shape[-1]
+    angle = torch.outer(positions.float(), _ROPE_THETA**-half)
+    (first, second), cos, sin = x.float().chunk(2, dim=-1), angle.cos(), angle.sin()
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-@dataclass(frozen=True)
-class EagleShape:
-    """Dimensions of an EAGLE draft."""
-
-    layer: LayerShape
-    n_vocab: int
-    taps: tuple[int, ...]  # hidden states of the target that are read, by the number of layers before them
-    n_draft_vocab: int = 0  # tokens that can be drafted (EAGLE-3 alone); 0: all
-
-    def __post_init__(self) -> None:
-        if not self.n_draft_vocab:
-            object.__setattr__(self, "n_draft_vocab", self.n_vocab)
-
-    def llama_fields(self, n_ctx: int) -> dict[str, Any]:
-        """The fields of ``config.json`` that a Llama configuration has."""
-        s = self.layer
-        return {
-            "model_type": "llama", "hidden_act": "silu", "hidden_size": s.d_model,
-            "intermediate_size": s.d_ff, "num_hidden_layers": 1, "num_attention_heads": s.n_head,
-            "num_key_value_heads": s.n_kv_head, "head_dim": s.d_head, "vocab_size": self.n_vocab,
-            "max_position_embeddings": n_ctx, "rope_theta": s.rope_theta, "rope_scaling": None,
-            "rms_norm_eps": s.norm_eps, "attention_bias": False, "mlp_bias": False,
-        }  # fmt: skip
 
 
 class Eagle1(OnTarget):
@@ -154,13 +120,13 @@ class Eagle1(OnTarget):
     def __init__(self, shape: EagleShape, ends: TargetEnds):
         super().__init__(ends)
         self.shape = shape
-        d, eps = shape.layer.d_model, shape.layer.norm_eps
+        d = shape.d_model
         self.fc = nn.Linear(2 * d, d, bias=True)
         self.layers = nn.ModuleList([nn.Module()])
         layer = self.layers[0]
-        layer.self_attn = Attention(shape.layer, d)
-        layer.mlp = FeedForward(shape.layer)
-        layer.post_attention_layernorm = RMSNorm(d, eps)
+        layer.self_attn = Attention(shape, d)
+        layer.mlp = FeedForward(shape)
+        layer.post_attention_layernorm = _norm(d)
         _initialise(self)
         with torch.no_grad():
             self.fc.weight[:, d:] += torch.eye(d)
@@ -196,15 +162,15 @@ class Eagle3(OnTarget):
     def __init__(self, shape: EagleShape, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__(ends, draft_ids)
         self.shape = shape
-        d, eps = shape.layer.d_model, shape.layer.norm_eps
+        d = shape.d_model
         self.fc = nn.Linear(len(shape.taps) * d, d, bias=False)
         self.midlayer = nn.Module()
-        self.midlayer.self_attn = Attention(shape.layer, 2 * d)
-        self.midlayer.mlp = FeedForward(shape.layer)
-        self.midlayer.hidden_norm = RMSNorm(d, eps)
-        self.midlayer.input_layernorm = RMSNorm(d, eps)
-        self.midlayer.post_attention_layernorm = RMSNorm(d, eps)
-        self.norm = RMSNorm(d, eps)
+        self.midlayer.self_attn = Attention(shape, 2 * d)
+        self.midlayer.mlp = FeedForward(shape)
+        self.midlayer.hidden_norm = _norm(d)
+        self.midlayer.input_layernorm = _norm(d)
+        self.midlayer.post_attention_layernorm = _norm(d)
+        self.norm = _norm(d)
         self.lm_head = nn.Linear(d, shape.n_draft_vocab, bias=False)
         _initialise(self)
         with torch.no_grad():  # it begins with the target's last tap and the target's head

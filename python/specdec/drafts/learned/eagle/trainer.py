@@ -11,13 +11,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from specdec.atomic_file import write_json
-from specdec.drafts.learned.eagle.layouts import open_published, usual_taps
-from specdec.drafts.learned.eagle.network import Eagle1, Eagle3, EagleShape, LayerShape
+from specdec.drafts.learned.eagle.network import Eagle1, Eagle3, EagleShape
+from specdec.drafts.learned.eagle.published import open_published, usual_taps
 from specdec.drafts.learned.folder import TargetIdentity
-from specdec.drafts.learned.networks import TargetEnds, as_torch, write_tensors
+from specdec.drafts.learned.networks import TargetEnds, as_torch, stored_tensors
 from specdec.drafts.learned.objective import Objective, reachable, scattered
 from specdec.errors import CheckpointError, InputError
-from specdec.models.checkpoints.safetensors_file import open_weights
+from specdec.models.checkpoints.safetensors_file import open_weights, write_safetensors
 from specdec.models.model import Model
 from specdec.training.batch import Batch
 from specdec.training.trainer import DraftTrainer
@@ -58,9 +58,9 @@ class EagleSettings:
                 raise InputError.of(name, value, expected)
         if not first and config.n_layer < 2:
             raise InputError.of("target", target.path, "2 layers or more, for EAGLE-3", "1 layer", "has")
-        layer = LayerShape(config.d_model, n_heads, n_kv_heads, d_head, d_ff)
         taps = (config.n_layer + 1,) if first else _taps(config.n_layer)
-        return EagleShape(layer, config.n_vocab, taps, self.n_draft_vocab)
+        n_draft = n_draft or config.n_vocab
+        return EagleShape(d_model, config.n_vocab, n_heads, n_kv_heads, d_head, d_ff, taps, n_draft)
 
 
 class EagleTrainer(DraftTrainer):
@@ -85,11 +85,11 @@ class EagleTrainer(DraftTrainer):
             published = open_published(Path(begin), self.target, shape.taps)
             draft_ids = None if published.tokens is None else torch.from_numpy(published.tokens).long()
             # Tensors fit heads of other widths, too.
-            n_draft_vocab = shape.n_vocab if draft_ids is None else len(draft_ids)
-            self.check_begun(
-                _sizes(int(published.kind[-1]), LayerShape.of(published.config), n_draft_vocab),
-                _sizes(self.shape.version, shape.layer, shape.n_draft_vocab),
-            )
+            names = {"n_heads": "n_head", "n_kv_heads": "n_kv_head", "d_head": "d_head", "d_ff": "d_ff"}
+            found = {name: published.config[own] for name, own in names.items()}
+            found["n_draft_vocab"] = shape.n_vocab if draft_ids is None else len(draft_ids)
+            found["version"] = int(published.kind[-1])
+            self.check_begun(found, vars(shape) | {"version": self.shape.version})
         elif shape.n_draft_vocab < shape.n_vocab:
             draft_ids = self.frequent(shape.n_draft_vocab)
         network = Eagle1(shape, ends) if self.shape.version == 1 else Eagle3(shape, ends, draft_ids)
@@ -157,15 +157,11 @@ class EagleTrainer(DraftTrainer):
         config["specdec_draft"] = {"target": trained_for, "taps": list(shape.taps)}
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", config)
-        write_tensors(folder / "model.safetensors", tensors, self.settings.weights)
-
-
-def _sizes(version: int, layer: LayerShape, n_draft_vocab: int) -> dict[str, int]:
-    """Return settings by name."""
-    return {
-        "version": version, "n_heads": layer.n_head, "n_kv_heads": layer.n_kv_head, "d_head": layer.d_head,
-        "d_ff": layer.d_ff, "n_draft_vocab": n_draft_vocab,
-    }  # fmt: skip
+        arrays = {
+            name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+            for name, tensor in stored_tensors(tensors, self.settings.weights).items()
+        }
+        write_safetensors(folder / "model.safetensors", arrays, {"format": "pt"})
 
 
 def _stored(folder: Path, network: Any) -> dict[str, Tensor]:

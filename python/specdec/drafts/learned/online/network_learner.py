@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from specdec.checks import check_integer
 from specdec.divergences import DivergenceName
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.online.corrections import Corrections, Passage, passages
-from specdec.drafts.learned.online.learner import GoesOn, GradientLearner, relearned
+from specdec.drafts.learned.online.learner import (
+    Corrections,
+    GoesOn,
+    GradientLearner,
+    Passage,
+    passages,
+    relearned,
+)
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import InputError

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft, loaded_again
-from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import Learner, TableLearner
+from specdec.drafts.learned.online.learner import Corrections, Learner, TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram, OnlineNgram

@@ -1,0 +1,41 @@
+"""Files of tokenizers: published vocabularies, folders that hold them, and tokenizer.json of a few words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+PUBLISHED = {
+    "GPT-2": {"vocab.json": "gpt2_vocab.json", "merges.txt": "gpt2_merges.txt"},
+    "Llama 2": {"tokenizer.model": "llama2_tokenizer.model"},
+    "T5": {"tokenizer.json": "t5-small.tokenizer.json"},
+    "Phi-3": {"tokenizer.json": "phi3.tokenizer.json"},
+    "Qwen2.5": {"vocab.json": "qwen2.5_vocab.json", "merges.txt": "qwen2.5_merges.txt"},
+}
+"""Of each family: the names of its files in a model's folder, and in that of the shared data."""
+
+
+def published_folder(family: str, shared: Path, folder: Path) -> Path:
+    """The family's files under the names that a model's folder has them by."""
+    folder.mkdir(exist_ok=True)
+    for name, stored in PUBLISHED[family].items():
+        (folder / name).symlink_to(shared / "data" / "tokenizers" / stored)
+    kind = "Qwen2Tokenizer" if family == "Qwen2.5" else None
+    return write_json(folder, **{} if kind is None else {"tokenizer_config": {"tokenizer_class": kind}})
+
+
+def write_json(folder: Path, **files: Any) -> Path:
+    """Write files of these names and contents."""
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def word_level(**parts: Any) -> dict[str, Any]:
+    """The tokenizer.json of three words."""
+    from tokenizers import Tokenizer, models
+
+    library = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    made: dict[str, Any] = json.loads(library.to_str())
+    return made | parts
