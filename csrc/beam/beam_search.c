@@ -67,6 +67,11 @@ static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
+static void swap(sd_beam** one, sd_beam** other) {
+    sd_beam* first = *one;
+    *one = *other, *other = first;
+}
+
 /* Caches and workspaces. Between rounds the tree has a node at most for each hypothesis and step; a
  * round adds the hypotheses' last tokens and what the draft chooses. */
 static sd_status create_parts(sd_beam_search* s) {
@@ -239,9 +244,7 @@ static sd_status guess(sd_beam_search* s, int first, int depth, sd_beam_record* 
             if (!s->better[i].ended)
                 s->better[i].node =
                     sd_beam_tree_add(t, s->better[i].token, s->guesses[s->better[i].parent].node);
-        sd_beam* swapped = s->guesses;
-        s->guesses = s->better;
-        s->better = swapped;
+        swap(&s->guesses, &s->better);
     }
     return SD_OK;
 }
@@ -269,9 +272,7 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
         beam->node = sd_beam_tree_find(&s->tree, first, beam->token, beam->parent_node);
         *known &= beam->node >= 0;
     }
-    sd_beam* swapped = s->beams;
-    s->beams = s->next;
-    s->next = swapped;
+    swap(&s->beams, &s->next);
     s->n_beams = n;
     s->n_steps++;
     s->ended = n_open == 0 || s->n_steps == s->max_steps;

@@ -117,8 +117,7 @@ static int read_field(PyObject* dict, const field* f, void* into) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* An optional list of n_expected numbers (-1: of any number of them) or an empty one: *numbers [*n], which is
- * PyMem_Free's; NULL for none. */
+/* An optional list of n_expected numbers (-1: any), or an empty one: *numbers [*n], PyMem_Free, or NULL. */
 #define OPTIONAL_LIST(function, type, from)                                                                 \
     static int function(PyObject* dict, const char* name, int n_expected, type** numbers, int* n) {         \
         PyObject* value = optional(dict, name);                                                             \

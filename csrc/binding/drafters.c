@@ -347,10 +347,9 @@ static PyObject* dict_of(PyObject* description, const char** name) {
         *name = "ngram";
         return Py_BuildValue("{sO}", "table", description);
     }
-    if (!PyTuple_Check(description)) {
-        PyErr_SetString(PyExc_TypeError, "draft: expected (method, {argument: value}), a Model or an Ngram");
-        return NULL;
-    }
+    if (!PyTuple_Check(description))
+        return PyErr_Format(PyExc_TypeError,
+                            "draft: expected (method, {argument: value}), a Model or an Ngram");
     if (!PyArg_ParseTuple(description, "sO!;draft: expected (method, {argument: value})", name, &PyDict_Type,
                           &arguments))
         return NULL;

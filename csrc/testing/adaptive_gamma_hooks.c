@@ -26,7 +26,8 @@ PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     int n_missed = 0;
     if (!PyArg_ParseTuple(args, "O&|i", played, &a, &n_missed)) return NULL;
     sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_extra);
-    if (n_missed > 0 && sd_adaptive_gamma_paused(a)) sd_adaptive_gamma_misses(a, n_missed);
+    if (n_missed > 0 && sd_adaptive_gamma_paused(a))
+        sd_drafter_schedule_misses(&a->drafter.schedule, n_missed);
     return Py_NewRef(Py_None);
 }
 

@@ -550,11 +550,11 @@ def quantise(rows: _Floats, type: str, *, importance: _Floats | None = None, n_t
     A ValueError for another type, other shapes, or numbers too large for "q8_0" or "q4_0".
     """
 
-def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:
-    """A checksum of bytes against damage, 64 bits; no protection against forgery."""
+def checksums(data: bytes | memoryview, stretch: int = 0, *, n_threads: int = 1) -> NDArray[np.uint64]:
+    """Checksums of bytes against damage, no protection against forgery.
 
-def checksums(data: bytes | memoryview, stretch: int, *, n_threads: int = 1) -> NDArray[np.uint64]:
-    """The checksum of each stretch (a multiple of 2²⁰) of bytes, the last may be shorter; at least one."""
+    One for each stretch, a multiple of 2²⁰ bytes, the last may be shorter; at least one. 0: one for all.
+    """
 
 def processor() -> str:
     """The name of this kind of processor: maker, family, model, stepping, what it calls itself."""
