@@ -260,13 +260,11 @@ class Trace(RoundTimes):
     def joined(cls, traces: Iterable[Trace]) -> Trace:
         """Several traces as one, their rounds one after the other: every figure is that of all of them.
 
-        Seconds are summed, rates and shares count each round once. `n_sequences` is the largest: of sequences
-        of one batch the rates of tokens are still those of one sequence. t(1) is the mean, by rounds, of
-        those that the traces were given, if all were. InputError if there is no trace, or something else.
+        Seconds are summed, rates and shares count each round once, `n_sequences` is the largest. t(1) is the
+        mean, by rounds, of those that the traces were given, if all were. InputError if there is no trace.
 
         Examples
         --------
-        >>> results = specdec.generate(target, draft, prompts)
         >>> specdec.Trace.joined(result.trace for result in results).acceptance_interval()
         """
         several = check_items("traces", traces, "a list of specdec.Trace")
@@ -290,9 +288,7 @@ class Trace(RoundTimes):
 
         Examples
         --------
-        >>> out = specdec.generate(target, draft, "Once upon a time")
-        >>> plain = specdec.generate(target, None, "Once upon a time")
-        >>> out.trace.against(plain.trace).predicted_speedup
+        >>> out.trace.against(specdec.generate(target, None, "Once upon a time").trace).predicted_speedup
         """
         if not plain.rounds or plain.n_drafted:
             found = f"a trace that {'drafted' if plain.rounds else 'has no round'}"
@@ -367,9 +363,8 @@ class Trace(RoundTimes):
     def acceptance_rate(self) -> float:
         """Alpha of Corollary 3.6: the mean of beta over all verified positions; NaN if nothing was drafted.
 
-        It is the probability that a draft, any of them where there are several, is accepted at a position.
-        Chains give it from the two distributions and not from the luck of the draws; see `Round.betas`. A run
-        of block verification accepts more often than this says.
+        The probability that a draft, any of them where there are several, is accepted at a position, from the
+        two distributions where `Round.betas` are. Block verification accepts more often than this says.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
         return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
@@ -377,9 +372,8 @@ class Trace(RoundTimes):
     def acceptance_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval of a proportion.
 
-        The variance of a beta is at most that of a proportion, so the interval errs on the wide side; it
-        takes the positions as independent. (NaN, NaN) if nothing was drafted; ValueError if `confidence` is
-        not in (0, 1).
+        It errs on the wide side, and takes the positions as independent. (NaN, NaN) if nothing was drafted;
+        ValueError if `confidence` is not in (0, 1).
         """
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence is {confidence!r}; expected a number in (0, 1)")
@@ -431,8 +425,7 @@ class Trace(RoundTimes):
         """t(1): mean seconds of a run of the target that computes one row, as plain decoding does.
 
         As given to the trace or measured by `against`; else from the run's own rounds that drafted nothing,
-        if there are at least 5 of them. NaN where it is not known: a run that always drafts, or one of a
-        batch.
+        if there are 5. NaN where it is not known: a run that always drafts, or one of a batch.
         """
         if self._target_s is not None:
             return self._target_s
@@ -516,10 +509,6 @@ class Trace(RoundTimes):
         """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
 
         InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
-
-        Examples
-        --------
-        >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
         found = values if isinstance(values, Fields) else Fields(values, "", kind=InputError)
         found.check_version("specdec_trace", VERSION)

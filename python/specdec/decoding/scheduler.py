@@ -114,8 +114,7 @@ class Scheduler(Generic[AnySequence]):
         """Read prompts, then decode a round, or rounds until `seconds` have passed or a sequence ends.
 
         A sequence that has ended or failed has left its slot when it is yielded; one whose prompt could not
-        be read has no round. An exception means that the session has failed. Signals are handled at least
-        every 50 ms.
+        be read has no round. An exception means that the session has failed.
         """
         self._sound = False
         self._update_draft()
