@@ -26,9 +26,8 @@ from specdec.decoding.options import (
 from specdec.decoding.prompts import Chat
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.scheduler import Scheduler, decode
-from specdec.decoding.sequence import Sequence as DecodedSequence
-from specdec.decoding.sequence import sequences_of
+from specdec.decoding.scheduler import Scheduler, decode, sequences_of
+from specdec.decoding.scheduler import Sequence as DecodedSequence
 from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError, NotFiniteError, number_of
 from specdec.models.chat_template import Messages

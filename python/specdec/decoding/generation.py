@@ -13,7 +13,7 @@ from specdec import _core
 from specdec.checks import check_integer, check_timeout
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.scheduler import Sequence
 from specdec.display.rounds import FinishReason
 from specdec.errors import InputError, NotFiniteError
 from specdec.models.score import TopLogProbs, top_pairs
