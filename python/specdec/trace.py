@@ -22,7 +22,14 @@ else:
     DataFrame = Any  # pandas is imported on use
 
 __all__ = [
-    "DraftFigures", "Round", "RoundTimes", "Step", "Trace", "invalid_ratio", "invalid_speedup", "steps_of",
+    "Round",
+    "RoundTimes",
+    "Step",
+    "StepFigures",
+    "Trace",
+    "invalid_ratio",
+    "invalid_speedup",
+    "steps_of",
     "wilson_interval",
 ]  # fmt: skip
 
@@ -373,12 +380,12 @@ class Trace(RoundTimes):
 
         Lower than `acceptance_rate`: drafts after a rejected one are dropped unseen.
         """
-        return DraftFigures(steps_of(self)).draft_acceptance_rate
+        return StepFigures(steps_of(self)).draft_acceptance_rate
 
     @property
     def mean_acceptance_length(self) -> float:
         """New tokens in the result per run that verified a draft, as vLLM names it; NaN without any."""
-        return DraftFigures(steps_of(self)).mean_acceptance_length
+        return StepFigures(steps_of(self)).mean_acceptance_length
 
     @property
     def acceptance_histogram(self) -> list[int]:
@@ -605,7 +612,7 @@ def steps_of(trace: Trace) -> tuple[Step, ...]:
     )
 
 
-class DraftFigures:
+class StepFigures:
     """What became of the drafts of steps, under the names that vLLM gives the figures.
 
     vLLM counts what was accepted after an end of text too; here that is left out, so that the mean acceptance
