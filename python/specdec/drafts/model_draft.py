@@ -91,9 +91,8 @@ class ModelDraft(Draft):
     """A smaller model drafts (M_q of arXiv 2211.17192): a chain, a tree, or a chain that is itself drafted.
 
     ``ModelDraft(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens. For an
-    encoder-decoder the smaller model may be an encoder-decoder too, whose own encoder reads the source, or a
-    model without an encoder, which drafts from the decoder's text alone. Nothing is drafted for a source
-    that is too long for the smaller model's encoder.
+    encoder-decoder the smaller model may be one too, whose own encoder reads the source (nothing is drafted
+    for one that is too long for it), or a model without an encoder, which reads the decoder's text alone.
 
     Parameters
     ----------
@@ -103,20 +102,17 @@ class ModelDraft(Draft):
         See `specdec.drafts`.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
-        speculatively. Its tokens have the same distribution as without, and under greedy decoding and the
-        coupled rule they are the same tokens; they only take less time, if the inner draft is good. It
-        cannot be the model's own layers, which need the model's cache for themselves, and there is no tree
-        then.
+        speculatively, with the same distribution and, under greedy decoding and the coupled rule, the same
+        tokens, in less time if the inner draft is good. It cannot work in the model's own cache, and there is
+        no tree then.
     vocabulary : {"auto", "same", "text", "intersection"}, default "auto"
-        What to do where the target has another vocabulary than the model. The model then reads the text in
-        its own tokens, cut by its own tokenizer. "intersection": it drafts tokens whose strings both have,
-        by its distribution restricted to them and renormalized (token-level intersection of Timor et al.
-        2025, arXiv 2502.05202, Algorithm 4); that works with every rule and tree. "text": it writes in its
-        own tokens, the most probable ones, and its text is drafted in the target's tokens, as the target's
-        tokenizer cuts it (string-level exact match, Algorithm 2); every draft token is a point mass, in a
-        chain. "same": such a target is refused. "auto": both methods in turn, and then, round by round, the
-        one of which more tokens were accepted; with a tree "intersection". Vocabularies that are the same
-        are not translated.
+        What to do where the target has another vocabulary, so that the model reads the text as its own
+        tokenizer cuts it. "intersection": it drafts tokens whose strings both have, by its distribution
+        restricted to them and renormalized (Timor et al. 2025, arXiv 2502.05202, Algorithm 4), with every
+        rule and tree. "text": its most probable tokens are drafted as text, as the target's tokenizer cuts it
+        (string-level exact match, Algorithm 2); every draft token is a point mass, in a chain. "same": such a
+        target is refused. "auto": both methods in turn, and then, round by round, the one of which more
+        tokens were accepted; with a tree "intersection".
     """
 
     def __init__(

@@ -26,21 +26,20 @@ _SETTINGS: Final = ("max_tokens", "max_depth", "factor", "min_probability", "min
 class SuffixMemory(MemoryDraft):
     """A draft that remembers outputs: what followed the text's longest suffix in them, by frequency.
 
-    Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975), without training and without a model. For requests
-    that resemble earlier ones: agents that ask again with small changes, pipelines, self-refinement,
-    templates. Give the same object to every call: each text is remembered when it ends, and drafts for the
-    texts that begin afterwards, in the same call, in other calls and in other threads. Where the text itself
-    promises more than the memory, its own earlier tokens are copied.
+    Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975), without training and without a model, for requests
+    that resemble earlier ones: agents that ask again with small changes, pipelines, templates. Give the same
+    object to every call: each text is remembered when it ends, and drafts for the texts that begin
+    afterwards, also in other threads. Where the text itself promises more than the memory, its own earlier
+    tokens are copied.
 
     In each round the longest suffix of the text that occurs in the memory is looked for, up to `max_depth`
-    tokens, and that in the text before. What followed its occurrences is a tree, in which a token's value is
-    the product of the shares down to it: how many of the occurrences that came so far went on with it. The
-    best tokens by that value are drafted, at most `factor` for each token of the suffix, of the one of the
-    two trees whose values have the larger sum. Of more than 256 occurrences 256 count, evenly spread.
+    tokens, and that in the text before. What followed its occurrences (256 of them at most) is a tree, in
+    which a token's value is the product of the shares of occurrences down to it. The best tokens by that
+    value are drafted, at most `factor` for each token of the suffix, of the tree with the larger sum.
 
     The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
-    `max_depth` tokens of the prompt before an output. To remember a text takes time in proportion to the
-    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment.
+    `max_depth` tokens of the prompt before an output. To remember a text takes some 20 milliseconds for each
+    million tokens of the memory, and twice the memory for that moment.
 
     Parameters
     ----------
@@ -55,8 +54,7 @@ class SuffixMemory(MemoryDraft):
     min_match : int, default 2
         The shortest suffix, in tokens, that is looked for, at least 1.
     branches : bool, default True
-        True: a tree. False: a chain, which every rule takes: block verification and k-sequential selection
-        above temperature 0 take no tree.
+        True: a tree. False: a chain, which every rule takes.
     gamma : int, default 16
 
     Attributes
@@ -71,10 +69,9 @@ class SuffixMemory(MemoryDraft):
     with the rejection rule a sample follows from the seed and the memory; its distribution does not depend on
     the memory, and greedy and coupled output is a function of the model and the seed as always.
 
-    What is remembered are texts that have ended, and of a call that ended early, by an exception or because
-    its stream was closed, the tokens that were committed. They are kept in the clear, in memory and in files.
-    A pickle names the file that the memory was loaded from or saved to last, and another process begins with
-    what that holds. A memory that has no file and has begun a text cannot be pickled; an empty one can.
+    Of a call that ended early the tokens that were committed are remembered. Texts are kept in the clear, in
+    memory and in files. A pickle names the file that the memory was loaded from or saved to last; one that
+    has no file and has begun a text cannot be pickled.
     """
 
     metadata: ClassVar = {"format": "specdec suffix memory", "version": "1"}

@@ -25,15 +25,12 @@ RANK_CHANCES: Final = (0.45, 0.12, 0.06, 0.04, 0.03, 0.02, 0.015, 0.012)
 class TokenRecycling(MemoryDraft):
     """A draft that recycles what the target said: the most probable tokens after each token, last time.
 
-    Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix has k
-    tokens for each token of the vocabulary: those of the largest logits when the target last read the token.
-    A tree is filled from it, breadth first: child number r of a node is the token of rank r after the node's
-    token. After each round the rows of all tokens of the tree are replaced by what the target predicts after
-    them now, of rejected tokens too. So the first rounds draft nothing, and each text leaves the matrix to
-    the next ones: give the same object to every call. Prompts are read without logits and teach it nothing.
-
-    The matrix takes 4 k bytes for each token of the vocabulary and is shared by all sequences and threads
-    that draft with this object. An update reads all logits of each row that the target was run on.
+    Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix of 4 k
+    bytes a token has, for each token, those of the largest logits when the target last read it. A tree is
+    filled from it: child number r of a node is the token of rank r after the node's token. After each round
+    the rows of all tokens of the tree, rejected ones too, are replaced by what the target predicts now. So
+    the first rounds draft nothing, and each text leaves the matrix to the next ones: give the same object to
+    every call. Prompts are read without logits and teach it nothing.
 
     Parameters
     ----------

@@ -24,10 +24,9 @@ from specdec.threads import check_threads
 class Eagle(Draft):
     """EAGLE-1, EAGLE-2 or EAGLE-3: a layer that continues from the target's hidden states.
 
-    The draft reads each token next to hidden states of the target after the token before: one of them in
-    EAGLE-1 (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840). Draft tokens after the
-    first read its own output in place of what the target has not computed. EAGLE-2 (arXiv 2406.16858) is a
-    tree that grows where EAGLE is confident: ``tree=DynamicTree(n)`` on either.
+    The draft reads each token next to hidden states of the target after the token before: one in EAGLE-1
+    (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840); after draft tokens, its own
+    output instead. EAGLE-2 (arXiv 2406.16858) is ``tree=DynamicTree(n)`` on either.
 
     Parameters
     ----------
@@ -42,9 +41,9 @@ class Eagle(Draft):
         See `specdec.drafts`.
     taps : sequence of int, optional
         Hidden states of the target that make a feature, by how many layers come before them, in this order.
-        None: those that the files name. Layers in ``eagle_config`` of ``LlamaForCausalLMEagle3`` are named by
-        their outputs, as SGLang reads them; elsewhere as vLLM does. Where nothing is named: 2, the middle and
-        the third last (EAGLE-3), or what the target's head reads (EAGLE-1).
+        None: those that the files name (in ``eagle_config`` of ``LlamaForCausalLMEagle3`` as SGLang counts,
+        elsewhere as vLLM does), else 2, the middle and the third last (EAGLE-3), or what the target's head
+        reads (EAGLE-1).
 
     Attributes
     ----------

@@ -131,16 +131,9 @@ class Learner(ABC):
 
     @abstractmethod
     def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Draft:
-        """Return the draft, of the same class, with what can be learned from the corrections.
+        """Return the draft, of the same class, with what can be learned from the corrections, at least one.
 
-        Parameters
-        ----------
-        corrections : Corrections
-            The last ones, at least one.
-        n_new : int
-            How many of these, the last of them, have come since the last call.
-        goes_on : callable
-            Asked now and then.
+        The last `n_new` of them have come since the last call; `goes_on` is asked now and then.
         """
 
     def begin_thread(self) -> None:
@@ -171,9 +164,8 @@ class Learner(ABC):
 class TableLearner(Learner):
     """Counts the corrections on top of a table: each as its last tokens with the target's predictions.
 
-    A token of probability p is counted ``round(weight * p)`` times, the most probable one once at least. The
-    draft is the table that it began with and the corrections that are kept: old corrections age out, so the
-    table stays bounded.
+    A token of probability p is counted ``round(weight * p)`` times, the most probable one once at least. Old
+    corrections age out, so the table stays bounded.
 
     Parameters
     ----------

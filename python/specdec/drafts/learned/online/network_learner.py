@@ -40,23 +40,20 @@ class NetworkLearner(GradientLearner):
     """A model or a recurrent network learns by gradient steps on its corrections: AdamW.
 
     It learns the target's distribution at temperature 1: its `n_top` most probable tokens one by one, and
-    all others together. Steps are taken on passages with the newest corrections and, for the other half, on
-    any that are kept, so that what was learned before is not forgotten at once.
-
-    Learning takes a copy of the weights in f32 with two moments each. At each update they are packed again in
-    the draft's number format, those of a model by way of a temporary folder.
+    all others together. Half of a step are passages with the newest corrections, half any that are kept, so
+    that what was learned before is not forgotten at once. Learning takes a copy of the weights in f32 with
+    two moments each; at each update they are packed again, those of a model by way of a temporary folder.
 
     Parameters
     ----------
     draft : ModelDraft or Recurrent
-        A model without a draft of its own, read from a Hugging Face folder, that has no encoder; or a
-        recurrent network. Tokens that it never drafts it does not learn to draft.
+        A model from a Hugging Face folder, without an encoder or a draft of its own; or a recurrent network,
+        which does not learn to draft tokens that it never drafts.
     loss : {"tvd", "fkl", "rkl", "jsd"}
-        The divergence of target and draft: total variation, which is the chance of a rejection;
-        forward or reverse Kullback-Leibler, which suit drafts that are far from the target; Jensen-Shannon.
+        Total variation, which is the chance of a rejection; forward or reverse Kullback-Leibler divergence,
+        which suit drafts that are far from the target; Jensen-Shannon divergence.
     learning_rate : float, optional
-        By default 2e-4, and 2e-3 for recurrent networks; less for networks of more than ten million
-        parameters, in inverse proportion to the root of their number.
+        By default 2e-4 (2e-3 for recurrent networks), times sqrt(1e7 / parameters) where that is below 1.
     passes : float, default 4.0
         How often a new correction is learned from, on average.
     batch : int, default 1024
