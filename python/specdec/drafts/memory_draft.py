@@ -6,6 +6,7 @@ import os
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_path
-from specdec.drafts.draft import Draft, loaded_again, made_again
+from specdec.drafts.draft import Draft, loaded_again
 from specdec.errors import CheckpointError, InputError
 from specdec.fields import as_json
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
@@ -99,7 +100,7 @@ class MemoryDraft(Draft):
                 f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
                 "file or loaded from one, which a pickle names"
             )
-        return made_again, (type(self), (), self._settings)
+        return partial(type(self), **self._settings), ()
 
     def text_key(self) -> tuple[int, ...]:
         self._has_begun = True

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from specdec.checks import check_choice
-from specdec.drafts.draft import Description, Draft, made_again
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learned.folder import CONFIG_NAME, LearnedWeights
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import InputError
@@ -56,7 +57,7 @@ class LearnedDraft(Draft):
         options = {"tree": self.tree, "gamma": self.gamma}
         if self.has_matrices:
             options["dtype"] = self.core.dtype
-        return made_again, (type(self), (self.weights,), options)
+        return partial(type(self), **options), (self.weights,)
 
     def describe(self, target: Model) -> Description:
         self.weights.check_target(target)

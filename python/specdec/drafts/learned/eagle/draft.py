@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ class Eagle(Draft):
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
-        return _made_again, (type(self), self._files.reference(), self.target, self.taps, options)
+        if isinstance(self, MTP):
+            return partial(MTP, **options), (self.target,)
+        return partial(_opened, taps=self.taps, **options), (self._files.reference(), self.target)
 
     @property
     def dtype(self) -> Dtype:
@@ -128,11 +131,8 @@ class MTP(Eagle):
         self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
 
 
-def _made_again(
-    kind: Any, reference: ReadFiles, target: Model, taps: Sequence[int], options: Mapping[str, Any]
-) -> Eagle:
-    folder = reference.found()
-    return MTP(target, **options) if issubclass(kind, MTP) else Eagle(folder, target, taps=taps, **options)
+def _opened(reference: ReadFiles, target: Model, **options: Any) -> Eagle:
+    return Eagle(reference.found(), target, **options)
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
