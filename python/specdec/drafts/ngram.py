@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab, loaded_again
-from specdec.drafts.memory_draft import IntegerFile
+from specdec.drafts.memories import IntegerFile
 from specdec.drafts.texts import MAX_N, Ids, check_ids, check_n_ids, check_texts
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.safetensors_file import write_safetensors

@@ -22,12 +22,10 @@ from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.memories import MemoryDraft, SuffixMemory, TokenRecycling
 from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.skip_layers import SkipLayers
-from specdec.drafts.suffix_memory import SuffixMemory
-from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError
 from specdec.models.loading import embedded_pair

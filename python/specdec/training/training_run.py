@@ -27,7 +27,6 @@ from specdec.models.number_formats import Dtype
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
-from specdec.training.batch import Batch, EarlierDrafts, TargetStates
 from specdec.training.held_out import TEMPERATURES_SHOWN, DraftFigures, HeldOut, TrainedDraft, alpha_of, gain
 from specdec.training.loop import (
     LossCurve,
@@ -39,7 +38,7 @@ from specdec.training.loop import (
     train_step,
 )
 from specdec.training.settings import TrainingOptions, TrainingSettings
-from specdec.training.trainer import DraftTrainer, trainer_type
+from specdec.training.trainer import Batch, DraftTrainer, EarlierDrafts, TargetStates, trainer_type
 from specdec.training.training_texts import (
     LENGTHS,
     STEPS_OF_GROUP,

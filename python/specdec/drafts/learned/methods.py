@@ -1,7 +1,8 @@
 """The methods of learned drafts: their base, and the one place where a method is registered.
 
-A method is a folder here: ``draft.py`` (the draft and how its files are read), ``network.py`` (in PyTorch),
-``trainer.py`` and, where it learns while it serves, ``learner.py``. Modules are imported when they are used.
+A method is a folder here: ``draft.py`` (the draft and how its files are read), ``trainer.py``, ``network.py``
+(in PyTorch, where others than the trainer use it) and, where it learns while it serves, ``learner.py``.
+Modules are imported when they are used.
 """
 
 from __future__ import annotations

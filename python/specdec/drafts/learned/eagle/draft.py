@@ -87,7 +87,7 @@ class Eagle(Draft):
         self.core = _packed(published, target, dtype, check_threads(n_threads))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
+        options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
         if isinstance(self, MTP):
             return partial(MTP, **options), (self.target,)
         return partial(_opened, taps=self.taps, **options), (self._files.reference(), self.target)

@@ -334,7 +334,7 @@ def _learner_of(draft: Draft) -> Learner:
     if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
         return TableLearner(draft)
     if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, Recurrent):
-        from specdec.drafts.learned.online.network_learner import NetworkLearner
+        from specdec.drafts.learned.online.learner import NetworkLearner
 
         return NetworkLearner(draft)
     raise InputError.of(
