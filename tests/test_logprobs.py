@@ -38,11 +38,8 @@ def assert_said_alike(found: specdec.Result, expected: specdec.Result) -> None:
     assert found.top_logprobs == expected.top_logprobs
 
 
-HOW: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "coupled": {**SAMPLED, "verify": "coupled"},
-    "block": {**SAMPLED, "verify": "block"},
-}
+HOW: dict[str, dict[str, Any]] = {"greedy": {}}
+HOW |= {rule: {**SAMPLED, "verify": rule} for rule in ("coupled", "block")}
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -79,14 +76,11 @@ def test_the_sampled_law_is_that_of_distribution(pair: Pair, how: str) -> None:
 def test_neither_draft_nor_batch_changes_a_bit(pair: Pair) -> None:
     target, draft = pair
     prompts = [PROMPT, [3], [*PROMPT, 4, 4], PROMPT[:3]]
+    tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 2, 1), "without replacement"))
     ways: list[tuple[Any, dict[str, Any]]] = [
-        (draft, {"gamma": 3}),
-        (drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 2, 1), "without replacement")), {}),
-        (drafts.ContextCopy(), {"gamma": 6}),
-        (draft, {"gamma": "auto"}),
-        (draft, {"gamma": 4, "batch_size": 2, "stop": ["no such text"]}),
-        (draft, {"gamma": 4, "prompt_cache": PromptCache()}),
-    ]
+        (draft, {"gamma": 3}), (tree, {}), (drafts.ContextCopy(), {"gamma": 6}), (draft, {"gamma": "auto"}),
+        (draft, {"batch_size": 2, "stop": ["no such text"]}), (draft, {"prompt_cache": PromptCache()}),
+    ]  # fmt: skip
     for law in ("model", "sampling"):
         options = {"logprobs": 4, "logprobs_of": law, **SAMPLED, "verify": "coupled", "seed": [1, 2, 3, 4]}
         plain = [one(target, None, prompt, **options | {"seed": i}) for i, prompt in enumerate(prompts, 1)]

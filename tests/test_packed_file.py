@@ -75,12 +75,6 @@ def test_of_a_llama2c_file_with_its_tokenizer(tmp_path: Path) -> None:
         specdec.load(packed.path)
 
 
-def test_a_pointer_of_git_lfs(tmp_path: Path) -> None:
-    (tmp_path / "m.specdec").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(CheckpointError, match="is a Git LFS pointer, not the file itself"):
-        specdec.load(tmp_path / "m.specdec")
-
-
 def test_a_packed_file_of_a_gguf_file_needs_no_other_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,13 +449,6 @@ def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str) -> N
     specdec.load(with_header(path, lambda header: header["source"].update(path=name)))
     with refuses_field(path, "header.source.records"):
         specdec.load(with_header(path, lambda header: header["source"].update(records=[["../x", 1, 2]])))
-
-
-def test_a_source_with_a_long_path(tmp_path: Path) -> None:
-    folder = tmp_path.joinpath(*["y" * 200] * 6)
-    shutil.copytree(EMBEDDED, folder)
-    path = specdec.convert(folder, tmp_path / "model.specdec")
-    assert specdec.load(path).config == specdec.load(folder).config
 
 
 def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
-"""Damaged files: what is read must decode, or be refused by a named exception.
+"""Damaged files: what is read must decode, or be refused by a named exception; or a warning names a field.
 
-Some files are sound except for an unknown field, which a warning must name. A mutation is a list of plain
-values, ``[action, file, ...]``, so that it can be printed and left out; offsets beyond the end count from the
-beginning again, and a place in a JSON document that another mutation has taken away is passed over.
+A mutation is a list of plain values, ``[action, file, ...]``, so that it can be printed and left out. Offsets
+beyond the end count from the beginning again; a path that another mutation has taken away is passed over.
 """
 
 from __future__ import annotations

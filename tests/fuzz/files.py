@@ -1,8 +1,4 @@
-"""Small sound files of every kind that the package reads, and what is done with them.
-
-Files of others are written in NumPy and by their own libraries; only those of the package's own formats come
-from the package.
-"""
+"""Small sound files of every kind that the package reads, by other libraries and NumPy, and their uses."""
 
 from __future__ import annotations
 
