@@ -18,7 +18,7 @@ from specdec import drafts, time_limit
 from specdec.analysis import recommend as recommend_module
 from specdec.analysis.arguments import short_names
 from specdec.analysis.recommend import known_models, known_vocabularies, memory_of, vocabulary_of
-from specdec.drafts.translation import translation_of
+from specdec.drafts.model_draft import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
 from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
