@@ -16,6 +16,11 @@
  * (with a message). Large blocks ask the system for huge pages. */
 void* sd_alloc(size_t size);
 
+/* Declare a zeroed object, owned by the caller; return SD_ERR_MEMORY where there is no memory for it. */
+#define SD_NEW(type, name)               \
+    type* name = sd_alloc(sizeof *name); \
+    if (name == NULL) return SD_ERR_MEMORY
+
 /* Release a block of sd_alloc; NULL is allowed. */
 void sd_free(void* block);
 

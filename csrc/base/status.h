@@ -39,6 +39,9 @@ sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
         if (sd_tried != SD_OK) return sd_tried; \
     } while (0)
 
+/* A struct by its fields: clang-format fills lines with the arguments of a macro. */
+#define SD_MAKE(type, ...) ((type){__VA_ARGS__})
+
 /* SD_OK, or SD_ERR_VALUE where a number is not in least … most; INT_MAX: there is no most. */
 sd_status sd_check_range(const char* name, long long value, long long least, long long most);
 

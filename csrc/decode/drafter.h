@@ -100,7 +100,6 @@ struct sd_drafter {
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
 };
-#define SD_DRAFTER(...) ((sd_drafter){__VA_ARGS__})
 
 /* Can the rule of a sequence judge a drafter's trees? Where the draft's temperature is 0 (draws: it is not)
  * siblings are no independent draws; where `drafters` chooses one of several, the trees are that one's.

@@ -48,7 +48,6 @@ struct sd_predictor {
     void (*free)(sd_predictor* self);
     sd_arena arena; /* owns the method's arrays */
 };
-#define SD_PREDICTOR(...) ((sd_predictor){__VA_ARGS__})
 
 /* What a predictor is asked for. Borrowed while it is made. */
 typedef struct sd_prediction {

@@ -177,10 +177,10 @@ sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_op
     SD_TRY(sd_check_range("start", options->start, 0, INT_MAX));
     SD_TRY(sd_check_range("min_match", options->min_match, 1, MAX_MATCH));
     SD_TRY(sd_check_range("n_candidates", options->n_candidates, 1, SD_MAX_COPIES));
-    input_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
-    d->base = SD_DRAFTER(.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,
-                         .begin = begin, .propose = propose, .commit = commit, .free = sd_drafter_release);
+    SD_NEW(input_drafter, d);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
+                      .points = 1, .begin = begin, .propose = propose, .commit = commit,
+                      .free = sd_drafter_release);
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
     sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));

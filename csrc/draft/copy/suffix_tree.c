@@ -131,8 +131,7 @@ static void lay_out(sd_suffix_tree* t, int n_places) {
 
 /* A tree with room for texts and places, without any yet. */
 static sd_status create(int n_texts, int n_tokens, int n_places, int depth, sd_suffix_tree** out) {
-    sd_suffix_tree* t = sd_alloc(sizeof *t);
-    if (t == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_suffix_tree, t);
     t->n_texts = n_texts;
     t->n_tokens = n_tokens;
     t->order.depth = depth;

@@ -62,8 +62,7 @@ static sd_status check_config(const sd_heads_config* c, const int32_t* tokens) {
 
 sd_status sd_heads_create(const sd_heads_config* config, const int32_t* tokens, sd_heads** out) {
     SD_TRY(check_config(config, tokens));
-    sd_heads* heads = sd_alloc(sizeof *heads);
-    if (heads == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_heads, heads);
     heads->config = *config;
     sd_status status = SD_ARENA_BUILD(&heads->arena, lay_out_weights(heads, tokens != NULL));
     if (status != SD_OK) {
@@ -257,8 +256,8 @@ static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int en
             (sd_product){.matrix = &head->input, .n_rows = n_rows, .y = x, .ldy = r->ld_x, .factor = 1.0f});
     for (int b = 0; b < c->n_blocks; b++) {
         sd_pass_multiply_rows(pass, x, r->ld_x, r->prepared,
-                              SD_PRODUCT(.matrix = &head->blocks[b], .bias = head->biases[b],
-                                         .n_rows = n_rows, .y = update, .ldy = r->ld_x, .factor = 1.0f));
+                              SD_MAKE(sd_product, .matrix = &head->blocks[b], .bias = head->biases[b],
+                                      .n_rows = n_rows, .y = update, .ldy = r->ld_x, .factor = 1.0f));
         for (int i = 0; i < n_rows; i++) kernels->silu(d, update + i * r->ld_x, update + i * r->ld_x);
         kernels->add(n_rows, d, x, r->ld_x, update, r->ld_x);
     }
@@ -287,8 +286,8 @@ static void compute(heads_predictor* r, int n_before) {
     }
     if (c->shared_output)
         run_output(r, &pass, 0, r->first[c->n_heads], n_before,
-                   SD_PRODUCT(.matrix = &r->output, .bias = r->output_bias,
-                              .factor = target->config.logit_scale, .softcap = target->config.logit_softcap));
+                   SD_MAKE(sd_product, .matrix = &r->output, .bias = r->output_bias,
+                           .factor = target->config.logit_scale, .softcap = target->config.logit_softcap));
     sd_team_close(&pass.team);
 }
 
@@ -349,19 +348,16 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
     const sd_heads_predictor_options* options = given;
     SD_TRY(check(options, of));
     SD_TRY(sd_pool_reserve(of->drafting->n_threads));
-    heads_predictor* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
+    SD_NEW(heads_predictor, r);
     const sd_heads_config* c = &options->heads->config;
     int n_vocab = sd_whole_panels(of->drafting->n_vocab);
-    *r = (heads_predictor){
+    *r = SD_MAKE(
+        heads_predictor,
         .base = {.follow = follow, .predict = predict, .free = sd_predictor_release, .ld_logits = n_vocab},
-        .options = *options,
-        .n_sequences = of->drafting->n_sequences,
-        .n_threads = of->drafting->n_threads,
+        .options = *options, .n_sequences = of->drafting->n_sequences, .n_threads = of->drafting->n_threads,
         .n_levels = of->n_levels,
         .max_requests = of->drafting->n_sequences * (c->see_guesses ? of->n_rows : c->n_heads),
-        .ld_x = sd_whole_panels(c->d_model),
-        .ld_computed = sd_whole_panels(c->n_draft_vocab)};
+        .ld_x = sd_whole_panels(c->d_model), .ld_computed = sd_whole_panels(c->n_draft_vocab));
     sd_status status = sd_taps_add(&r->base.taps, tap_of(r), &options->target->config);
     if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
     if (status == SD_OK) gather_output(r);

@@ -32,14 +32,10 @@ typedef struct ngram_pool {
 } ngram_pool;
 
 static ngram_pool take_pool(sd_arena* arena, int n, int capacity) {
-    return (ngram_pool){
-        .n = n,
-        .capacity = capacity,
-        .n_buckets = capacity,
-        .tokens = sd_arena_take(arena, (size_t)capacity, (size_t)n * sizeof(int32_t)),
-        .older = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
-        .newest = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
-    };
+    return SD_MAKE(ngram_pool, .n = n, .capacity = capacity, .n_buckets = capacity,
+                   .tokens = sd_arena_take(arena, (size_t)capacity, (size_t)n * sizeof(int32_t)),
+                   .older = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
+                   .newest = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)));
 }
 
 static void empty(ngram_pool* p) {
@@ -226,10 +222,9 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
     if (n_nodes > SD_MAX_GAMMA)
         return sd_fail(SD_ERR_VALUE, "lookahead: the tree has %lld guesses, expected at most %d",
                        (long long)n_nodes, SD_MAX_GAMMA);
-    lookahead_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
-    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
-                         .observe = observe, .free = sd_drafter_release);
+    SD_NEW(lookahead_drafter, d);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
+                      .observe = observe, .free = sd_drafter_release);
     d->options = *o;
     d->n_vocab = drafting->n_vocab;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_sequences)),

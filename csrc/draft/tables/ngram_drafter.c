@@ -328,8 +328,7 @@ static void lay_out(ngram_drafter* d) {
 
 sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_drafter_options* options,
                                   sd_drafter** drafter) {
-    ngram_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_NEW(ngram_drafter, d);
     d->base = (sd_drafter){.points = !drafting->draws, .propose = propose, .free = sd_drafter_release};
     if (options->online) d->base.begin = begin, d->base.commit = commit;
     d->drafting = *drafting;

@@ -80,8 +80,7 @@ sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recy
     for (int rank = 0; rank < m->k; rank++)
         if (!(options->chances[rank] >= 0.0 && options->chances[rank] <= 1.0))
             return sd_fail(SD_ERR_VALUE, "chances[%d] is %g, expected 0 to 1", rank, options->chances[rank]);
-    recycling_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_NEW(recycling_drafter, d);
     d->matrix = m;
     d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = sd_drafter_release};
     sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, &options->shape, drafting->gamma));

@@ -59,14 +59,9 @@ static void lay_out(sd_cache* c) {
 sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
-    return (sd_cache){.model = model,
-                      .n_layer = c->n_layer,
-                      .n_slots = padded,
-                      .n_nodes = n_nodes > slice ? n_nodes : slice,
-                      .n_window_slots = padded,
-                      .n_through = c->n_layer,
-                      .n_hidden = n_hidden,
-                      .taps = taps ? *taps : (sd_taps){0}};
+    return SD_MAKE(sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
+                   .n_nodes = n_nodes > slice ? n_nodes : slice, .n_window_slots = padded,
+                   .n_through = c->n_layer, .n_hidden = n_hidden, .taps = taps ? *taps : (sd_taps){0});
 }
 
 sd_status sd_cache_make_room(sd_cache* cache) {

@@ -58,7 +58,6 @@ typedef struct sd_product {
     float factor;
     float softcap; /* 0: none */
 } sd_product;
-#define SD_PRODUCT(...) ((sd_product){__VA_ARGS__})
 
 void sd_pass_multiply(sd_pass* pass, sd_product product);
 

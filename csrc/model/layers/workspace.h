@@ -29,7 +29,6 @@ typedef struct sd_branch {
     /* For sd_forward_settle_failures: of numbers of the branch that are not finite; borrowed. */
     sd_failure* failure;
 } sd_branch;
-#define SD_BRANCH(...) ((sd_branch){__VA_ARGS__})
 
 /* What rows of adapted models need: room that is made when a text of such a model begins. */
 typedef struct sd_adaptation {

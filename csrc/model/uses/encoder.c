@@ -140,9 +140,9 @@ static void store(void* argument, int thread, int pair, int end) {
 static sd_status project(encoder* e, int i, const sd_key_values* to) {
     const sd_layer* layer = &e->model->layers[i];
     e->pass.team = sd_team_open(e->w.n_threads);
-    sd_pass_multiply(&e->pass, SD_PRODUCT(.matrix = &layer->cross_kv, .bias = layer->cross_kv_bias,
-                                          .n_rows = e->pass.n_rows, .x = e->w.prepared, .y = e->projected,
-                                          .ldy = e->ld_projected, .factor = 1.0f));
+    sd_pass_multiply(&e->pass, SD_MAKE(sd_product, .matrix = &layer->cross_kv, .bias = layer->cross_kv_bias,
+                                       .n_rows = e->pass.n_rows, .x = e->w.prepared, .y = e->projected,
+                                       .ldy = e->ld_projected, .factor = 1.0f));
     const sd_layer_config* own = &e->model->config.layers[i];
     int n_pairs = sd_matrix_panels(e->pass.n_rows) * own->n_kv_head;
     sd_team_run(&e->pass.team, n_pairs, 1, store, &(storing){e, own, to});

@@ -68,12 +68,8 @@ static int common_tokens(const sd_scored_text* a, const sd_scored_text* b) {
 }
 
 static text_group group_of(const sd_scored_text* text, int i) {
-    return (text_group){.first = i,
-                        .n = 1,
-                        .n_nodes = n_read(text),
-                        .n_stem = n_read(text),
-                        .n_unscored = text->n_given - 1,
-                        .n_wants = text->n - text->n_given};
+    return SD_MAKE(text_group, .first = i, .n = 1, .n_nodes = n_read(text), .n_stem = n_read(text),
+                   .n_unscored = text->n_given - 1, .n_wants = text->n - text->n_given);
 }
 
 /* Let a text join the group of the text before it, with which it has n_common tokens in common, if that
@@ -235,8 +231,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
         return sd_fail(SD_ERR_VALUE, "n_texts is %d, expected at least 0", options->n_texts);
     for (int i = 0; i < n; i++) SD_TRY(check_text(model, &texts[i]));
     qsort(texts, (size_t)n, sizeof *texts, compare);
-    sd_score* s = sd_alloc(sizeof *s);
-    if (s == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_score, s);
     s->options = *options;
     s->texts = texts;
     s->n = n;
@@ -358,8 +353,8 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
         parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
     }
-    *branch = SD_BRANCH(.cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents, .n_new = n,
-                        .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
+    *branch = SD_MAKE(sd_branch, .cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents,
+                      .n_new = n, .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
     return n;
 }
 

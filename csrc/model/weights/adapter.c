@@ -69,12 +69,9 @@ static sd_status add_part(const sd_model* base, sd_adapter* adapter, const sd_te
     to->beside = spec->role == SD_MLP_GATE || spec->role == SD_MLP_UP;
     /* until there is memory the shapes stand in the matrices */
     to->down.n_in = spec->n_cols;
-    to->parts[to->n_parts++] = (sd_low_rank){.rows = rows,
-                                             .first = sd_whole_panels(to->down.n_out),
-                                             .rank = rank,
-                                             .up = {.n_out = spec->n_rows},
-                                             .role = spec->role,
-                                             .layer = spec->layer};
+    to->parts[to->n_parts++] =
+        SD_MAKE(sd_low_rank, .rows = rows, .first = sd_whole_panels(to->down.n_out), .rank = rank,
+                .up = {.n_out = spec->n_rows}, .role = spec->role, .layer = spec->layer);
     to->down.n_out = sd_whole_panels(to->down.n_out) + rank;
     return SD_OK;
 }

@@ -198,10 +198,8 @@ static void read_tile(const sd_source* source, int n_rows, int k, int n, tile_ro
     ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
     if (!sd_has_blocks(source->number) && source->row_stride == size &&
         source->col_stride != size) { /* transposed: read along the rows */
-        const sd_source turned = {.data = source->data,
-                                  .number = source->number,
-                                  .row_stride = source->col_stride,
-                                  .col_stride = source->row_stride};
+        const sd_source turned = SD_MAKE(sd_source, .data = source->data, .number = source->number,
+                                         .row_stride = source->col_stride, .col_stride = source->row_stride);
         float line[SD_PANEL];
         for (int i = 0; i < n; i++) {
             sd_source_read(&turned, k + i, 0, n_rows, line);

@@ -61,13 +61,9 @@ static packing packing_of(const sd_config* c, sd_numbers numbers) {
     int blas = numbers.prefill == SD_ENGINE_BLAS;
     sd_layout of_sources = blas ? SD_LAYOUT_PLAIN : SD_LAYOUT_PANELS;
     sd_layout of_texts = blas && c->encoder == NULL ? SD_LAYOUT_BOTH : SD_LAYOUT_PANELS;
-    return (packing){.config = c,
-                     .format = numbers.weights,
-                     .by_tensor = numbers.by_tensor,
-                     .layout = c->bidirectional ? of_sources : of_texts,
-                     .of_sources = of_sources,
-                     .layer = -1,
-                     .expert = -1};
+    return SD_MAKE(packing, .config = c, .format = numbers.weights, .by_tensor = numbers.by_tensor,
+                   .layout = c->bidirectional ? of_sources : of_texts, .of_sources = of_sources, .layer = -1,
+                   .expert = -1);
 }
 
 /* The format that a tensor has by name; SD_N_FORMATS: none. */
@@ -92,13 +88,11 @@ static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, sd_tensor
     const sd_rows up = c->gated ? (sd_rows){SD_PANEL, 2} : (sd_rows){0, 1};
     sd_matrix_part parts[2] = {part_of(p, gate + 1, up, width)};
     if (c->gated) parts[1] = part_of(p, gate, (sd_rows){0, 2}, width);
-    return (sd_mlp){
-        .width = width,
-        .in = sd_matrix_take_parts(arena, parts, n, p.layout, outputs, c->d_model, n),
-        .down = take_matrix(arena, p, gate + 2, c->d_model, width),
-        .in_bias = take_vector(arena, outputs, c->mlp_bias),
-        .down_bias = take_vector(arena, c->d_model, c->mlp_bias),
-    };
+    return SD_MAKE(sd_mlp, .width = width,
+                   .in = sd_matrix_take_parts(arena, parts, n, p.layout, outputs, c->d_model, n),
+                   .down = take_matrix(arena, p, gate + 2, c->d_model, width),
+                   .in_bias = take_vector(arena, outputs, c->mlp_bias),
+                   .down_bias = take_vector(arena, c->d_model, c->mlp_bias));
 }
 
 static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {
@@ -253,8 +247,7 @@ static void free_model(sd_model* model) {
 /* A model without its encoder; over a block, unless it is NULL. */
 static sd_status create(const sd_config* config, sd_numbers numbers, const sd_memory_block* block,
                         sd_model** out) {
-    sd_model* model = sd_alloc(sizeof *model);
-    if (model == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_model, model);
     model->numbers = numbers;
     model->mixed = numbers.by_tensor != NULL;
     lay_out(model, &model->arena, config);
