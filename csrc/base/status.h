@@ -39,6 +39,12 @@ sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
         if (sd_tried != SD_OK) return sd_tried; \
     } while (0)
 
+/* Return a failure, with a message as of sd_fail, where a condition holds. */
+#define SD_FAIL_IF(wrong, ...)                  \
+    do {                                        \
+        if (wrong) return sd_fail(__VA_ARGS__); \
+    } while (0)
+
 /* A struct by its fields: clang-format fills lines with the arguments of a macro. */
 #define SD_MAKE(type, ...) ((type){__VA_ARGS__})
 

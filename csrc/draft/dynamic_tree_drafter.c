@@ -206,9 +206,8 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
     SD_TRY(sd_check_range("width", dynamic->width, 1, SD_MAX_GAMMA));
     SD_TRY(sd_check_range("steps", dynamic->steps, 1, SD_MAX_GAMMA));
-    if (!(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0))
-        return sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000",
-                       dynamic->sharpness);
+    SD_FAIL_IF(!(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0), SD_ERR_VALUE,
+               "sharpness is %g, expected above 0 and at most 1000", dynamic->sharpness);
     SD_NEW(dynamic_tree_drafter, d);
     d->base.drafter =
         (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = sd_predicting_free};

@@ -9,9 +9,8 @@ sd_status sd_shape_check(const sd_shape_options* o) {
                        o->n_chains, o->n_nodes);
     for (int i = 0; o->n_chains == 0 && i < o->n_nodes; i++) {
         int low = i == 0 ? 0 : o->parents[i - 1];
-        if (o->parents[i] < low || o->parents[i] > i)
-            return sd_fail(SD_ERR_VALUE, "the parent of node %d is %d, expected %d to %d", i + 1,
-                           (int)o->parents[i], low, i);
+        SD_FAIL_IF(o->parents[i] < low || o->parents[i] > i, SD_ERR_VALUE,
+                   "the parent of node %d is %d, expected %d to %d", i + 1, (int)o->parents[i], low, i);
     }
     return SD_OK;
 }

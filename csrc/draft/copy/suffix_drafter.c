@@ -242,9 +242,8 @@ sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_
     SD_TRY(sd_check_range("min_match", options->min_match, 1, INT_MAX));
     if (!(options->factor > 0.0))
         return sd_fail(SD_ERR_VALUE, "factor is %g, expected a number above 0", options->factor);
-    if (!(options->min_probability > 0.0 && options->min_probability <= 1.0))
-        return sd_fail(SD_ERR_VALUE, "min_probability is %g, expected a number above 0, at most 1",
-                       options->min_probability);
+    SD_FAIL_IF(!(options->min_probability > 0.0 && options->min_probability <= 1.0), SD_ERR_VALUE,
+               "min_probability is %g, expected a number above 0, at most 1", options->min_probability);
     SD_NEW(suffix_drafter, d);
     d->base =
         SD_MAKE(sd_drafter, .tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,

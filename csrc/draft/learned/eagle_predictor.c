@@ -289,11 +289,9 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
 /* Does it read hidden states of a target of this width and with this vocabulary? */
 static sd_status check(const sd_eagle* e, const sd_config* target) {
     const sd_config* c = &e->model->config;
-    if (c->features.width != e->n_layers * target->d_model)
-        return sd_fail(SD_ERR_VALUE,
-                       "the draft's features have %d numbers, expected %d hidden states of %d, the target's "
-                       "d_model",
-                       c->features.width, e->n_layers, target->d_model);
+    SD_FAIL_IF(c->features.width != e->n_layers * target->d_model, SD_ERR_VALUE,
+               "the draft's features have %d numbers, expected %d hidden states of %d, the target's d_model",
+               c->features.width, e->n_layers, target->d_model);
     for (int i = 0; i < sd_head_rows(c); i++)
         if (e->tokens ? e->tokens[i] < 0 || e->tokens[i] >= target->n_vocab : i >= target->n_vocab)
             return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",

@@ -36,23 +36,15 @@ typedef struct sd_head {
 /* Immutable once finished, shared between threads. */
 typedef struct sd_heads {
     sd_heads_config config;
-    sd_arena arena; /* owns the arrays below */
-    sd_head* heads; /* [n_heads] */
-    /* [n_draft_vocab] the target's token of each; NULL: they are the same. */
-    int32_t* tokens;
+    sd_arena arena;        /* owns the arrays below */
+    sd_head* heads;        /* [n_heads] */
+    const int32_t* tokens; /* [n_draft_vocab] the target's token of each; NULL: they are the same. */
     sd_tensor_list tensors;
 } sd_heads;
 
-/* Allocate heads without weights. tokens [n_draft_vocab], borrowed: the target's token of each; NULL: the
+/* Allocate heads without weights, to be given by `tensors`; then they never change. tokens [n_draft_vocab], borrowed: the target's token of each; NULL: the
  * same. On success *heads is owned by the caller. */
 sd_status sd_heads_create(const sd_heads_config* config, const int32_t* tokens, sd_heads** heads);
-
-/* Give one tensor, by its name in the folder of a draft. */
-sd_status sd_heads_set(sd_heads* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
-                       int n_threads);
-
-/* Check that every tensor has been given; after this the heads never change. */
-sd_status sd_heads_finish(const sd_heads* heads);
 
 void sd_heads_free(sd_heads* heads);
 

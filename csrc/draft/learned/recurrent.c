@@ -40,7 +40,7 @@ static void list_tensors(sd_recurrent* r) {
     sd_tensor_list_add_vector(list, r->output_bias, r->shape.n_draft_vocab, "output.bias");
 }
 
-static void lay_out_weights(sd_recurrent* r) {
+static void lay_out_weights(sd_recurrent* r, const int32_t* tokens) {
     const sd_recurrent_shape* s = &r->shape;
     sd_arena* arena = &r->arena;
     int n_gates = 3 * s->d_hidden, n_outputs = s->n_draft_vocab;
@@ -56,8 +56,7 @@ static void lay_out_weights(sd_recurrent* r) {
     }
     r->output = sd_matrix_take(arena, r->format, SD_LAYOUT_PANELS, n_outputs, s->d_hidden, 1);
     r->output_bias = sd_arena_take(arena, (size_t)n_outputs, sizeof(float));
-    int32_t* tokens = sd_arena_take(arena, r->reduced ? (size_t)n_outputs : 0, sizeof *tokens);
-    r->tokens = r->reduced ? tokens : NULL;
+    r->tokens = sd_arena_copy(arena, tokens, n_outputs, sizeof *tokens);
     if (arena->base != NULL) list_tensors(r);
 }
 
@@ -68,13 +67,11 @@ sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format,
     SD_NEW(sd_recurrent, r);
     r->shape = *shape;
     r->format = format;
-    r->reduced = tokens != NULL;
-    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out_weights(r));
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out_weights(r, tokens));
     if (status != SD_OK) {
         sd_recurrent_free(r);
         return status;
     }
-    for (int i = 0; tokens != NULL && i < shape->n_draft_vocab; i++) r->tokens[i] = tokens[i];
     *out = r;
     return SD_OK;
 }

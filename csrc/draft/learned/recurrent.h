@@ -36,7 +36,6 @@ typedef struct sd_recurrent {
     sd_recurrent_cell cells[SD_MAX_RECURRENT_LAYERS];
     sd_matrix output;       /* [n_draft_vocab, d_hidden] */
     float* output_bias;     /* [n_draft_vocab] */
-    int reduced;            /* outputs stand for tokens that `tokens` names */
     int32_t* tokens;        /* [n_draft_vocab] the token of each output; NULL: output i is token i */
     sd_tensor_list tensors; /* embedding.weight; cells.I.weight_ih, cells.I.weight_hh, cells.I.bias_ih and
                              * cells.I.bias_hh for each layer I; output.weight, output.bias */

@@ -184,11 +184,10 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
 
 /* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
 static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int n_text) {
-    if (cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
-        cache->n_committed != n_text - 1)
-        return sd_fail(SD_ERR_STATE,
-                       "layers of the target can draft for the target only, expected no other "
-                       "draft between them");
+    SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
+                   cache->n_committed != n_text - 1,
+               SD_ERR_STATE,
+               "layers of the target can draft for the target only, expected no other draft between them");
     return sd_cache_keep(cache, NULL, 0);
 }
 

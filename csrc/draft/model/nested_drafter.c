@@ -289,15 +289,13 @@ static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
     sd_taps taps = {0};
     sd_drafter* with_extra = NULL;
     SD_TRY(sd_drafter_add_taps(inner, target, &taps));
-    if (taps.n > 0)
-        return sd_fail(SD_ERR_SETTING,
-                       "the draft of a draft reads hidden states of its target, expected one "
-                       "that does not: a draft keeps none");
+    SD_FAIL_IF(taps.n > 0, SD_ERR_SETTING,
+               "the draft of a draft reads hidden states of its target, expected one that does not: a draft "
+               "keeps none");
     SD_TRY(sd_drafter_find_queries(inner, &with_extra));
-    if (with_extra != NULL)
-        return sd_fail(SD_ERR_SETTING,
-                       "the draft of a draft has look-ahead embeddings, expected one that has none: they "
-                       "ride on the forward passes of the session's target");
+    SD_FAIL_IF(with_extra != NULL, SD_ERR_SETTING,
+               "the draft of a draft has look-ahead embeddings, expected one that has none: they ride on the "
+               "forward passes of the session's target");
     return SD_OK;
 }
 

@@ -61,11 +61,10 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 /* One drafter after the other: each reads its part of all prompts together. */
 static sd_status read_prompts(sd_drafter* base, int* done) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    sd_status status = SD_OK;
     *done = 1;
-    for (int i = 0; i < d->options.n_drafters && *done && status == SD_OK; i++)
-        status = sd_drafter_read(d->inners[i].drafter, done);
-    return status;
+    for (int i = 0; i < d->options.n_drafters && *done; i++)
+        SD_TRY(sd_drafter_read(d->inners[i].drafter, done));
+    return SD_OK;
 }
 
 /* ------------------------------------------------------------------------------------------- propose */

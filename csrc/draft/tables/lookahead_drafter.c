@@ -213,15 +213,12 @@ static void lay_out(lookahead_drafter* d, int n_sequences) {
 
 sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_lookahead_options* o,
                                       sd_drafter** drafter) {
-    if (o->window < 1 || o->ngram < 2 || o->candidates < 0)
-        return sd_fail(
-            SD_ERR_VALUE,
-            "lookahead: window, ngram and candidates are %d, %d and %d, expected at least 1, 2 and 0",
-            o->window, o->ngram, o->candidates);
+    SD_FAIL_IF(o->window < 1 || o->ngram < 2 || o->candidates < 0, SD_ERR_VALUE,
+               "lookahead: window, ngram and candidates are %d, %d and %d, expected at least 1, 2 and 0",
+               o->window, o->ngram, o->candidates);
     int64_t n_nodes = ((int64_t)o->window + o->candidates) * (o->ngram - 1);
-    if (n_nodes > SD_MAX_GAMMA)
-        return sd_fail(SD_ERR_VALUE, "lookahead: the tree has %lld guesses, expected at most %d",
-                       (long long)n_nodes, SD_MAX_GAMMA);
+    SD_FAIL_IF(n_nodes > SD_MAX_GAMMA, SD_ERR_VALUE,
+               "lookahead: the tree has %lld guesses, expected at most %d", (long long)n_nodes, SD_MAX_GAMMA);
     SD_NEW(lookahead_drafter, d);
     d->base = SD_MAKE(sd_drafter, .tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
                       .observe = observe, .free = sd_drafter_release);

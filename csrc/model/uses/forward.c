@@ -119,17 +119,15 @@ static sd_status check(sd_pass* pass) {
         const sd_branch* branch = &pass->branches[b];
         if (w->model->encoder && branch->cache->encoded == NULL)
             return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
-        if (w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL)
-            return sd_fail(SD_ERR_STATE,
-                           "the model reads features beside tokens, expected those of a target");
+        SD_FAIL_IF(w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL, SD_ERR_STATE,
+                   "the model reads features beside tokens, expected those of a target");
         if (!sd_workspace_has_room(w, branch->cache->model))
             return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
         int n_tokens = branch->n_new - branch->n_extra;
         assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
         for (int i = 0; i < n_tokens; i++) {
-            if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
-                return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i],
-                               i, n_vocab - 1);
+            SD_FAIL_IF(branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab, SD_ERR_VALUE,
+                       "token %d of node %d: expected 0 to %d", (int)branch->tokens[i], i, n_vocab - 1);
         }
         pass->n_rows += branch->n_new;
         pass->n_logits += branch->n_logits;
@@ -320,9 +318,8 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
 sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, const float** logits) {
     size_t d_model = (size_t)w->model->config.d_model;
     int first = w->n_last_logits;
-    if (first + n > w->max_logits)
-        return sd_fail(SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
-                       w->max_logits - first);
+    SD_FAIL_IF(first + n > w->max_logits, SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
+               w->max_logits - first);
     sd_workspace_choose_head(w, rows, n);
     for (int i = 0; i < n; i++)
         memcpy(w->update + (size_t)i * d_model, w->hidden + (size_t)rows[i] * d_model,
@@ -365,8 +362,7 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
-    if (high == 0)
-        return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
+    SD_FAIL_IF(high == 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
     return sd_fail(SD_ERR_OVERFLOW,
                    "%s: the output of layer %d (of 0 to %d) at position %d is not finite; that of the layers "
                    "before it is",

@@ -86,11 +86,10 @@ size_t sd_source_scratch(const sd_source* source, int n) {
 }
 
 sd_status sd_source_fail(const char* name, int error) {
-    if (error == ENDS)
-        return sd_fail(SD_ERR_VALUE,
-                       "tensor %s: its file ends before it, expected as many bytes as when it was opened "
-                       "(does another program write it?)",
-                       name);
+    SD_FAIL_IF(error == ENDS, SD_ERR_VALUE,
+               "tensor %s: its file ends before it, expected as many bytes as when it was opened (does "
+               "another program write it?)",
+               name);
     return sd_fail(SD_ERR_VALUE, "tensor %s: its file cannot be read: %s", name, strerror(error));
 }
 
@@ -331,9 +330,8 @@ static sd_status fail_at(const job* j, long bad, const char* name) {
     for (int at = k; at < j->matrix->n_in && at < k - k % SD_BLOCK + SD_BLOCK; at++) {
         float value;
         sd_source_read(&row, 0, at, 1, &value);
-        if (!is_finite(value))
-            return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number",
-                           name, r, at, (double)value);
+        SD_FAIL_IF(!is_finite(value), SD_ERR_NOT_FINITE,
+                   "tensor %s: element [%d, %d] is %g, expected a finite number", name, r, at, (double)value);
         most = fmaxf(most, fabsf(value));
     }
     if (most < TOO_SMALL || j->matrix->panels == NULL) return sd_source_changed(name);
