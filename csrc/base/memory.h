@@ -2,8 +2,7 @@
  *
  * All heap memory of the core comes from sd_alloc, so that a test can make the n-th allocation
  * fail and expect SD_ERR_MEMORY and nothing leaked. */
-#ifndef SD_MEMORY_H
-#define SD_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -88,5 +87,3 @@ int sd_spares_drop(void);
 
 /* Testing: bytes that wait. */
 size_t sd_spares_bytes(void);
-
-#endif

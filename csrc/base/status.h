@@ -3,8 +3,7 @@
  * Every function that can fail returns sd_status and leaves its outputs untouched unless it
  * returns SD_OK. The message is set once, at the line that found the fault, with sd_fail; callers
  * pass the code on. It belongs to the calling thread and lives until that thread's next sd_fail. */
-#ifndef SD_STATUS_H
-#define SD_STATUS_H
+#pragma once
 
 typedef enum sd_status {
     SD_OK = 0,
@@ -62,5 +61,3 @@ typedef struct sd_failure {
 
 /* Record `status` and this thread's last message, unless an earlier failure is recorded. */
 void sd_failure_note(sd_failure* failure, sd_status status);
-
-#endif

@@ -4,8 +4,7 @@
  * the target's for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on
  * the text, on all nodes drawn before it and on the distribution it is drawn from, but not on its own
  * token: a guess that is thrown away after a look at it was not drawn from what `drawn_from` says. */
-#ifndef SD_DRAFTER_H
-#define SD_DRAFTER_H
+#pragma once
 
 #include "cost_model.h"
 #include "memory.h"
@@ -150,5 +149,3 @@ sd_status sd_drafter_make_room(sd_drafter* drafter);
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);
-
-#endif

@@ -1,7 +1,6 @@
 /* What predicts the tokens that follow nodes of proposals: a smaller model, layers of the target, heads on
  * the target's hidden states. Drafters ask it for logits and draw guesses from them (tree_drafter.h). */
-#ifndef SD_PREDICTOR_H
-#define SD_PREDICTOR_H
+#pragma once
 
 #include "drafter.h"
 
@@ -96,5 +95,3 @@ void sd_predictor_release(sd_predictor* predictor);
 
 /* The end of making a predictor, as sd_drafter_made. */
 sd_status sd_predictor_made(sd_predictor* made, sd_status status, sd_predictor** predictor);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A step of one row has
  * the bits that it has among others. */
-#ifndef SD_RECURRENT_H
-#define SD_RECURRENT_H
+#pragma once
 
 #include "pool.h"
 #include "predictor.h"
@@ -95,5 +94,3 @@ void sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* s
 /* Make a predictor; options: a sd_recurrent, borrowed, which must outlive the predictor. */
 sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* prediction,
                                       sd_predictor** predictor);
-
-#endif

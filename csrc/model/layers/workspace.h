@@ -1,6 +1,5 @@
 /* The scratch of a forward pass, sized once. */
-#ifndef SD_WORKSPACE_H
-#define SD_WORKSPACE_H
+#pragma once
 
 #include "adapted_rows.h"
 #include "attention.h"
@@ -117,5 +116,3 @@ void sd_workspace_choose_head(sd_workspace* workspace, const int32_t* rows, int 
 
 /* Products are from here on of the n rows that the head is computed for. */
 void sd_workspace_turn_to_head(sd_workspace* workspace, int n);
-
-#endif
