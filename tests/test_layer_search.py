@@ -279,10 +279,9 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
     assert lines[0] == "tiny drafting for itself at temperature 0, 3 trials"
     assert lines[2].split("  ")[0] == "attn 1, mlp 0 1 ★" and lines[2].endswith("1.25X  1.10 to 1.30")
     assert lines[3].startswith("mlp 0 1 ") and "–" in lines[4]
-    assert "speed-up 1.25" in repr(search) and "<table>" in search._repr_html_()
+    assert repr(search) == f"<specdec.SkipSearch: {lines[0]}>" and "<table>" in search._repr_html_()
     honest = replace(search, finals=(slow,))
-    assert not honest.pays and "nothing beats plain decoding" in str(honest)
-    assert "nothing beats plain decoding" in repr(honest)
+    assert not honest.pays and "nothing beats plain decoding" in repr(honest)
 
 
 def test_a_speed_up_above_the_tokens_per_run_is_invalid(tmp_path: Path) -> None:
@@ -294,7 +293,7 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(tmp_path: Path) -> None:
     assert "★" in lines[2] and "1.25X" in lines[2] and "★" not in lines[3]
     assert lines[3].endswith("1.90X !  1.80 to 2.50")
     alone = replace(search, finals=(wrong,))
-    assert not alone.pays and "★" not in str(alone) and "speed-up 1.90 !" in repr(alone)
+    assert not alone.pays and "★" not in str(alone)
     entries = search.to_dict()  # a file of an earlier version
     for entry in (*entries["trials"], *entries["finals"]):
         del entry["speedup_low"], entry["speedup_high"]

@@ -42,7 +42,7 @@ from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, or_dash, tables_by_position
+from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, tables_by_position
 from specdec.trace import StepFigures
 from specdec.verification.sampling import TRUNCATIONS
 
@@ -76,19 +76,17 @@ class BenchRow:
         trees the share of positions at which one of several drafts was accepted (`Round.betas`).
     mean_acceptance_length, draft_acceptance_rate, per_position_acceptance_rate
         As vLLM names them: new tokens of a run of the target that verified a draft, its own token included;
-        accepted over drafted tokens; share of these runs that accepted their first, second, … token. What was
-        accepted after the end of a text does not count.
+        accepted over drafted tokens; share of these runs that accepted their first, second, … token.
     tokens_per_call : float
-        New tokens per run of the target, those without a draft included: the mean of Spec-Bench's
-        ``accept_lengths``.
+        New tokens of any run of the target: the mean of Spec-Bench's ``accept_lengths``.
     tokens_per_s, plain_tokens_per_s : tuple of float
         New tokens over seconds of the whole calls, the reading of the prompts included, of each repetition.
     speedup, decode_speedup, question_speedup : Speedup
-        tokens_per_s over plain_tokens_per_s; the same of the rounds alone; and as Spec-Bench counts it: the
-        mean over questions of their tokens per second, over that of plain decoding.
+        tokens_per_s over plain_tokens_per_s; of the rounds alone; and as Spec-Bench counts it, by the mean
+        over questions of their tokens per second.
     n_equal, n_compared : int
-        Turns of all repetitions whose new tokens are those of plain decoding (at temperature 0 with the exact
-        rule all are), and those that both ways answered.
+        Turns of all repetitions with the new tokens of plain decoding (at temperature 0 with the exact rule
+        all of them), and those that both ways answered.
     """
 
     category: str
@@ -181,12 +179,6 @@ class Bench(Tabular):
             columns.append(("speed-up (min to max)", lambda row: _ratio(row.speedup)))
             columns.append(("without prompts", lambda row: _ratio(row.decode_speedup)))
         return Table.of(title, self.rows, columns)
-
-    def __repr__(self) -> str:
-        row = self.rows[-1]
-        figures = f"{row.n_questions} questions, alpha {or_dash(row.alpha, '.3f')}"
-        gain = "" if math.isnan(row.speedup.median) else f", speed-up {_ratio(row.speedup)}"
-        return f"<specdec.Bench of {self.draft!r} drafting for {self.target!r}: {figures}{gain}>"
 
 
 _CATEGORY: Final[Column] = ("", lambda row: row.category)

@@ -26,7 +26,7 @@ from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, inte
 
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
-Ways: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
+Ways: TypeAlias = dict[tuple[str, int], tuple[Model | Draft, int]]
 """Drafts with their gammas, by name and gamma."""
 
 
@@ -277,11 +277,7 @@ class Tuning(OneTable):
 
     @property
     def gamma(self) -> int:
-        """Drafted tokens a round with the highest speed-up, the smallest of equal ones; 0: plain decoding.
-
-        Measured speed-ups that are errors of measurement do not count, nor do those of drafts that drafted
-        nothing.
-        """
+        """Drafted tokens a round with the highest valid speed-up, the smallest of equal ones; 0: plain."""
         speedups = self.speedups
         for gamma, row in self.rows.items():
             if (row.by_running and (row.invalid or row.is_plain)) or math.isnan(speedups[gamma]):
@@ -309,20 +305,13 @@ class Tuning(OneTable):
 
     @property
     def invalid_predictions(self) -> dict[int, str]:
-        """Why a speed-up is or comes from an error of measurement, by gamma; without those that are valid.
-
-        A forward pass on several positions takes at least as long as on one. Where it seems to take less, as
-        on a busy machine, t(gamma + 1) / t(1) is below 1, or a measured speed-up above the tokens per pass.
-        """
+        """Why a speed-up is or comes from an error of measurement, by gamma; without those that are valid."""
         reasons = {gamma: row.invalid or row.invalid_prediction for gamma, row in self.rows.items()}
         return {gamma: reason for gamma, reason in reasons.items() if reason}
 
     @property
     def idealised(self) -> dict[int, float]:
-        """The ideal speed-up by gamma: Theorem 3.8, where verification takes as long as one position.
-
-        Empty for a draft that was measured by running, of which the theorem says nothing.
-        """
+        """The ideal speed-up by gamma (Theorem 3.8); empty for a draft that was measured by running."""
         return {g: row.ideal_speedup for g, row in self.rows.items() if row.ideal_speedup is not None}
 
     @property
@@ -490,13 +479,10 @@ def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int)
     for name, one in drafts.items():
         if not isinstance(one, arguments.RUN_BY_THE_CORE):
             raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
-    ways = {
-        (name, gamma): (draft, gamma) for name, draft in drafts.items() for gamma in _gammas(draft, max_gamma)
-    }
+    ways: Ways = {}
+    for name, draft in drafts.items():
+        own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
+        gammas = sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})
+        ways |= {(name, gamma): (draft, gamma) for gamma in gammas}
     temperatures = [setup.options.temperature]
     return compare_ways(setup, ways, n_tokens, temperatures=temperatures, repeats=_REPEATS).rows
-
-
-def _gammas(draft: Model | Draft, max_gamma: int) -> list[int]:
-    own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
-    return sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})

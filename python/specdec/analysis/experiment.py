@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.trace import Trace, invalid_ratio, invalid_speedup
 
 Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item", contravariant=True)
 Work: TypeAlias = Sequence[tuple[Prompt, int]]
 """Prompts, each with its number of new tokens."""
 
@@ -311,24 +310,16 @@ def _ends(text: Trace) -> NDArray[np.float64]:
     return np.array([float(i == one.kept) for one in text.rounds for i in range(1, one.kept + 1)])
 
 
-class Runner(Protocol[Item]):
-    """One way to do some work."""
-
-    def run(self, turn: int, index: int, item: Item, seed: int) -> int:
-        """Do item `index` of the work in a repetition; return what a progress bar counts."""
-        ...
-
-
 def take_turns(
-    runners: Sequence[Runner[Item]], work: Sequence[Item], *, repeats: int, seed: int,
+    runners: Sequence[Any], work: Sequence[Any], *, repeats: int, seed: int,
     done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
     goes_on: Callable[[Any], bool] = lambda runner: True,
 ) -> None:  # fmt: skip
     """Do the same work `repeats` times in several ways that take turns item by item, with seed + k in turn k.
 
-    Every other repetition goes through the ways in reverse. `done` is called with what each run returns. Once
-    the limit is over no run begins, except the first of each way. `goes_on` says whether a way has another
-    repetition.
+    ``run(turn, index, item, seed)`` of a runner returns what `done` is called with. Every other repetition
+    goes in reverse. Once the limit is over no run begins, except the first of each way. `goes_on` says
+    whether a way has another repetition.
     """
     going = list(runners)
     for turn in range(repeats):

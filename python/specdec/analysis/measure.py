@@ -59,11 +59,10 @@ class Timing:
 class Independence:
     """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
 
-    `n_tokens` positions were looked at. `autocorrelation` is that of beta with itself 1, 2, ... positions
-    before, in the same text, NaN where all betas are the same; without any, 95 % are between -`band` and
-    `band`, 1.96 / sqrt(n_tokens). A small `p_value` of Ljung and Box's `statistic` on these lags speaks
-    against independence. `by_position` has the chance that the first, second, ... draft of a round is
-    accepted if those before it were: each is alpha if betas are independent and alike.
+    `autocorrelation` of the `n_tokens` betas is that with 1, 2, ... positions before, in the same text, NaN
+    where all are the same; without any, 95 % are within `band`, 1.96 / sqrt(n_tokens), of 0. A small
+    `p_value` of Ljung and Box's `statistic` speaks against independence. `by_position`: chance that the
+    first, second, ... draft of a round is accepted if those before it were, alpha for independent betas.
     """
 
     temperature: float

@@ -68,14 +68,12 @@ def read_questions(
 ) -> list[Question]:
     """Read the questions of a benchmark.
 
-    A file whose name ends with ``.parquet`` is read with pyarrow; SPEED-Bench comes in such files, as its
-    authors' ``prepare_data.py`` writes them. Any other is JSONL: a question a line, empty lines aside. A line
-    is a text, or an object with these fields:
+    A ``.parquet`` file, as SPEED-Bench's ``prepare_data.py`` writes them, is read with pyarrow. Any other is
+    JSONL: a question a line, empty lines aside. A line is a text, or an object with these fields:
 
     - ``turns`` (Spec-Bench, SPEED-Bench), else ``prompt``, ``messages``, ``question`` or ``text``: what is
-      asked, a text or a list of texts. ``messages`` are objects with ``role`` and ``content``; what the user
-      says there are the turns, what the system says first is `Question.system`, and the assistant's messages
-      are left out.
+      asked, a text or a list of texts; of ``messages``, objects with ``role`` and ``content``, what the user
+      says, with what the system says first as `Question.system`.
     - ``question_id``, else ``id``, ``task_id`` or ``prompt_id``: an integer or a text; by default the number
       of the line.
     - ``category``: a text; by default the name of the file, without its ending.
