@@ -24,11 +24,9 @@ from specdec.models.model import Model, Prompt
 from specdec.verification.sampling import TRUNCATIONS
 
 _PROMPTS: Final = (
-    "It was a dark and stormy night, and",
-    "She looked out of the window, and",
-    '"My dear sir," said the old gentleman,',
-    "The captain of the ship",
-)
+    "It was a dark and stormy night, and", "She looked out of the window, and",
+    '"My dear sir," said the old gentleman,', "The captain of the ship",
+)  # fmt: skip
 _IN_DISTRIBUTIONS: Final = frozenset({"temperature", *TRUNCATIONS, "seed", "n_threads", "progress"})
 """Options of decoding that measuring a draft by its distribution takes."""
 _NOT_IN_RUNS: Final = frozenset(

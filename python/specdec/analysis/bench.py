@@ -135,10 +135,7 @@ class Bench(Tabular):
         return {row.category: row for row in self.rows}[category]
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with the figures of `BenchRow`; rates by position are left out.
-
-        Of a speed-up NAME it has ``NAME``, ``NAME_low``, ``NAME_high`` and ``NAME_invalid``.
-        """
+        """A `pandas.DataFrame` with the figures of `BenchRow`, such as ``speedup_low``; not by position."""
         return figures_frame(self.rows)
 
     def tables(self) -> list[Table]:
@@ -546,7 +543,7 @@ def _counts(answers: Sequence[Answer]) -> StepFigures:
 
 def _per_s(answers: Sequence[Answer], seconds: str = "wall_s") -> float:
     """New tokens over seconds: ``wall_s``, or ``rounds_s`` of the rounds alone."""
-    total = math.fsum(getattr(one, seconds) for one in answers)
+    total = math.fsum(getattr(reply, seconds) for one in answers for reply in one.replies)
     return sum(one.n_tokens for one in answers) / total if total else math.nan
 
 

@@ -228,10 +228,7 @@ class Comparison(Tabular):
         return Table.of(f"Tokens per run{timed} by prompt\n{shown}", self.rows, columns)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with the figures of its rows; NaN where there is no number.
-
-        Those of the speed-up are ``speedup``, ``speedup_low``, ``speedup_high`` and ``speedup_invalid``.
-        """
+        """A `pandas.DataFrame` with the figures of its rows, such as ``speedup_low``; NaN where none is."""
         rows = [replace(row, speedup=row.timed) for row in self.rows]
         return figures_frame(rows, "drafted_per_call", "draft_acceptance_rate")
 
@@ -291,10 +288,9 @@ class Tuning(OneTable):
 
     @property
     def speedups(self) -> dict[int, float]:
-        """Speed-up over plain decoding by gamma; of a draft that was run the median of the measured ones.
+        """Speed-up over plain decoding by gamma: the median of runs, or E(tokens) / (gamma c + t(gamma + 1)).
 
-        Predicted as E(tokens) / (gamma c + t(gamma + 1) / t(1)), where a ratio of times below 1 counts as 1;
-        so none is above `idealised`.
+        In units of t(1), a t(gamma + 1) below which counts as 1, so that none is above `idealised`.
         """
         return {0: 1.0} | {gamma: row.speedup_bounds[0] for gamma, row in self.rows.items()}
 
@@ -349,12 +345,11 @@ class Tuning(OneTable):
             f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.row.c:.3f}"
         )
         columns = [
-            experiment.starred([self.rows[self.gamma]]),
-            figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
+            experiment.starred([self.rows[self.gamma]]), figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
             ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], ".2f")),
             figure("ideal (Theorem 3.8)", "ideal_speedup", ".2f", "X"),
-        ]
+        ]  # fmt: skip
         return Table.of(title, list(self.rows.values()), columns)
 
     def _table_of_runs(self) -> Table:

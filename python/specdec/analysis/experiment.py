@@ -136,12 +136,9 @@ class ExperimentRow:
         By Theorem 3.8, which takes verification as long as one position; and with the measured
         `verify_ratio`, or 1 if that is less: what to choose gamma by. None where `by_running`.
     by_running : bool
-        Whether runs were counted. A draft with a distribution of its own is held against the target's at
-        every position of a text instead.
-    prompts : tuple of ExperimentRow
-        The same for each prompt, where there are several.
-    reason : str
-        Why figures are None; empty if none is.
+        Whether runs were counted; a draft with a distribution of its own is held against the target's.
+    prompts, reason : tuple of ExperimentRow, str
+        The same for each prompt, where there are several; and why figures are None, empty if none is.
     named_share : float or None
         Of a draft with another vocabulary than the target's, the mean share of its distribution that the
         target can name, over its drafts by the intersection. None of other drafts, and of drafts as text.
@@ -293,10 +290,9 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
     low, high = mean_interval([_ends(text) for text in texts])
     names = ("n_tokens", "n_calls", "n_drafted", "n_accepted", "tokens_per_call")
     found: dict[str, Any] = {name: getattr(rounds, name) for name in names} | {
-        "tokens_low": 1.0 / high,
-        "tokens_high": 1.0 / low if low > 0.0 else math.inf,
+        "tokens_low": 1.0 / high, "tokens_high": 1.0 / low if low > 0.0 else math.inf,
         "by_position": tuple(rounds.acceptance_by_position),
-    }
+    }  # fmt: skip
     if any(one.depth != one.n_drafted for one in rounds.rounds):
         return found | {"reason": TREES}
     if not rounds.n_verified:

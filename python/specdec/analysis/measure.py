@@ -249,17 +249,13 @@ def measure(
     leniences = arguments.different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     arguments.check_say(say)
-    asked: dict[str, Any] = {
-        "gammas": arguments.check_gammas(gammas),
-        "samplings": [decoding.replace(temperature=one) for one in temperatures],
-        "leniences": [check_lenience("leniences", one, "has") for one in leniences],
-        "timing": timed,
-        "limit": TimeLimit.of(seconds),
-        "say": say,
-    }
+    asked = (
+        arguments.check_gammas(gammas), [decoding.replace(temperature=one) for one in temperatures],
+        [check_lenience("leniences", one, "has") for one in leniences], timed, TimeLimit.of(seconds), say,
+    )  # fmt: skip
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)
-    measuring = _Measuring(setup, *setup.draft(draft), **asked)
+    measuring = _Measuring(setup, *setup.draft(draft), *asked)
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.result()
@@ -280,6 +276,7 @@ class _Measuring:
     say: Callable[[str], object]
     done: Callable[[int], object] = lambda n: None
     share: int = 0  # new tokens of each prompt that are counted
+    work: experiment.Work = ()  # what is counted where drafts are run
     timed: experiment.Work = ()
     timed_leniences: list[float] = field(default_factory=list)
     texts: dict[float, prediction.Acceptance] = field(default_factory=dict)
@@ -305,13 +302,9 @@ class _Measuring:
             n_timed = int(min(n_timed, max(_FEWEST, _TIMING * self.limit.left_s / step_s / max(n_runs, 1))))
         if isinstance(self.draft, arguments.RUN_BY_THE_CORE):
             self.timed = setup.work(n_timed, self.share)
+        self.work = setup.work(len(setup.prompts) * self.share)
         n_of_texts = sum(n for _, n in self.work) if running else len(setup.prompts) * self.share
         return (n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)) * len(self.samplings)
-
-    @property
-    def work(self) -> experiment.Work:
-        """What is counted where drafts are run."""
-        return self.setup.work(len(self.setup.prompts) * self.share)
 
     def result(self) -> Measurement:
         """Measure until all is done, the time is over or Ctrl-C is pressed."""

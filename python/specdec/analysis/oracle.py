@@ -193,8 +193,7 @@ def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma])
     return [way.results for way in ways]
 
 
-Texts = Sequence[Sequence[Round]]
-"""The rounds of each text."""
+Texts = Sequence[Sequence[Round]]  # the rounds of each text
 
 
 def rows_of(

@@ -288,16 +288,6 @@ class Answer:
         """New tokens of all turns."""
         return sum(len(reply.tokens) for reply in self.replies)
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds of all turns."""
-        return sum(reply.wall_s for reply in self.replies)
-
-    @property
-    def rounds_s(self) -> float:
-        """Seconds of the rounds of all turns."""
-        return sum(reply.rounds_s for reply in self.replies)
-
 
 class AnswerFile:
     """The answers of one way to decode in one repetition: a line for each question, appended.
@@ -374,13 +364,12 @@ def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
     """A line of a file of answers."""
     replies = answer.replies
     choice = {
-        "index": 0,
-        "turns": [reply.text for reply in replies],
+        "index": 0, "turns": [reply.text for reply in replies],
         "decoding_steps": [len(reply.steps) for reply in replies],
         "new_tokens": [len(reply.tokens) for reply in replies],
         "wall_time": [reply.wall_s for reply in replies],
         "accept_lengths": [step.n_emitted for reply in replies for step in reply.steps],
-    }
+    }  # fmt: skip
     ours = [
         {name: getattr(reply, name) for name in _OF_REPLY}
         | {name: [getattr(step, name) for step in reply.steps] for name in Step._fields}

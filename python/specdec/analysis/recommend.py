@@ -123,10 +123,7 @@ class DraftRecommendation(Tabular):
         return found + (f"; next is {_figures(others[0])}" if others else "")
 
     def tables(self) -> list[Table]:
-        """What fits, by which way; what runs gave; known models; the choice.
-
-        More of the runs, by position and by prompt, is in ``comparison.tables()``.
-        """
+        """What fits, by which way; what runs gave (more in `comparison`); known models; the choice."""
         refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
 
         def in_common(fit: DraftFit) -> str:
@@ -134,12 +131,10 @@ class DraftRecommendation(Tabular):
             return "–" if fit.n_vocab is None else f"{n_shared} of {fit.n_vocab}"
 
         columns: list[Column] = [
-            ("draft", lambda fit: fit.draft),
-            ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
-            ("tokens in common", in_common),
-            ("weights", lambda fit: _size(fit.weight_bytes)),
+            ("draft", lambda fit: fit.draft), ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
+            ("tokens in common", in_common), ("weights", lambda fit: _size(fit.weight_bytes)),
             ("cache of 1000 tokens", lambda fit: _size(1000 * fit.cache_bytes)),
-        ]
+        ]  # fmt: skip
         title = f"Drafts for {self.target}: do they fit?{refused}"
         found = [Table.of(title, self.fits, columns), self.comparison.summary()]
         if self.vocabulary:
