@@ -493,7 +493,7 @@ def bench_rows(
 
     both = (answers, plain)
     return tuple(
-        _row(name, *([[run[i] for i in ids] for run in runs] for runs in both), sampled)
+        _row(name, *([[run[i] for i in ids] for run in runs] for runs in both), sampled=sampled)
         for name, ids in groups.items()
     )
 

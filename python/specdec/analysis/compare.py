@@ -26,7 +26,7 @@ from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, inte
 
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
-Ways: TypeAlias = dict[tuple[str, int], tuple[Model | Draft, int]]
+Ways: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
 """Drafts with their gammas, by name and gamma."""
 
 
@@ -347,7 +347,7 @@ class Tuning(OneTable):
         columns = [
             experiment.starred([self.rows[self.gamma]]), figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
-            ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], ".2f")),
+            ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], spec=".2f")),
             figure("ideal (Theorem 3.8)", "ideal_speedup", ".2f", "X"),
         ]  # fmt: skip
         return Table.of(title, list(self.rows.values()), columns)
@@ -474,7 +474,7 @@ def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int)
     for name, one in drafts.items():
         if not isinstance(one, arguments.RUN_BY_THE_CORE):
             raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
-    ways: Ways = {}
+    ways: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
     for name, draft in drafts.items():
         own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
         gammas = sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})

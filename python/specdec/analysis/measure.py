@@ -249,7 +249,7 @@ def measure(
     leniences = arguments.different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     arguments.check_say(say)
-    asked = (
+    asked: Any = (
         arguments.check_gammas(gammas), [decoding.replace(temperature=one) for one in temperatures],
         [check_lenience("leniences", one, "has") for one in leniences], timed, TimeLimit.of(seconds), say,
     )  # fmt: skip

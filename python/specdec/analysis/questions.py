@@ -221,8 +221,8 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
         return Question(given.get(names_id, number), category, tuple(turns.values()), system)
     except InputError as error:
         fields = {"id": names_id, "turns": asked} | {f"turns[{i}]": name for i, name in enumerate(turns)}
-        name = fields.get(error.argument, error.argument)
-        raise InputError.of(f"{place}: {name}", error.value, error.expected) from None
+        name = str(fields.get(str(error.argument), error.argument))
+        raise InputError.of(f"{place}: {name}", error.value, str(error.expected)) from None
 
 
 def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
@@ -412,7 +412,7 @@ def _reply(found: Fields, text: str, wall_s: float) -> Reply:
     tokens = found.integers("tokens")
     if not tokens or len(tokens) != sum(columns[-1]):
         raise found.error("tokens", "as many as n_emitted adds up to, at least one")
-    times = (found.amount(name, below=MAX_TIME) for name in ("prefill_s", "rounds_s"))
+    prefill_s, rounds_s = (found.amount(name, below=MAX_TIME) for name in ("prefill_s", "rounds_s"))
     n_prompt, reason = found.integer("n_prompt_tokens", minimum=0), found.text("finish_reason")
     steps = map(Step._make, zip(*columns, map(tuple, betas), strict=True))
-    return Reply(text, tuple(tokens), n_prompt, reason, wall_s, *times, tuple(steps))
+    return Reply(text, tuple(tokens), n_prompt, reason, wall_s, prefill_s, rounds_s, tuple(steps))

@@ -337,7 +337,7 @@ def _by_name(given: Any) -> dict[str, Any]:
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     texts = [one if isinstance(one, str | os.PathLike) else arguments.name_of(one) for one in several]
-    names = arguments.short_names(list(map(os.fspath, texts)))
+    names = arguments.short_names([os.fspath(one) for one in texts])
     return dict(zip(arguments.unique(names), several, strict=True))
 
 
