@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import specdec
+from chat_templates import library_tokenizer
 from refusals import refuses, refuses_field
 from specdec import progress
 from specdec.checkpoints import open_checkpoint
@@ -143,7 +144,7 @@ def test_end_ids(make_llama):
         for file, text in ("generation_config", generation), ("tokenizer_config", settings):
             if text:
                 (folder / f"{file}.json").write_text(text)
-        (folder / "tokenizer.json").write_text(_byte_level_json())
+        (folder / "tokenizer.json").write_text(library_tokenizer([]).to_str())
         return open_checkpoint(folder).tokenizer
 
     assert tokenizer("a", eos_token_id=2).eos_ids == (2,)
@@ -163,7 +164,7 @@ def test_end_ids(make_llama):
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(_byte_level_json())
+    (tmp_path / "tokenizer.json").write_text(library_tokenizer([]).to_str())
     folder = make_llama(vocab_size=5)
     with pytest.warns(UserWarning, match=r"the tokenizer has \d+ ids; expected at most 5"):
         specdec.load(folder, tokenizer=tmp_path)
@@ -209,16 +210,6 @@ def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, name: value}))
     with pytest.warns(UserWarning, match=f"generation_config.json: field '{name}' is .*; it is left out"):
         assert specdec.load(folder).default_sampling == {"temperature": 1.0}
-
-
-def _byte_level_json() -> str:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer.to_str()
 
 
 # ── Which loader

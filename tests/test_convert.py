@@ -15,6 +15,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 import specdec
+from chat_templates import library_tokenizer
 from command_line import run
 from refusals import refuses
 from specdec import _core
@@ -231,9 +232,7 @@ def test_importance_that_cannot_be_had(tmp_path: Path) -> None:
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
     name = "blk.0.ffn_up.weight"
     short = imatrix(tmp_path / "short.gguf", {name: np.ones(3)}, {name: [1.0]})
-    with pytest.raises(
-        CheckpointError, match=f"importance of tensor '{name}' is for .3. inputs; expected 256"
-    ):
+    with pytest.raises(CheckpointError, match=f"tensor '{name}' is for .3. inputs; expected 256"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=short)
     assert not (tmp_path / "m.gguf").exists()
 
@@ -352,20 +351,15 @@ def test_the_verb(tmp_path: Path) -> None:
     assert done.exit_code == 0 and specdec.load(tmp_path / "m.gguf").core.dtype == "f32"
 
 
-@pytest.mark.parametrize("out", ["d4.bin", "model.safetensors", "model.GGUF", "model.gguf.part", "m.pt"])
-def test_an_output_of_another_suffix(tmp_path: Path, out: str) -> None:
-    with pytest.raises(InputError, match=r"expected .gguf, .specdec, or no suffix"):
-        specdec.convert(tmp_path, tmp_path / out)
-
-
-@pytest.mark.parametrize("out", ["plain", "Llama-3.2-1B", "model-v1.5", "named.folder"])
-def test_an_output_that_is_a_folder(tmp_path: Path, out: str) -> None:
+def test_names_of_outputs(tmp_path: Path) -> None:
     """Points in the names of models are no suffixes; an empty folder is one, whatever its name."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
-    if out == "named.folder":
-        (tmp_path / out).mkdir()
-    made = specdec.convert(folder, tmp_path / out)
-    assert np.array_equal(specdec.load(made).logits(SOURCE), specdec.load(folder).logits(SOURCE))
+    for out in ("d4.bin", "model.safetensors", "model.GGUF", "model.gguf.part", "m.pt"):
+        with pytest.raises(InputError, match=r"expected .gguf, .specdec, or no suffix"):
+            specdec.convert(folder, tmp_path / out)
+    (tmp_path / "named.folder").mkdir()
+    for out in ("plain", "Llama-3.2-1B", "model-v1.5", "named.folder"):
+        assert (specdec.convert(folder, tmp_path / out) / "config.json").is_file()
 
 
 @pytest.mark.parametrize("out", ["m.gguf", "m.specdec", "made"])
@@ -449,12 +443,7 @@ def test_a_trained_llama2c_file(shared: Path, tmp_path: Path, name: str) -> None
     assert np.array_equal(again.logits(SOURCE), model.logits(SOURCE))
     ours, theirs = again.tokenizer, model.tokenizer
     assert (ours.eos_ids, ours.bos_id) == (theirs.eos_ids, theirs.bos_id)
-    for text in (
-        "Once upon a time, there was a girl.\nTom",
-        "na\u00efve \u4e2d\U0001f600\U0001f600x",
-        "  two  ",
-        "",
-    ):
+    for text in ("Once upon a time, there was a girl.\nTom", "na\u00efve \u4e2d\U0001f600x", "  two  ", ""):
         ids = theirs.encode(text)
         assert ours.encode(text) == ids and ours.decode(ids) == theirs.decode(ids)
 
@@ -469,16 +458,13 @@ def test_a_llama2c_vocabulary_that_a_gguf_file_cannot_say(tmp_path: Path) -> Non
     assert specdec.convert(path, tmp_path / "model.gguf", tokenizer=False).is_file()
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1},
-        {"do_sample": True},
-        {"repetition_penalty": 1.3},
-        {"do_sample": True, "suppress_tokens": [3, 5]},
-        {},
-    ],
-)
+SAID: list[dict[str, Any]] = [
+    {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1}, {},
+    {"do_sample": True}, {"repetition_penalty": 1.3}, {"do_sample": True, "suppress_tokens": [3, 5]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", SAID)
 def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
     """GGUF files have no field for biases of tokens, which are warned of."""
     folder = make_llama()
@@ -506,12 +492,9 @@ def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, t
 
 def test_added_tokens_that_gguf_readers_hide(make_llama: Any, tmp_path: Path) -> None:
     """Tokens of the names that end messages are special to them, whatever a file says."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    library = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
+    library = library_tokenizer([])
     for special in (True, False):
         folder = make_llama(vocab_size=257, eos_token_id=None)
         library.add_tokens([AddedToken("<|im_end|>", special=special, normalized=False)])
