@@ -23,8 +23,8 @@ from drafters import DRAFTS, World
 from grids import in_few_items
 from refusals import refuses_field
 from specdec import reference
-from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
+from tensor_files import canonical
 from toy_pair import blurred
 from worlds.adapters import (
     LLAMA_MODULES,
@@ -74,10 +74,6 @@ class Adapted:
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     return Adapted(tmp_path_factory.mktemp("adapted"))
-
-
-def canonical(path: Path) -> dict[str, np.ndarray]:
-    return {name: array for name, array, _ in open_checkpoint(path).tensors()}
 
 
 CANONICAL = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down")

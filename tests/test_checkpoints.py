@@ -33,6 +33,7 @@ from specdec.errors import (
 )
 from specdec.models.checkpoints import hub
 from specdec.models.checkpoints.safetensors_file import read_safetensors
+from tensor_files import canonical
 from worlds.folders import (
     gpt2_config,
     gpt2_tensors,
@@ -48,17 +49,7 @@ from worlds.folders import (
     write_llama2c_tokenizer,
 )
 
-
-def canonical(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a checkpoint as float32."""
-    return {
-        name: (array.astype(np.uint32) << 16).view(np.float32) if form == "bf16" else array.astype(np.float32)
-        for name, array, form in open_checkpoint(path).tensors()
-    }
-
-
-# ── What is read
-# ─────────────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------------------------------- what is read
 
 
 def test_llama_config_and_tensors(make_llama):
@@ -212,8 +203,7 @@ def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
         assert specdec.load(folder).default_sampling == {"temperature": 1.0}
 
 
-# ── Which loader
-# ─────────────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------------------------------- which loader
 
 
 NOWHERE = ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin", "../x", "/x"]
@@ -322,8 +312,7 @@ def test_hub_failures(monkeypatch):
     assert failed.value.args[0].count("\n") == 0
 
 
-# ── Bad configurations
-# ───────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------------------------- bad configurations
 
 
 BAD_LLAMA: dict[type[CheckpointError], dict[str, list[Any]]] = {
@@ -414,8 +403,7 @@ def test_bad_config_file(make_llama, text, message):
         specdec.load(folder)
 
 
-# ── Bad weights
-# ──────────────────────────────────────────────────────────────────────────────────────────────
+# ----------------------------------------------------------------------------------------------- bad weights
 
 
 def test_tensors_that_are_missing_or_of_another_shape(make_llama):
@@ -444,16 +432,6 @@ def test_harmless_llama_buffer(make_llama):
     tensors = llama_tensors(llama_config())
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
     open_checkpoint(make_llama(tensors=tensors))
-
-
-def test_a_tied_head_that_differs_is_the_head(make_llama):
-    """As in transformers 5; see test_absent_fields.py for its logits."""
-    tensors = llama_tensors(llama_config(tie_word_embeddings=True))
-    same = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]}
-    assert "head" not in canonical(make_llama("same", tensors=same, tie_word_embeddings=True))
-    other = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
-    found = canonical(make_llama("other", tensors=other, tie_word_embeddings=True))
-    np.testing.assert_array_equal(found["head"], other["lm_head.weight"])
 
 
 def test_both_names_of_one_tensor(make_gpt2):
@@ -763,8 +741,7 @@ def test_llama2c_finds_its_tokenizer(tmp_path):
     assert open_checkpoint(path).tokenizer.eos_ids == (1, 2)
 
 
-# ── The model object
-# ─────────────────────────────────────────────────────────────────────────────────────────
+# ------------------------------------------------------------------------------------------ the model object
 
 
 def test_model_attributes(make_llama):

@@ -418,9 +418,6 @@ def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(tmp_path.iterdir()) == [folder]
 
 
-# ------------------------------------------------------------------------------------- llama2.c files
-
-
 @pytest.mark.parametrize("n_kv", [1, 2, 4])
 @pytest.mark.parametrize("vocabulary", [97, -97])
 def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:

@@ -58,9 +58,6 @@ def session_of(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- The encoder
-
-
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 75])
 def test_the_output_is_near_the_reference_and_does_not_depend_on_threads(name, n):
@@ -174,9 +171,6 @@ def test_no_format_changes_that(dtype, cache_dtype):
     world.check(world.draft, n_threads=2)
 
 
-# ----------------------------------------------------------------------------------------- What texts share
-
-
 def finish(session: Session) -> tuple[list[int], Any]:
     """New tokens and logits of sequence 0."""
     tokens, logits = [], []
@@ -238,9 +232,6 @@ def test_rounds_allocate_nothing():
         assert len(finish(session)[0]) == 8
     finally:
         _core._alloc_fail_after(-1)
-
-
-# ---------------------------------------------------------------------------------------------------- Beams
 
 
 # ------------------------------------------------------------------------------------------ What is refused

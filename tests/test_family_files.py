@@ -17,6 +17,7 @@ from refusals import refuses
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
+from tensor_files import canonical
 from worlds.families import ARCHITECTURES, CONFIGS, random_weights, read_config, tiny_folder
 from worlds.folders import write_hf
 
@@ -31,7 +32,7 @@ def tiny(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarra
     return config, random_weights(name, config)
 
 
-def canonical(architecture: str, config: dict[str, Any], n_ctx: int | None = None) -> dict[str, Any]:
+def read_as(architecture: str, config: dict[str, Any], n_ctx: int | None = None) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that the family does not have
         return read_config(config, architecture, n_ctx)
@@ -60,12 +61,10 @@ def test_every_architecture_has_a_folder_and_a_row_on_its_page() -> None:
 def test_logits_are_those_of_the_reference(tmp_path: Path, architecture: str) -> None:
     """Read by the loader as the core and the reference both get it; past windows."""
     folder = write(tmp_path, architecture)
-    model = specdec.load(folder)
-    checkpoint = open_checkpoint(folder)
-    tensors = {name: array for name, array, _ in checkpoint.tensors()}
-    ids = np.random.default_rng(2).integers(0, checkpoint.config["n_vocab"], min(24, model.config.n_ctx))
+    model, config = specdec.load(folder), open_checkpoint(folder).config
+    ids = np.random.default_rng(2).integers(0, config["n_vocab"], min(24, model.config.n_ctx))
     source = source_for(model)
-    expected = reference.logits(checkpoint.config, tensors, ids.tolist(), source=source)
+    expected = reference.logits(config, canonical(folder), ids.tolist(), source=source)
     found = model.logits(ids, source)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
@@ -135,7 +134,7 @@ def test_names_of_transformers_4_and_5(
 ) -> None:
     def read(changes: dict[str, Any]) -> dict[str, Any]:
         config = CONFIGS[architecture] | changes
-        return canonical(architecture, {name: value for name, value in config.items() if value is not ...})
+        return read_as(architecture, {name: value for name, value in config.items() if value is not ...})
 
     assert read(former) == read(present)
 
@@ -151,11 +150,11 @@ def test_contexts(tmp_path: Path) -> None:
         with refuses("n_ctx", n_ctx):
             specdec.load(phi, n_ctx=n_ctx)
     name, config = "LlamaForCausalLM", CONFIGS["LlamaForCausalLM"]
-    stretched = canonical(name, config, 64)
+    stretched = read_as(name, config, 64)
     assert stretched["n_ctx"] == 64
-    assert stretched["inv_freq"][1] < canonical(name, config)["inv_freq"][1]
+    assert stretched["inv_freq"][1] < read_as(name, config)["inv_freq"][1]
     with refuses("n_ctx", 16):
-        canonical("GPT2LMHeadModel", CONFIGS["GPT2LMHeadModel"], 16)
+        read_as("GPT2LMHeadModel", CONFIGS["GPT2LMHeadModel"], 16)
 
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
@@ -231,14 +230,13 @@ def test_projected_embeddings(tmp_path: Path, own_head: bool) -> None:
     if own_head:
         outer = weights["lm_head.weight"] = np.random.default_rng(8).normal(0.0, 0.3, (17, 6)).astype("<f4")
     folder = write_hf(tmp_path / "model", config, weights)
-    found = {name: array for name, array, _ in open_checkpoint(folder).tensors()}
+    found = canonical(folder)
     for name, expected in (
         ("token_embedding", table @ weights["model.decoder.project_in.weight"].T),
         ("head", outer @ weights["model.decoder.project_out.weight"]),
     ):
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-6)
-    checkpoint = open_checkpoint(folder)
-    expected = reference.logits(checkpoint.config, found, list(range(12)))
+    expected = reference.logits(open_checkpoint(folder).config, found, list(range(12)))
     logits = specdec.load(folder).logits(range(12))
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 

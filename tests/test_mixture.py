@@ -34,9 +34,6 @@ def ids_of(config: dict[str, Any]) -> list[int]:
     return np.random.default_rng(2).integers(0, config["n_vocab"], N_IDS).tolist()
 
 
-# ------------------------------------------------------------------------------------------- bits
-
-
 @pytest.mark.parametrize(("dtype", "cache"), FORMATS)
 @pytest.mark.parametrize("name", MIXTURES)
 def test_rows_grouped_by_expert_have_the_bits_of_rows_alone(name: str, dtype: str, cache: str) -> None:
@@ -64,9 +61,6 @@ def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> Non
             config, tensors, [], tokens, [-1] * 30, format=dtype, cache_format="bf16"
         )
         assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
-
-
-# ------------------------------------------------------------------------------ which experts are chosen
 
 
 def with_router(tensors: Tensors, weight: Any) -> Tensors:
@@ -116,9 +110,6 @@ def test_a_model_of_one_expert_is_a_dense_model() -> None:
         assert np.array_equal(rows_of(one, ids, 5), rows_of(other, ids, 5))
 
 
-# ------------------------------------------------------------------------------------ what a round reads
-
-
 def test_a_round_counts_the_experts_that_it_reads() -> None:
     config = CHOOSING
     tensors = random_tensors(config)
@@ -152,9 +143,6 @@ def test_a_round_allocates_nothing() -> None:
     finally:
         _core._alloc_fail_after(-1)  # type: ignore[attr-defined]
     assert _core._alloc_bytes() == before  # type: ignore[attr-defined]
-
-
-# ------------------------------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(

@@ -344,9 +344,6 @@ def test_every_instruction_set_has_the_specified_checksums(kernels: str) -> None
     subprocess.run([sys.executable, "-c", check], check=True, env=environment)
 
 
-# ------------------------------------------------------------------------------------ changed in use
-
-
 CHANGES = {"cut short": 8192, "emptied": 0, "lengthened": 1, "written": -4096}
 
 
@@ -408,9 +405,6 @@ def test_a_file_that_is_replaced_in_use(tmp_path: Path) -> None:
     specdec.convert(EMBEDDED, path, "int4", force=True)
     assert np.array_equal(model.logits(TEXT), expected)
     assert specdec.load(path).dtype == "int4"
-
-
-# ------------------------------------------------------------------------------------ names in headers
 
 
 NAMES = [

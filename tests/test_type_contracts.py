@@ -151,9 +151,6 @@ def test_cross_attention_in_several_types(
     assert np.array_equal(model.logits(ids[:2], source), found[:2])
 
 
-# ------------------------------------------------------------------------------------ the contracts
-
-
 def texts(results: Any) -> list[list[int]]:
     return [list(result.tokens) for result in results]
 
