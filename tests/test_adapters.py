@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from command_line import run
 from drafters import DRAFTS, World
 from grids import in_few_items
-from refusals import refuses_field
+from refusals import refuses, refuses_field
 from specdec import reference
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import canonical
@@ -278,21 +277,16 @@ def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_pat
 
 
 def test_folders_samples_and_streams(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
-    texts = specdec.generate(
-        adapted.target, adapted.draft, PROMPTS[:2], adapter=[str(adapted.folders[0]), adapted.folders[1]],
-        n=2, **options_of("greedy", None),
-    )  # fmt: skip
+    given, options = [str(adapted.folders[0]), adapted.folders[1]], options_of("greedy", None)
+    texts = specdec.generate(adapted.target, adapted.draft, PROMPTS[:2], adapter=given, n=2, **options)
     assert [[one.tokens for one in of] for of in texts] == [[one.tokens] * 2 for one in wanted["greedy"][:2]]
-    both = specdec.generate(
-        adapted.target, None, [PROMPTS[1]] * 3, adapter=[None, adapted.folders[1], adapted.folders[1]],
-        prompt_logprobs=0, **options_of("greedy", None),
-    )  # fmt: skip
+    options["prompt_logprobs"] = 0
+    given = [None, adapted.folders[1], adapted.folders[1]]
+    both = specdec.generate(adapted.target, None, [PROMPTS[1]] * 3, adapter=given, **options)
     assert both[0].tokens != both[1].tokens == both[2].tokens == wanted["greedy"][1].tokens
     for one, model in zip(both, (adapted.target, *[adapted.adapted[1]] * 2), strict=True):
         assert np.array_equal(one.prompt_logprobs, model.score(PROMPTS[1]))
-    one = specdec.generate(
-        adapted.target, None, [PROMPTS[1]] * 2, adapter=adapted.folders[1], **options_of("greedy", None)
-    )
+    one = specdec.generate(adapted.target, None, [PROMPTS[1]] * 2, adapter=given[1], **options)
     assert one[0].tokens == one[1].tokens == wanted["greedy"][1].tokens
 
 
@@ -569,22 +563,20 @@ def test_importance_is_that_of_the_merged_model(tmp_path: Path) -> None:
     assert np.array_equal(found, wanted) and not np.array_equal(found, plain)
 
 
-def wrong_arguments(adapted: Adapted) -> Iterator[tuple[Callable[[], Any], str]]:
-    target, model, other = adapted.target, adapted.adapted[0], adapted.draft
-    yield lambda: model.with_adapter(adapted.folders[0]), "has an adapter beside its weights"
-    yield lambda: specdec.generate(target, None, IDS, adapter=3), "adapter is an int; expected a model"
-    yield lambda: specdec.generate(target, None, [IDS], adapter=[None, 3]), r"adapter\[1\] is an int"
-    yield lambda: specdec.generate(target, None, [IDS], adapter=[None] * 2), "a list of 2 for 1 prompt"
-    yield lambda: specdec.generate(target, None, IDS, adapter=[None]), "a list of 1 for 1 prompt"
-    yield lambda: specdec.generate(target, None, IDS, adapter=other), "whose weights are not those of"
-    yield lambda: specdec.load(adapted.path, adapter=3), "adapter is"
-    yield lambda: model.quantization_report(), "has an adapter beside its weights"
-
-
 def test_wrong_arguments(adapted: Adapted) -> None:
-    for call, message in wrong_arguments(adapted):
+    for prompts, given, message in (
+        (IDS, 3, "adapter is an int; expected a model"), ([IDS], [None, 3], r"adapter\[1\] is an int"),
+        ([IDS], [None] * 2, "a list of 2 for 1 prompt"), (IDS, [None], "a list of 1 for 1 prompt"),
+        (IDS, adapted.draft, "whose weights are not those of"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=message):
+            specdec.generate(adapted.target, None, prompts, adapter=given)
+    model = adapted.adapted[0]
+    for call in (lambda: model.with_adapter(adapted.folders[0]), model.quantization_report):
+        with pytest.raises(InputError, match="has an adapter beside its weights"):
             call()
+    with refuses("adapter", 3):
+        specdec.load(adapted.path, adapter=3)
 
 
 def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
