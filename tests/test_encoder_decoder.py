@@ -311,12 +311,9 @@ def test_tensors_of_an_encoder_are_checked():
 def test_an_encoder_that_overflows_is_named(layer):
     tensors = random_tensors(OTHER_SIZES)
     tensors[f"encoder.layers.{layer}.mlp_down.weight"][:] = 3e38
-    model = build(OTHER_SIZES, tensors)
-    message = rf"output of layer {layer} \(of 0 to 2\) of the encoder at position 0 is not finite"
-    with pytest.raises(NotFiniteError, match=f"the model: the {message}"):
-        model.encode([1, 2, 3])
-    with pytest.raises(NotFiniteError, match=f"the target: the {message}"):
-        run_session(model, None, [[1]], sources=[[1, 2, 3]])
+    message = rf"the model: the output of layer {layer} \(of 0 to 2\) of the encoder at position 0"
+    with pytest.raises(NotFiniteError, match=message):
+        build(OTHER_SIZES, tensors).encode([1, 2, 3])
 
 
 @pytest.mark.slow

@@ -239,10 +239,8 @@ def test_projected_embeddings(tmp_path: Path, own_head: bool) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"embed_tokens": (16, 6)}, r"embed_tokens.weight' has shape \[16, 6\]; expected \[17, 6\]"),
         ({"embed_tokens": ()}, "embed_tokens.weight' has shape"),
         ({"embed_tokens": (17, 0)}, r"has shape \[17, 0\]; expected \[17, 1\]"),
-        ({"project_in": (6, 16)}, r"project_in.weight' has shape \[6, 16\]; expected \[16, 6\]"),
         ({"project_out": (6, 15)}, r"project_out.weight' has shape \[6, 15\]; expected \[6, 16\]"),
         ({"project_out": None}, "embed_tokens.weight' has shape|lm_head.weight' is missing"),
     ],

@@ -14,7 +14,6 @@ import specdec
 from distributions import EMBEDDED_DRAFT, stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError
-from toy_pair import ToyTokenizer
 from worlds.canonical import DTYPES
 from worlds.folders import gpt2_config, llama_config, llama_tensors, write_hf
 
@@ -120,19 +119,6 @@ def test_the_checkpoint_must_still_be_there(make_llama):
     shutil.rmtree(folder)
     with pytest.raises(CheckpointNotFoundError, match="no such file"):
         model.quantization_report()
-
-
-class AnyText(ToyTokenizer):
-    """Encodes every character, if not faithfully."""
-
-    def _encode(self, text: str) -> list[int]:
-        return [ord(character) % self.n_vocab for character in text]
-
-
-def test_a_tokenizer_brings_a_text(make_llama):
-    model = specdec.load(make_llama(), "int8", tokenizer=AnyText())
-    assert model.quantization_report().n_tokens > 300
-    assert model.quantization_report("abc") != model.quantization_report()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
