@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocations import needs_hooks
+from allocations import allowing, bytes_held, needs_hooks
 from sessions import Session
 from specdec import _core, reference
 from worlds.canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
@@ -135,14 +135,11 @@ def test_a_round_allocates_nothing() -> None:
         **GREEDY, seeds=[(1, i) for i in range(3)], n_threads=2,
     )  # fmt: skip
     session.prefill()
-    before = _core._alloc_bytes()  # type: ignore[attr-defined]  # only a build with hooks has it
-    _core._alloc_fail_after(0)  # type: ignore[attr-defined]
-    try:
+    before = bytes_held()
+    with allowing(0):
         while session.round():
             pass
-    finally:
-        _core._alloc_fail_after(-1)  # type: ignore[attr-defined]
-    assert _core._alloc_bytes() == before  # type: ignore[attr-defined]
+    assert bytes_held() == before
 
 
 @pytest.mark.parametrize(
