@@ -128,25 +128,6 @@ def test_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> 
         check(texts)
 
 
-def test_the_distribution_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:
-    """In int8 the two may be far apart: decoding rounds activations to eight bits, tiles to bf16."""
-    target = {
-        "n_vocab": 6, "n_ctx": 24, "n_layer": 4, "d_head": 2, "d_model": 46, "d_ff": 4, "weights": 313598,
-        "dtype": "int8", "prefill": "tiles", "spread": 0.3,
-        "experts": {
-            "n_experts": 3, "n_experts_per_token": 2, "d_expert": 11, "d_shared_expert": 5,
-            "router": "softmax_chosen", "router_bias": False, "router_renormalise": False,
-            "routed_scale": 2.5, "mixtures": [1, 1, 1, 1], "shared_expert_gate": True,
-        },
-    }  # fmt: skip
-    found = {
-        "check": "distribution", "target": target, "models": {}, "prompt": [4, 4, 1, 1], "length": 2,
-        "draft": {"kind": "skip", "attn": [1], "mlp": [2]}, "settings": {"temperature": 1.0, "seed": 3},
-        "alarm": 1e-3,
-    }  # fmt: skip
-    assert check(found) == "passed"
-
-
 @pytest.mark.slow
 def test_a_wrong_distribution_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a reference at another temperature."""

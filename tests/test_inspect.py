@@ -197,9 +197,9 @@ def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[st
     assert messages.reply_of(text, "m", []).text == text
 
 
-@pytest.mark.parametrize("family", ["harmony", "hermes"])
+@pytest.mark.parametrize("family", ["harmony", "hermes", "llama"])
 def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Path) -> None:
-    """Reasoning, calls and stops between special tokens, which have no text."""
+    """Reasoning, calls and stops between special tokens, which have no text; a call as the whole text."""
     arguments = '{"a": "x\n</tool_call>"}'
     specials, template, text = {
         "harmony": (
@@ -213,6 +213,11 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
             "{% if tools %}{# <tool_call> #}{% endif %}{{ messages[0].content }}",
             f'<think>Hm.</think>\n<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call><|im_end|>',
         ),
+        "llama": (
+            ["<think>", "</think>", "<|python_tag|>", "<|eom_id|>"],
+            '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}',
+            f'<think>Hm.</think><|python_tag|>{{"name": "f", "parameters": {arguments}}}<|eom_id|>',
+        ),
     }[family]
     prompt = "Hi<|start|>assistant" if family == "harmony" else "Hi"
     folder = write_scripted_model(tmp_path, prompt, text, specials, specials[-1], chat_template=template)
@@ -223,21 +228,6 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
     assert [(one.function, one.arguments) for one in message.tool_calls] == [("f", {"a": "x\n</tool_call>"})]
     (output,) = ask(api, "Hi", stop_seqs=[specials[3]])
     assert output.stop_reason == "stop" and output.choices[0].message.tool_calls is None
-
-
-def test_a_call_after_a_mark_without_text(tmp_path: Path) -> None:
-    """Llama 3's mark before calls is a special token, and the call is the whole text."""
-    specials = ["<|python_tag|>", "<|eom_id|>"]
-    text = '<|python_tag|>{"name": "NAME", "parameters": {"a": 1}}<|eom_id|>'
-    template = '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}'
-    for name in ("f", "other"):
-        reply = text.replace("NAME", name)
-        folder = write_scripted_model(
-            tmp_path / name, "Hi", reply, specials, specials[1], chat_template=template
-        )
-        (output,) = ask(SpecdecAPI(str(folder)), "Hi", tools=[tool.ToolInfo(name="f", description="f")])
-        (call,) = output.choices[0].message.tool_calls
-        assert output.completion == "" and (call.function, call.arguments) == (name, {"a": 1})
 
 
 def test_a_cancelled_request_ends_its_text() -> None:

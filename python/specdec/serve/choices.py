@@ -101,11 +101,9 @@ def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int
 
 
 class Choice:
-    """One text of an answer.
+    """One text of an answer; a `reply` in a conversation is read by the model's format for calls of `tools`.
 
-    `own_text` says that it is a text by itself, as a reply is, and not the rest of the prompt; `stops` are
-    those that the request names, `scored` asks for log-probabilities, `begin` is the number of characters
-    before it. A `reply` in a conversation is read by the model's format for calls of `tools`.
+    `own_text`: it does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before.
     """
 
     def __init__(

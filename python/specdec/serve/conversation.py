@@ -126,10 +126,7 @@ InputItem = Annotated[
 
 
 def messages_of_input(instructions: str | None, items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the input of a response as messages that chat templates read.
-
-    Reasoning, and calls, are part of the assistant's message that they are next to.
-    """
+    """Return the input of a response as messages; reasoning and calls join the assistant's next to them."""
     found: list[dict[str, Any]] = []
     if instructions is not None:
         found.append({"role": "system", "content": instructions})
