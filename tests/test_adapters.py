@@ -85,9 +85,6 @@ def canonical_name(module: str) -> str:
     return f"layers.{layer}.{CANONICAL[LLAMA_MODULES.index(name)]}.weight"
 
 
-# --------------------------------------------------------------------------------------------- numbers
-
-
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_logits_have_the_bits_of_the_specification(tmp_path: Path, dtype: Any) -> None:
     """Of all matrices and the head, with ranks below, at and above a block of inputs."""
@@ -335,9 +332,6 @@ def test_a_target_with_an_adapter_takes_others(
     assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"][:2]]
     plain = specdec.generate(target, None, PROMPTS[3], adapter=adapted.target, **options)
     assert plain.tokens == wanted["greedy"][3].tokens
-
-
-# ------------------------------------------------------------------------------------------ what is kept
 
 
 def test_what_tells_adapters_apart(adapted: Adapted) -> None:

@@ -49,8 +49,6 @@ from worlds.folders import (
     write_llama2c_tokenizer,
 )
 
-# ---------------------------------------------------------------------------------------------- what is read
-
 
 def test_llama_config_and_tensors(make_llama):
     biases = {"attention_bias": True, "mlp_bias": True}
@@ -203,9 +201,6 @@ def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
         assert specdec.load(folder).default_sampling == {"temperature": 1.0}
 
 
-# ---------------------------------------------------------------------------------------------- which loader
-
-
 NOWHERE = ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin", "../x", "/x"]
 
 
@@ -312,9 +307,6 @@ def test_hub_failures(monkeypatch):
     assert failed.value.args[0].count("\n") == 0
 
 
-# ---------------------------------------------------------------------------------------- bad configurations
-
-
 BAD_LLAMA: dict[type[CheckpointError], dict[str, list[Any]]] = {
     UnsupportedModelError: {
         "architectures": [
@@ -401,9 +393,6 @@ def test_bad_config_file(make_llama, text, message):
     (folder / "config.json").write_bytes(text)
     with pytest.raises(CheckpointError, match=message):
         specdec.load(folder)
-
-
-# ----------------------------------------------------------------------------------------------- bad weights
 
 
 def test_tensors_that_are_missing_or_of_another_shape(make_llama):
@@ -732,9 +721,6 @@ def test_llama2c_finds_its_tokenizer(tmp_path):
     write_llama2c_tokenizer(tmp_path / "tok19.bin", tokens)
     assert open_checkpoint(path).tokenizer.n_vocab == 19
     assert open_checkpoint(path).tokenizer.eos_ids == (1, 2)
-
-
-# ------------------------------------------------------------------------------------------ the model object
 
 
 def test_model_attributes(make_llama):

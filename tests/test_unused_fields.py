@@ -38,9 +38,6 @@ def warned(act: Callable[[], Any]) -> list[str]:
 write = tiny_folder
 
 
-# ---------------------------------------------------------------------------------------- config.json
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_unknown_field_of_each_family(tmp_path: Path, name: str) -> None:
     place = TEXT_FIELDS.get(name)
@@ -366,9 +363,6 @@ def test_tensors_of_factors_that_nothing_reads(tmp_path: Path) -> None:
         path = write_gguf(tmp_path / "model.gguf", case, more={name: factors})
         with pytest.raises(UnsupportedModelError, match=name):
             specdec.load(path)
-
-
-# ---------------------------------------------------------------------------------------------- adapters
 
 
 def of_adapter(folder: Path, config: dict[str, Any]) -> list[str]:
