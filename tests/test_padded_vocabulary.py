@@ -13,7 +13,6 @@ import pytest
 import specdec
 from chat_templates import write_tokenizer
 from compiled import Decoder
-from distributions import FALSE_ALARM, count, p_value
 from specdec import drafts
 from worlds.folders import llama_config, tensors_for, write_hf
 
@@ -86,22 +85,6 @@ def test_guesses_are_those_of_the_tokens_alone(models: Any, sizes: tuple[int, in
         assert np.array_equal(last, decoder.forward([sizes[1] - 1], [-1]))
     with pytest.raises(ValueError, match=f"expected 0 to {sizes[0] - 1}"):
         decoder.forward([sizes[0]], [-1])
-
-
-@pytest.mark.law
-@pytest.mark.parametrize("sizes", [(N_TOKENS, 300), (300, N_TOKENS)])
-@pytest.mark.parametrize("verify", ["rejection", "block"])
-def test_the_law_is_the_target_s(models: Any, sizes: tuple[int, int], verify: Any) -> None:
-    """The first token of many runs, against the target's distribution, padding included."""
-    target, draft = models["target", sizes[0]], models["draft", sizes[1]]
-    ids, n_runs = [5, 9, 7], 6000
-    runs = specdec.generate(
-        target, draft, [ids] * n_runs, max_new_tokens=2, gamma=2, verify=verify, seed=5, ignore_eos=True,
-        batch_size=200, temperature=1.0,
-    )  # fmt: skip
-    probs = specdec.distribution(target.logits(ids)[-1], temperature=1.0)
-    law = {(token,): float(p) for token, p in enumerate(probs)}
-    assert p_value(count(np.array([run.tokens[:1] for run in runs])), law) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("sizes", PAIRS)
