@@ -19,7 +19,7 @@ from chat_templates import library_tokenizer
 from refusals import refuses_field
 from specdec.errors import InputError, TokenizerError, UnusedFieldWarning
 from specdec.tokenizer import ByteTokenizer, load_tokenizer
-from tokenizer_files import write_json
+from tokenizer_files import trained_pieces, write_json
 
 POOL = ["<|im_start|>", "<|im_end|>", "<tool>", "</tool>", "[X]", "<|end|>"]
 WORDS = ["user", " hi", "\n", "the assistant", " ", "é日", "hello", "x", "<", "|>", "e\u0301"]
@@ -42,25 +42,16 @@ MODEL_TYPES = {
 @functools.cache
 def sentencepiece_model(kind: str) -> bytes:
     """A small trained model; its pieces are of the corpus."""
-    import sentencepiece
-
-    ids = (
-        {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0} if kind == "t5" else {"unk_id": 0, "pad_id": -1}
-    )
-    options: dict[str, Any] = {"model_type": "bpe" if kind == "sentencepiece bpe" else "unigram"} | ids
-    if kind == "t5":
-        options["vocab_size"] = 50
-    else:
-        options |= {"vocab_size": 320, "byte_fallback": True, "normalization_rule_name": "identity"}
-        options["remove_extra_whitespaces"] = False
+    options: dict[str, Any] = {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0, "vocab_size": 50}
+    if kind != "t5":
+        options = {
+            "unk_id": 0, "pad_id": -1, "vocab_size": 320, "byte_fallback": True,
+            "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+        }  # fmt: skip
+    kinds = {"model_type": "bpe" if kind == "sentencepiece bpe" else "unigram"}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        (path / "corpus.txt").write_text(CORPUS)
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(path / "corpus.txt"), model_prefix=str(path / "m"), num_threads=1, minloglevel=2,
-            hard_vocab_limit=False, **options,
-        )  # fmt: skip
-        return (path / "m.model").read_bytes()
+        lines = CORPUS.splitlines()
+        return trained_pieces(Path(folder) / "m.model", lines, **kinds, **options).read_bytes()
 
 
 def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]] = []) -> int:  # noqa: B006

@@ -333,21 +333,6 @@ def test_tuning_and_oracle(texts: EncoderDecoder) -> None:
     assert found.n_tokens == 10
 
 
-@pytest.mark.notebook
-def test_figures(texts: EncoderDecoder) -> None:
-    """Of runs and of a measurement, drawn as for other targets."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from specdec import plot
-
-    runs = [specdec.generate(texts.target, draft, "a bb", max_new_tokens=12) for draft in (texts.draft, None)]
-    assert plot.timeline(runs).collections or plot.timeline(runs).patches
-    once: dict[str, Any] = {"gammas": [1], "temperatures": [1.0], "n_tokens": 16, "timing": False}
-    for source in (runs[0], specdec.measure(texts.target, texts.draft, ["ab", "b"], **once)):
-        assert plot.heat_map_html(source).count("<span") > 8
-
-
 def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) -> None:
     shown = specdec.generate(texts.target, texts.draft, "a bb", decoder_prompt="ab", max_new_tokens=3)
     assert "a bb → ab" in shown.figure() and "a bb → ab" in shown._repr_html_()
