@@ -55,10 +55,7 @@ class Strip(enum.Enum):
 
 
 class ByteStream:
-    """Tokens are bytes: strip the beginning once, then decode UTF-8, waiting for whole characters.
-
-    `text_bytes`: The bytes that a token id adds to a text.
-    """
+    """Decodes tokens by the bytes of each: strips the beginning once, and waits for whole characters."""
 
     def __init__(self, text_bytes: Callable[[int], bytes], strip: Strip) -> None:
         self._text_bytes = text_bytes
@@ -118,17 +115,10 @@ class ByteTokenizer(ABC):
     """The ids behind a source."""
 
     def __init__(
-        self,
-        source: str,
-        *,
-        vocabulary: Sequence[bytes | None],
-        silent: Set[int],
-        replaced: Mapping[int, bytes] | None = None,
-        strip: Strip,
-        bos_id: int | None,
-        eos_ids: tuple[int, ...],
-        adds_bos: bool,
-    ) -> None:
+        self, source: str, *, vocabulary: Sequence[bytes | None], silent: Set[int],
+        replaced: Mapping[int, bytes] | None = None, strip: Strip, bos_id: int | None,
+        eos_ids: tuple[int, ...], adds_bos: bool,
+    ) -> None:  # fmt: skip
         self.source, self.strip = source, strip
         self.bos_id: int | None = bos_id
         self.eos_ids = tuple(eos_ids)
@@ -274,11 +264,7 @@ _APART: Final = "\n"  # what words do not go on behind
 
 
 def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
-    """The ids of a text that continues another one, from the beginning of a word on; None if there are none.
-
-    A tokenizer that puts a space in front of every text does so here too; that space is left out again. None:
-    the tokenizer changes this text, so no tokens have its bytes.
-    """
+    """The ids of a text behind another one, from a word's beginning on, less a space; None: there are none."""
 
     def candidates() -> Iterator[list[int]]:
         yield tokenizer.encode(text, add_bos=False)
@@ -303,20 +289,12 @@ _MOST: Final = 4096  # added tokens
 
 
 class Utf8Tokenizer(ByteTokenizer):
-    """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings.
-
-    `source`: Where the settings were read, for messages. `settings`: The contents of tokenizer_config.json.
-    `bos_id`, `eos_ids`: The model's own; None: no BOS, and "</s>".
-    """
+    """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings."""
 
     def __init__(
-        self,
-        source: str,
-        settings: Mapping[str, Any],
-        *,
-        bos_id: int | None = None,
+        self, source: str, settings: Mapping[str, Any], *, bos_id: int | None = None,
         eos_ids: tuple[int, ...] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         vocabulary = [*(name.encode() for name in _SPECIAL), *(bytes([byte]) for byte in range(256))]
         first_added = len(vocabulary)
         added = settings.get("added_tokens_decoder")
@@ -325,14 +303,9 @@ class Utf8Tokenizer(ByteTokenizer):
             content = token.get("content") if isinstance(token, dict) else token
             vocabulary.append(str(content).encode("utf-8", "replace"))
         super().__init__(
-            source,
-            vocabulary=vocabulary,
-            silent={*range(_FIRST), *range(first_added, len(vocabulary))},
-            strip=Strip.NOTHING,
-            bos_id=bos_id,
-            eos_ids=(1,) if eos_ids is None else eos_ids,
-            adds_bos=False,
-        )
+            source, vocabulary=vocabulary, silent={*range(_FIRST), *range(first_added, len(vocabulary))},
+            strip=Strip.NOTHING, bos_id=bos_id, eos_ids=(1,) if eos_ids is None else eos_ids, adds_bos=False,
+        )  # fmt: skip
 
     def _encode(self, text: str) -> list[int]:
         return [_FIRST + byte for byte in text.encode("utf-8")]

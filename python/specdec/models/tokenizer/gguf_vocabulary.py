@@ -145,10 +145,7 @@ Kinds: TypeAlias = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a file says of its texts.
-
-    `special_tokens`: Texts of the tokens that the file names, as "bos_token": variables of chat templates.
-    """
+    """What a file says of its texts; `special_tokens` are variables of chat templates, as "bos_token"."""
 
     tokenizer: Tokenizer
     n_tokens: int
@@ -236,8 +233,7 @@ def _read_tokens(fields: Fields) -> _Tokens:
 def _corrected(kinds: Kinds, texts: Sequence[str], named: set[int | None]) -> Kinds:
     """The types of tokens, with control for those that end a turn though the file has them as text.
 
-    llama.cpp corrects the same tokens. Tokens that the file itself names as the beginning or end of a text
-    are corrected too, if their texts look like marks.
+    So does llama.cpp; tokens too that the file names as beginning or end of a text, if they look like marks.
     """
     kinds = kinds.copy()
     for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist():
@@ -278,13 +274,9 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
         library.decoder = tokenizers.decoders.ByteLevel()
         library.add_tokens([new(added[i], special=i in special, normalized=False) for i in sorted(added)])
     return HFTokenizer(
-        library,
-        tokens.source,
-        bos_id=tokens.bos_id,
-        eos_ids=tokens.eos_ids,
-        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in WHOLE_WORDS),
-        vocab=vocabulary,
-    )
+        library, tokens.source, bos_id=tokens.bos_id, eos_ids=tokens.eos_ids,
+        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in WHOLE_WORDS), vocab=vocabulary,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- SentencePiece
@@ -353,11 +345,9 @@ class _Lists:
 def vocabulary_values(
     tokenizer: Tokenizer, n_vocab: int, tokens: Mapping[str, str], path: Path, *, with_encoder: bool = False
 ) -> dict[str, Any]:
-    """The metadata of a vocabulary, keys in full.
+    """The metadata of a vocabulary, keys in full; ids below `n_vocab` without token get an unused one.
 
-    `n_vocab`: Rows of the model's table of tokens; ids without token get one that is not used. `tokens`:
-    Texts of special tokens by the names that chat templates have for them. `path`: The file that is written,
-    for messages. `with_encoder`: Sources end with EOS.
+    `tokens`: Special ones by the names of chat templates. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)

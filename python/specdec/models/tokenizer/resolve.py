@@ -29,9 +29,7 @@ def adapted(
 ) -> Tokenizer | None:
     """The tokenizer that an object of ``transformers`` or ``tokenizers`` is; None for any other object.
 
-    The object is read, never changed. A fast tokenizer becomes what its tokenizer.json would become.
-
-    `bos_id`, `eos_ids`: What the model's configuration says. The object's own end-of-text token is one too.
+    The object is read, never changed. Its own end of text is one beside the model's `eos_ids`.
     """
     source = f"the {type(given).__name__}"
     if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
@@ -61,10 +59,7 @@ def _copy(library_tokenizer: Any, source: str) -> Any:
 
 
 class SlowTokenizer:
-    """A tokenizer of ``transformers`` that is written in Python, known by its methods alone.
-
-    `given`: Borrowed; its calls encode and decode. `bos_id`, `eos_ids`: As in `Tokenizer`.
-    """
+    """A tokenizer of ``transformers`` that is written in Python, known by its methods alone."""
 
     def __init__(self, given: Any, *, bos_id: int | None, eos_ids: tuple[int, ...]) -> None:
         self._given, self._name = given, f"the {type(given).__name__}"
@@ -115,12 +110,9 @@ class SourceTokenizer:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        before: tuple[int, ...],
-        after: tuple[int, ...],
+        self, tokenizer: Tokenizer, before: tuple[int, ...], after: tuple[int, ...],
         languages: Mapping[str, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.tokenizer, self.before, self.after = tokenizer, before, after
         self.languages = dict(languages)
 
@@ -161,10 +153,7 @@ class SourceTokenizer:
 
 
 def source_side(tokenizer: Tokenizer | None) -> SourceTokenizer | None:
-    """What encodes the sources of a model with this tokenizer.
-
-    A text without tokens of its own before or behind it is followed by end of text.
-    """
+    """What encodes the sources of a model; end of text follows one that nothing else follows."""
     if tokenizer is None:
         return None
     pieces = tokenizer.source_side if isinstance(tokenizer, NumberedPieces) else tokenizer
@@ -182,13 +171,9 @@ _NAMES = (
 
 
 def resolve_tokenizer(
-    given: Any,
-    folder: Path,
-    *,
-    bos_id: int | None = None,
-    eos_ids: tuple[int, ...] | None = None,
+    given: Any, folder: Path, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None,
     n_vocab: int | None = None,
-) -> Tokenizer | None:
+) -> Tokenizer | None:  # fmt: skip
     """The tokenizer that a caller's ``tokenizer=`` means.
 
     Parameters
