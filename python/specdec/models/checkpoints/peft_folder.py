@@ -107,9 +107,8 @@ def _open(path: Path) -> PeftFolder:
     has_biases = fields.raw("bias") != "none"
     for name, tensor in whole.items():
         if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
-            raise tensor.error(
-                "is no part of LoRA", "such ones only with modules_to_save", UnsupportedModelError
-            )
+            expected = "such ones only with modules_to_save"
+            raise tensor.error("is no part of LoRA", expected, UnsupportedModelError)
     if not parts and not whole:
         raise CheckpointError(f"{weights}: holds no tensor; expected those of an adapter")
     for module, held_parts in parts.items():
@@ -184,19 +183,15 @@ def _low_rank(
         raise magnitude.shape_error(f"[{up.shape[0]}], a number for each output")
     named, given_by = _of_module(fields, "r", "rank_pattern", module)
     if type(named) is not int or not 1 <= named <= _MOST_RANK:
-        raise fields.error(given_by, f"{_numbers(given_by, 'integer')} from 1 to {_MOST_RANK}")
+        raise fields.error(given_by, f"a whole number from 1 to {_MOST_RANK}")
     if named != rank:
         raise down.error(f"has {rank} rows", f"{named}, the rank in {CONFIG}")
     alpha, given_by = _of_module(fields, "lora_alpha", "alpha_pattern", module)
     if not is_finite(alpha):
-        raise fields.error(given_by, _numbers(given_by, "finite number"))
+        raise fields.error(given_by, "a finite number")
     by_root = fields.boolean("use_rslora", default=False)
     scale = alpha / (math.sqrt(rank) if by_root else rank)
     return StoredLowRank(module, down, up, scale, of_table, magnitude, parts.get("base"))
-
-
-def _numbers(given_by: str, noun: str) -> str:
-    return f"{noun}s" if given_by.endswith("pattern") else f"{'an' if noun[0] == 'i' else 'a'} {noun}"
 
 
 def _of_module(fields: Fields, name: str, patterns: str, module: str) -> tuple[Any, str]:

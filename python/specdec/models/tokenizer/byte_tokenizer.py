@@ -7,7 +7,7 @@ import enum
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, Protocol, runtime_checkable
 
 from specdec.errors import InputError, TokenizerError, kind_of
@@ -52,36 +52,6 @@ class Strip(enum.Enum):
     ONE_SPACE = enum.auto()
     ALL_SPACES = enum.auto()
     SPACES_OF_FIRST_TOKEN = enum.auto()
-
-
-class ByteStream:
-    """Decodes tokens by the bytes of each: strips the beginning once, and waits for whole characters."""
-
-    def __init__(self, text_bytes: Callable[[int], bytes], strip: Strip) -> None:
-        self._text_bytes = text_bytes
-        self._strip = strip
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, ids: Iterable[int]) -> str:
-        """The text that these ids complete."""
-        return self._utf8.decode(b"".join(self._stripped(self._text_bytes(i)) for i in ids))
-
-    def finish(self) -> str:
-        """U+FFFD for a character that never became complete, else nothing."""
-        return self._utf8.decode(b"", True)
-
-    def _stripped(self, piece: bytes) -> bytes:
-        if self._strip is Strip.NOTHING or not piece:
-            return piece
-        strip, self._strip = self._strip, Strip.NOTHING
-        if strip is Strip.ONE_SPACE:
-            return piece.removeprefix(b" ")
-        if strip is Strip.SPACES_OF_FIRST_TOKEN:
-            return piece.replace(b" ", b"")
-        rest = piece.lstrip(b" ")
-        if not rest:
-            self._strip = strip  # nothing but spaces so far
-        return rest
 
 
 class ByteTokenizer(ABC):
@@ -170,7 +140,7 @@ class ByteTokenizer(ABC):
         InputError
             A negative id. Ids from ``n_vocab`` up, which padded models have, stand for no text.
         """
-        stream = ByteStream(self.text_bytes, Strip.NOTHING if continuing else self.strip)
+        stream = StreamDecoder(self, continuing=continuing)
         return stream.feed(ids) + stream.finish()
 
     def text_bytes(self, token_id: int) -> bytes:
@@ -220,37 +190,40 @@ class StreamDecoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, continuing: bool = False) -> None:
-        self._impl: ByteStream | _PrefixStream
-        if isinstance(tokenizer, ByteTokenizer):
-            self._impl = ByteStream(tokenizer.text_bytes, Strip.NOTHING if continuing else tokenizer.strip)
-        else:
-            self._impl = _PrefixStream(tokenizer)
+        self._tokenizer, self._ids, self._given = tokenizer, list[int](), ""
+        own = tokenizer.strip if isinstance(tokenizer, ByteTokenizer) else Strip.NOTHING
+        self._strip = Strip.NOTHING if continuing else own
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: Iterable[int]) -> str:
         """The text that these ids complete; often empty, never half a character."""
-        return self._impl.feed(ids)
-
-    def finish(self) -> str:
-        """The rest: U+FFFD for a character that never became complete, else nothing."""
-        return self._impl.finish()
-
-
-class _PrefixStream:
-    """A tokenizer known by its ``decode`` alone: decode all so far, give out what is new and stable."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._given = ""
-
-    def feed(self, ids: Iterable[int]) -> str:
+        if isinstance(self._tokenizer, ByteTokenizer):
+            return self._utf8.decode(b"".join(map(self._stripped, map(self._tokenizer.text_bytes, ids))))
         self._ids.extend(ids)
         return self._new(self._tokenizer.decode(self._ids).rstrip("\ufffd"))
 
     def finish(self) -> str:
+        """The rest: U+FFFD for a character that never became complete, else nothing."""
+        if isinstance(self._tokenizer, ByteTokenizer):
+            return self._utf8.decode(b"", True)
         return self._new(self._tokenizer.decode(self._ids))
 
+    def _stripped(self, piece: bytes) -> bytes:
+        """The bytes of a token, less what the beginning of a text loses."""
+        if self._strip is Strip.NOTHING or not piece:
+            return piece
+        strip, self._strip = self._strip, Strip.NOTHING
+        if strip is Strip.ONE_SPACE:
+            return piece.removeprefix(b" ")
+        if strip is Strip.SPACES_OF_FIRST_TOKEN:
+            return piece.replace(b" ", b"")
+        rest = piece.lstrip(b" ")
+        if not rest:
+            self._strip = strip  # nothing but spaces so far
+        return rest
+
     def _new(self, text: str) -> str:
+        """What is new in a text, of which `decode` gives all: what is stable of it."""
         if self._given.startswith(text):
             return ""  # what was given out already ends inside a run of U+FFFD, or nothing is new
         if not text.startswith(self._given):
@@ -264,7 +237,7 @@ _APART: Final = "\n"  # what words do not go on behind
 
 
 def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
-    """The ids of a text behind another one, from a word's beginning on, less a space; None: there are none."""
+    """The ids of a text that continues another one; None where no tokens have its bytes."""
 
     def candidates() -> Iterator[list[int]]:
         yield tokenizer.encode(text, add_bos=False)

@@ -197,7 +197,7 @@ def resolve_tokenizer(
     if given is False:
         return None
     if given is None:
-        return _in_folder(folder, bos_id, eos_ids, n_vocab)
+        return _in_folder(folder, n_vocab, bos_id=bos_id, eos_ids=eos_ids)
     if isinstance(given, str | os.PathLike):
         return load_tokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
     if (tokenizer := adapted(given, bos_id=bos_id, eos_ids=eos_ids)) is not None:
@@ -233,24 +233,21 @@ def load_tokenizer(
         Damaged or missing files, or a missing library.
     """
     location = check_path("tokenizer", path, TokenizerError)
-    if not location.is_dir():
-        return _of_file(location, bos_id, eos_ids, None)
-    found = _in_folder(location, bos_id, eos_ids, None)
+    open_it = _in_folder if location.is_dir() else _of_file
+    found = open_it(location, None, bos_id=bos_id, eos_ids=eos_ids)
     if found is None:
         raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
     return found
 
 
-def _of_file(
-    location: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
-) -> Tokenizer:
+def _of_file(location: Path, n_vocab: int | None, **ends: Any) -> Tokenizer:
     if not location.is_file():
         raise TokenizerError(f"{location}: no such file; expected a tokenizer")
     if location.suffix == ".bin":
-        return Llama2cTokenizer(location, bos_id=bos_id, eos_ids=eos_ids)
+        return Llama2cTokenizer(location, **ends)
     if location.suffix not in (".model", ".json"):
         raise TokenizerError(f"{location}: expected a folder, or a .json, .model or .bin tokenizer")
-    side = read_side_tokens(location.parent, n_vocab, bos_id=bos_id, eos_ids=eos_ids)
+    side = read_side_tokens(location.parent, n_vocab, **ends)
     if location.suffix == ".model":
         return SentencePieceTokenizer.from_file(location, side)
     values = read_settings(location)
@@ -264,10 +261,7 @@ def _of_file(
     raise TokenizerError(f"{location}: expected a tokenizer.json, or a vocab.json with merges.txt beside it")
 
 
-def _in_folder(
-    folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
-) -> Tokenizer | None:
-    ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
+def _in_folder(folder: Path, n_vocab: int | None, **ends: Any) -> Tokenizer | None:
     if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side
         return open_marian(folder, **ends)
     settings = folder / "tokenizer_config.json"
@@ -275,7 +269,7 @@ def _in_folder(
     if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
         return open_m2m(folder, read_settings(settings), **ends)
     if name is not None:
-        return _of_file(folder / name, bos_id, eos_ids, n_vocab)
+        return _of_file(folder / name, n_vocab, **ends)
     values = read_settings(settings)
     is_byt5 = values.get("tokenizer_class") == "ByT5Tokenizer"
     return Utf8Tokenizer(str(settings), values, **ends) if is_byt5 else None
