@@ -12,20 +12,13 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import torch, transformers
 from worlds.families import ARCHITECTURES, MODEL_TYPES, SIZES, read_config
 
 pytestmark = pytest.mark.oracle
 
 NOT_OF_TRANSFORMERS = {"MiMoForCausalLM", "LamdaForCausalLM"}
 OF_OTHERS = {"Mistral3ForConditionalGeneration", "Gemma3ForConditionalGeneration"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
-    global torch, transformers
-    import torch
-    import transformers
 
 
 def as_written(config: Any, name: str) -> dict[str, Any]:

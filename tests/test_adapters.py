@@ -20,6 +20,7 @@ from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from command_line import run
 from drafters import DRAFTS, World
 from grids import in_few_items
+from refusals import refuses_field
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
@@ -78,18 +79,14 @@ def canonical(path: Path) -> dict[str, np.ndarray]:
     return {name: array for name, array, _ in open_checkpoint(path).tensors()}
 
 
-CANONICAL = dict(
-    zip(
-        LLAMA_MODULES,
-        ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down"),
-        strict=True,
-    )
-)
+CANONICAL = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down")
 
 
 def canonical_name(module: str) -> str:
-    _, _, layer, name = module.split(".", 3) if "." in module else ("", "", "", "")
-    return f"layers.{layer}.{CANONICAL[name]}.weight" if layer else "head"
+    if module == "lm_head":
+        return "head"
+    _, _, layer, name = module.split(".", 3)
+    return f"layers.{layer}.{CANONICAL[LLAMA_MODULES.index(name)]}.weight"
 
 
 # --------------------------------------------------------------------------------------------- numbers
@@ -418,107 +415,70 @@ def test_memory(adapted: Adapted) -> None:
 # --------------------------------------------------------------------------------------------- refusals
 
 
-def changed(folder: Path, change: Callable[[dict[str, Any], dict[str, np.ndarray]], None]) -> Path:
-    config = adapter_config()
-    tensors = low_rank_tensors(llama_shapes(SETTINGS), {}, seed=1)
-    change(config, tensors)
-    return write_adapter(folder, config, tensors)
-
-
 Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+LENGTHS = "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"
+HEAD = "base_model.model.lm_head.weight"
+NOT_FINITE = np.full((64, 4), np.nan, np.float32)
+TENSORS = low_rank_tensors(llama_shapes(SETTINGS), {}, seed=1)
+ALONE = {name: None for name in TENSORS if "layers.0.self_attn.q_proj" not in name}
 
 
-def fields(**values: Any) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
-    return lambda config, tensors: config.update(values)
+def changed(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -> Path:
+    """An adapter with other fields and tensors: an array, one of ones of a shape, or none."""
+    held: dict[str, Any] = dict(TENSORS)
+    for name, given in tensors.items():
+        held[name] = np.ones(given, np.float32) if isinstance(given, tuple) else given
+    kept = {name: array for name, array in held.items() if array is not None}
+    return write_adapter(folder, adapter_config(**config), kept)
 
 
-def without(name: str) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
-    return lambda config, tensors: tensors.__delitem__(name)
+BAD_FIELDS: dict[str, list[Any]] = {
+    "peft_type": ["IA3"], "bias": ["some"], "lora_bias": [True], "target_parameters": [["experts"]],
+    "layer_replication": [[[0, 1]]], "init_lora_weights": ["pissa_niter_4"], "r": [None, "4"],
+    "rank_pattern": [{"q_proj": 0}, {"(": 3}], "lora_alpha": ["8", 10**400],
+    "alpha_pattern": [{"q_proj": 10**400}, [1]],
+}  # fmt: skip
 
 
-def with_tensor(name: str, *shape: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
-    return lambda config, tensors: tensors.update({name: np.ones(shape, np.float32)})
+@pytest.mark.parametrize(
+    ("field", "value"), [(name, value) for name in BAD_FIELDS for value in BAD_FIELDS[name]]
+)
+def test_bad_fields(adapted: Adapted, tmp_path: Path, field: str, value: Any) -> None:
+    folder = changed(tmp_path / "adapter", {field: value}, {})
+    with refuses_field(folder / "adapter_config.json", field):
+        adapted.target.with_adapter(folder)
 
 
-def whole(name: str, *shape: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
-    def change(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-        config["modules_to_save"] = ["x"]
-        tensors[f"base_model.model.{name}"] = np.ones(shape, np.float32)
-
-    return change
-
-
-def not_finite(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    tensors[Q.format("B")][3, 2] = np.nan
-
-
-def dora(n: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
-    """An adapter of one matrix, with lengths for so many rows."""
-
-    def change(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-        config["use_dora"] = True
-        kept = {name: array for name, array in tensors.items() if "layers.0.self_attn.q_proj" in name}
-        tensors.clear()
-        tensors |= kept | {f"{Q.split('.lora')[0]}.lora_magnitude_vector": np.ones(n, np.float32)}
-
-    return change
-
-
-REFUSED: dict[str, tuple[Callable[..., None], str]] = {
-    "method": (fields(peft_type="IA3"), "adapter_config.json: field 'peft_type' is \"IA3\".*LORA"),
-    "dora": (fields(use_dora=True), "has no lora_magnitude_vector beside it"),
-    "dora beside": (dora(64), "is of DoRA .*cannot be laid beside weights; .*merged"),
-    "lengths": (dora(63), r"lora_magnitude_vector' has shape \[63\]; expected \[64\]"),
-    "bias": (fields(bias="some"), '\'bias\' is "some".*"all"'),
-    "lora_bias": (fields(lora_bias=True), "'lora_bias' is true"),
-    "parameters": (fields(target_parameters=["experts"]), "'target_parameters'"),
-    "replication": (fields(layer_replication=[[0, 1]]), "'layer_replication'"),
-    "pissa": (fields(init_lora_weights="pissa_niter_4"), "'init_lora_weights'.*path_initial_model"),
-    "no rank": (fields(r=None), "'r' is .*a number"),
-    "rank": (fields(r=5), "lora_A.weight' has 4 rows; expected 5"),
-    "rank as text": (
-        fields(r="4"),
-        "adapter_config.json: field 'r' is \"4\"; expected a whole number",
-    ),
-    "rank of a pattern": (
-        fields(rank_pattern={"q_proj": 0}),
-        "'rank_pattern' is .*; expected a whole",
-    ),
-    "base alone": (
-        with_tensor("base_model.model.lm_head.base_layer.weight", 61, 64),
-        "lm_head.base_layer.weight' is the base of 'lm_head', which has no matrices",
-    ),
-    "alpha": (fields(lora_alpha="8"), "'lora_alpha' is \"8\"; expected a finite number"),
-    "large alpha": (fields(lora_alpha=10**400), "'lora_alpha' is 1000.*; expected a finite number"),
-    "alpha of a pattern": (fields(alpha_pattern={"q_proj": 10**400}), "'alpha_pattern' is .*finite number"),
-    "pattern": (fields(rank_pattern={"(": 3}), "'rank_pattern'.*regular expressions"),
-    "patterns": (fields(alpha_pattern=[1]), "'alpha_pattern'.*an object"),
-    "half": (without(Q.format("B")), "lora_A.weight' has no lora_B"),
-    "ranks": (with_tensor(Q.format("B"), 64, 3), r"expected \[rank, inputs\]"),
-    "shape": (with_tensor(Q.format("A"), 4, 63), r"expected \[64, 4\] and \[4, 64\], as 'model.layers.0"),
-    "module": (with_tensor("base_model.model.model.layers.7.x.lora_A.weight", 4, 64), "no lora_B"),
-    "name": (with_tensor("model.layers.0.x", 4, 64), "is of no LoRA adapter.*base_model.model."),
-    "part": (with_tensor("base_model.model.x.lora_magnitude_vector", 4), "a part of LoRA that is not read"),
-    "use": (with_tensor("base_model.model.lm_head.weight", 61, 64), "only with modules_to_save"),
-    "not finite": (not_finite, r"adapter: tensor layers.0.attn_q.weight.up: element \[3, 2\] is nan"),
-    "saved": (whole("lm_head.weight", 61, 64), "takes the place of a tensor of the base.*merged"),
-    "nothing": (lambda config, tensors: tensors.clear(), "holds no tensor"),
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "dora": ({"use_dora": True}, {}, "has no lora_magnitude_vector beside it"),
+    "dora beside": ({"use_dora": True}, ALONE | {LENGTHS: (64,)}, "is of DoRA .*laid beside.*merged"),
+    "lengths": ({"use_dora": True}, ALONE | {LENGTHS: (63,)}, r"has shape \[63\]; expected \[64\]"),
+    "rank": ({"r": 5}, {}, "lora_A.weight' has 4 rows; expected 5"),
+    "base alone": ({}, {"base_model.model.lm_head.base_layer.weight": (61, 64)}, "is the base of 'lm_head'"),
+    "half": ({}, {Q.format("B"): None}, "lora_A.weight' has no lora_B"),
+    "ranks": ({}, {Q.format("B"): (64, 3)}, r"expected \[rank, inputs\]"),
+    "shape": ({}, {Q.format("A"): (4, 63)}, r"expected \[64, 4\] and \[4, 64\], as 'model.layers.0"),
+    "module": ({}, {"base_model.model.model.layers.7.x.lora_A.weight": (4, 64)}, "no lora_B"),
+    "name": ({}, {"model.layers.0.x": (4, 64)}, "is of no LoRA adapter.*base_model.model."),
+    "part": ({}, {"base_model.model.x.lora_magnitude_vector": (4,)}, "a part of LoRA that is not read"),
+    "use": ({}, {HEAD: (61, 64)}, "only with modules_to_save"),
+    "not finite": ({}, {Q.format("B"): NOT_FINITE}, "adapter: tensor layers.0.attn_q.weight.up: element"),
+    "saved": ({"modules_to_save": ["x"]}, {HEAD: (61, 64)}, "the place of a tensor of the base.*merged"),
+    "nothing": ({}, dict.fromkeys(TENSORS), "holds no tensor"),
 }
+"""Fields and tensors of an adapter, and what is said."""
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_adapted_is_refused_by_name(adapted: Adapted, tmp_path: Path, case: str) -> None:
-    change, message = REFUSED[case]
-    folder = changed(tmp_path / "adapter", change)
+    config, tensors, message = REFUSED[case]
     with pytest.raises(CheckpointError, match=message):
-        adapted.target.with_adapter(folder)
+        adapted.target.with_adapter(changed(tmp_path / "adapter", config, tensors))
 
 
-@pytest.mark.parametrize("change", [fields(lora_alpha=1e308), not_finite])
-def test_a_sum_that_is_not_finite_names_the_adapter(
-    adapted: Adapted, tmp_path: Path, change: Callable[..., None]
-) -> None:
-    folder = changed(tmp_path / "adapter", change)
+@pytest.mark.parametrize("case", [({"lora_alpha": 1e308}, {}), ({}, {Q.format("B"): NOT_FINITE})])
+def test_a_sum_that_is_not_finite_names_the_adapter(adapted: Adapted, tmp_path: Path, case: Any) -> None:
+    folder = changed(tmp_path / "adapter", *case)
     with pytest.raises(CheckpointError, match="adapter_model.safetensors: '.*' is not finite with"):
         specdec.load(adapted.path, adapter=folder)
 

@@ -18,11 +18,9 @@ import specdec
 from command_line import run
 from refusals import refuses
 from specdec import _core
-from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_writing import weighted_blocks
-from specdec.models.conversion.file_order import check_same
 from worlds.folders import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 from worlds.gguf_files import CASES, Case, llama3_factors
 
@@ -49,19 +47,6 @@ def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
         again = specdec.load(place)
         assert again.architecture == model.architecture
         assert np.array_equal(again.logits(ids, source), expected)
-
-
-def test_an_encoder_that_one_side_lacks(tmp_path: Path) -> None:
-    with_encoder = open_checkpoint(folder_of(tmp_path / "folder", CASES["t5"]))
-    without = {name: value for name, value in with_encoder.config.items() if name != "encoder"}
-    place = tmp_path / "model.gguf"
-    check_same(with_encoder, with_encoder.config, "a GGUF file", place)
-    for checkpoint, config, message in (
-        (with_encoder, without, "has an encoder, and model.gguf would say that it has no encoder"),
-        (replace(with_encoder, config=without), with_encoder.config, "has no encoder, and model.gguf"),
-    ):
-        with pytest.raises(UnsupportedModelError, match=message):
-            check_same(checkpoint, config, "a GGUF file", place)
 
 
 def test_scaled_frequencies(tmp_path: Path) -> None:
@@ -105,7 +90,7 @@ ERRORS = {"Q4_K": 0.08, "Q5_K": 0.04, "Q6_K": 0.02}
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_quantising(kind: str) -> None:
-    """Errors by the decoder of the package ``gguf``; the same bits with several threads."""
+    """Errors by the decoder of the package ``gguf``, smaller where inputs count more; with threads, too."""
     rows = np.random.default_rng(2).standard_normal((12, 512)).astype(np.float32)
     rows[1] *= 1e-2
     rows[2] = 0.0
@@ -117,20 +102,11 @@ def test_quantising(kind: str) -> None:
     errors = np.sqrt(np.mean((found - rows) ** 2, axis=1))
     assert (errors[[0, *range(5, 12)]] < ERRORS[kind]).all() and errors[1] < ERRORS[kind] * 1.1e-2
     assert errors[2] == 0.0 and errors[3] < 0.01 and errors[4] < 2.5 * ERRORS[kind]
-
-
-@pytest.mark.parametrize("kind", ERRORS)
-def test_inputs_of_importance(kind: str) -> None:
-    rows = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
-    importance = np.full(256, 0.001, np.float32)
+    importance = np.full(512, 0.001, np.float32)
     importance[::8] = 1.0
-
-    def error(weights: np.ndarray | None) -> float:
-        blocks = np.frombuffer(_core.quantise(rows, kind.lower(), importance=weights), np.uint8)
-        found = gguf.quants.dequantize(blocks.reshape(64, -1), Type[kind])
-        return float(np.mean((found - rows)[:, ::8] ** 2))
-
-    assert error(importance) < 0.8 * error(None)
+    blocks = _core.quantise(rows, kind.lower(), importance=importance)
+    weighed = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
+    assert np.square(weighed - rows)[5:, ::8].mean() < 0.8 * np.square(found - rows)[5:, ::8].mean()
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0"])
@@ -153,17 +129,6 @@ def test_weighted_blocks(kind: str) -> None:
     even, uneven = error(np.ones(96, np.float32)), error(importance)
     assert np.square(even).mean() < 0.95 * np.square(plain - rows).mean()
     assert np.square(uneven[:, ::6]).mean() < 0.7 * np.square(even[:, ::6]).mean()
-
-
-def test_arguments_of_the_quantiser() -> None:
-    rows = np.zeros((2, 256), np.float32)
-    for given, options, message in (
-        ((rows, "q3_k"), {}, 'type is "q3_k", expected'),
-        ((rows[:, :255].copy(), "q4_k"), {}, "rows have 255 numbers, expected a multiple of 256"),
-        ((rows, "q4_k"), {"importance": rows[0, :3].copy()}, "importance has 3 numbers, expected 256"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            _core.quantise(*given, **options)
 
 
 def test_a_mixture(tmp_path: Path) -> None:

@@ -28,70 +28,47 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
-def written(folder: Path) -> Path:
-    path = folder / "text.txt"
-    path.write_text(TEXT)
-    return path
-
-
-def saved(folder: Path, draft: drafts.Ngram | drafts.SuffixMemory | drafts.TokenRecycling) -> Path:
-    draft.save(folder / "draft.safetensors")
-    return folder / "draft.safetensors"
-
-
 def used(memory: Any, target: specdec.Model) -> Any:
     specdec.generate(target, memory, "ab", max_new_tokens=5)
     return memory
 
 
-SAMPLES: dict[str, Any] = {
-    "model": lambda folder, target: f"model:{target.path}",
-    "unigram": lambda folder, target: f"unigram:{written(folder)}",
-    "bigram": lambda folder, target: f"bigram:{written(folder)}",
-    "ngram": lambda folder, target: f"ngram:{written(folder)}",
-    "ngram, saved": lambda folder, target: f"ngram:{saved(folder, drafts.Ngram.from_text(TEXT, target))}",
-    "online-ngram": lambda folder, target: "online-ngram",
-    "online-ngram, begun": lambda folder, target: f"online-ngram:{written(folder)}",
-    "copy": lambda folder, target: "copy:",
-    "copy, a document": lambda folder, target: f"copy:{written(folder)}",
-    "input": lambda folder, target: "input",
-    "input, given": lambda folder, target: f"input:{written(folder)}",
-    "suffix": lambda folder, target: "suffix",
-    "suffix, saved": lambda folder, target: f"suffix:{saved(folder, used(drafts.SuffixMemory(), target))}",
-    "recycling": lambda folder, target: "recycling",
-    "recycling, saved": lambda folder, target: (
-        f"recycling:{saved(folder, used(drafts.TokenRecycling(), target))}"
-    ),
-    "lookahead": lambda folder, target: "lookahead",
-    "lookahead, sized": lambda folder, target: "lookahead:3,2",
-    "exit": lambda folder, target: "exit:1",
-    "skip": lambda folder, target: "skip:0/1",
-    "heads, trained": lambda folder, target: f"heads:{random_heads(target).save(folder / 'heads')}",
-    "eagle": lambda folder, target: f"eagle:{eagle_folder(target, 'eagle3')}",
-    "recurrent": lambda folder, target: (
-        f"recurrent:{recurrent_weights(target, [5, 6, 7]).save(folder / 'gru')}"
-    ),
-    "pass": lambda folder, target: f"pass:{look_ahead_weights(target).save(folder / 'vectors')}",
-    "random": lambda folder, target: "random",
-    "online": lambda folder, target: f"online:ngram:{written(folder)}",
-    "ensemble": lambda folder, target: f"ensemble:copy+ngram:{written(folder)}+random",
+NAMED = [
+    "model:{model}", "unigram:{text}", "bigram:{text}", "ngram:{text}", "online-ngram", "online-ngram:{text}",
+    "copy:", "copy:{text}", "input", "input:{text}", "suffix", "recycling", "lookahead", "lookahead:3,2",
+    "exit:1", "skip:0/1", "eagle:{eagle}", "random", "online:ngram:{text}",
+    "ensemble:copy+ngram:{text}+random",
+]  # fmt: skip
+"""Drafts for the toy target by their names."""
+SAVED: dict[str, Callable[[specdec.Model], Any]] = {
+    "ngram": lambda target: drafts.Ngram.from_text(TEXT, target),
+    "suffix": lambda target: used(drafts.SuffixMemory(), target),
+    "recycling": lambda target: used(drafts.TokenRecycling(), target),
+    "heads": random_heads,
+    "recurrent": lambda target: recurrent_weights(target, [5, 6, 7]),
+    "pass": look_ahead_weights,
 }
-"""A draft for the toy target by its name."""
-OF_OTHER_TARGETS = {"embedded", "heads", "mtp"}
+"""What is saved for a draft of this name."""
+OF_OTHER_TARGETS = {"embedded", "mtp"}
 
 
 def test_every_draft_has_a_name() -> None:
     kinds = {entry for name in drafts.__all__ if inspect.isclass(entry := getattr(drafts, name))}
     kinds = {kind for kind in kinds if issubclass(kind, drafts.Draft)}
     assert kinds - {name.draft for name in NAMES.values()} == WITHOUT_NAME
-    assert {sample.partition(",")[0] for sample in SAMPLES} | OF_OTHER_TARGETS == set(NAMES)
+    assert {name.partition(":")[0] for name in (*NAMED, *SAVED)} | OF_OTHER_TARGETS == set(NAMES)
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_a_name_makes_its_draft(sample: str, target: specdec.Model, tmp_path: Path) -> None:
-    text = SAMPLES[sample](tmp_path, target)
-    draft = named(text, target)
-    assert type(draft) is NAMES[sample.partition(",")[0]].draft
+@pytest.mark.parametrize("name", [*NAMED, *SAVED])
+def test_a_name_makes_its_draft(name: str, target: specdec.Model, tmp_path: Path) -> None:
+    if make := SAVED.get(name):
+        path = tmp_path / ("saved.safetensors" if name == "ngram" else "saved")
+        make(target).save(path)
+        name = f"{name}:{path}"
+    (tmp_path / "text.txt").write_text(TEXT)
+    eagle = eagle_folder(target, "eagle3") if name.startswith("eagle") else None
+    draft = named(name.format(model=target.path, text=tmp_path / "text.txt", eagle=eagle), target)
+    assert type(draft) is NAMES[name.partition(":")[0]].draft
     assert specdec.generate(target, draft, "ab ab", max_new_tokens=8).trace.n_tokens > 0
     if isinstance(draft, drafts.Online):
         draft.close()
@@ -111,10 +88,9 @@ def test_drafts_that_come_with_their_target() -> None:
 def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> None:
     window = named("lookahead:4,3", target)
     assert isinstance(window, drafts.Lookahead) and (window.window, window.ngram) == (4, 3)
-    skipped, both = named("skip:0/1", target), named("skip:1", target)
-    assert isinstance(skipped, drafts.SkipLayers) and isinstance(both, drafts.SkipLayers)
-    assert (set(skipped.attn), set(skipped.mlp)) == ({0}, {1})
-    assert (set(both.attn), set(both.mlp)) == ({1}, {1})
+    for name, attn, mlp in [("skip:0/1", {0}, {1}), ("skip:1", {1}, {1})]:
+        skipped = named(name, target)
+        assert isinstance(skipped, drafts.SkipLayers) and (set(skipped.attn), set(skipped.mlp)) == (attn, mlp)
     parts = named("ensemble:random+exit:1", target)
     assert isinstance(parts, drafts.Ensemble)
     assert [type(part) for part in parts.drafts] == [drafts.Random, drafts.EarlyExit]

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,11 +45,7 @@ TELLING = {
 }  # fmt: skip
 """Drafts with an object that keeps what it is told of the sequences of one run."""
 IN_PYTHON = TELLING | {"object that draws", "object that draws branches", "ensemble of objects that draw"}
-LEARNED = {
-    name
-    for name in NAMES
-    if any(word in name for word in ("heads", "eagle", "recurrent", "embeddings", "vocab", "text"))
-}
+LEARNED = {name for name in NAMES if re.search("heads|eagle|recurrent|embeddings|vocab|text", name)}
 """Drafts whose memory their own tests look after."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}
@@ -328,7 +325,8 @@ def first_rounds(world: World, name: str, greedy_draft: bool) -> list[dict[str, 
     """
     records = first_rounds_of(world, name, 50, greedy_draft)
     first = tree_of(records[0])
-    if greedy_draft or all(tree_of(record) == first and is_certain(record) for record in records):
+    certain = (tree_of(one) == first and one["draft_points"][1:] == one["drafted"] for one in records)
+    if greedy_draft or all(certain):
         return records
     return first_rounds_of(world, name, N_RUNS, False)
 
@@ -351,12 +349,6 @@ def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) ->
 def tree_of(record: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Guesses and their parents."""
     return tuple(record["drafted"]), tuple(record["parents"])
-
-
-def is_certain(record: dict[str, Any]) -> bool:
-    return all(
-        row[token] == 1.0 for row, token in zip(record["draft_probs"][1:], record["drafted"], strict=True)
-    )
 
 
 @cache

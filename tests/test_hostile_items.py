@@ -61,14 +61,17 @@ def session(target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **
     return Session(target, draft, prompts, **arguments)
 
 
-def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
-    """The first round with a Python object that proposes the answer."""
-    description = by_method(
-        "python", "a test", lambda *_: answer, None, None, drafts.Proposal, None, False, False
-    )
-    made = session(target, description, gamma=budget)
+def begun(target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **options: Any) -> Session:
+    """A session that has read its prompts."""
+    made = session(target, draft, prompts, **options)
     made.prefill()
-    records = made.round()
+    return made
+
+
+def rounds(target: _core.Model, answer: Any) -> list[Any]:
+    """The first round with a Python object that proposes the answer."""
+    arguments = ("a test", lambda *_: answer, None, None, drafts.Proposal, None, False, False)
+    records = begun(target, by_method("python", *arguments)).round()
     for record in records:  # a draft of the caller's that fails ends the text that the call was for
         if record["error"] is not None:
             raise record["error"]
@@ -78,34 +81,18 @@ def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
 # ---------------------------------------------------------------------------------- ids of every call
 
 
-def gammas(target: _core.Model) -> object:
-    made = session(target, by_method("random"), [[1]] * 9)
-    made.prefill()
-    return made.round(gammas=numbers(1, 9))
-
-
 def replaced(target: _core.Model) -> object:
-    made = session(target)
-    made.prefill()
+    made = begun(target)
     made.finish(0)
     made.replace(0, numbers(), (1, 1))
     return made.prefill()
-
-
-def several(target: _core.Model) -> object:
-    randoms = [by_method("random")] * 2
-    return session(target, by_method("ensemble", False, numbers(1, 2), randoms))
-
-
-def static_tree(target: _core.Model) -> object:
-    return session(target, by_method("static_tree", target, numbers(0, 9), "top-k"), gamma=9)
 
 
 def arguments_that_go(target: _core.Model) -> object:
     """The dict of a description loses its automaton while its numbers are read."""
     arguments: dict[str, Any] = {"documents": _core.Automaton(np.arange(N, dtype=np.int32) % N_VOCAB)}
     arguments |= {"min_match": Number(1, arguments), "n_candidates": 1}
-    return tokens(session(target, ("context_copy", arguments)))
+    return tokens(begun(target, ("context_copy", arguments)))
 
 
 def drafts_that_go(target: _core.Model) -> object:
@@ -113,32 +100,31 @@ def drafts_that_go(target: _core.Model) -> object:
     several: list[Any] = []
     several += [by_method("context_copy", None, Number(1, several), 1)]
     several += [by_method("model", build(LLAMA, perturbed(TENSORS))), by_method("lookahead", 1, 2, 1)]
-    return tokens(session(target, by_method("ensemble", False, [2, 2, 2], several)))
+    return tokens(begun(target, by_method("ensemble", False, [2, 2, 2], several)))
 
 
 def tokens(made: Session) -> list[Any]:
-    made.prefill()
     return [record["tokens"] for records in iter(made.round, []) for record in records]
 
 
+RANDOM = by_method("random")
 IDS: dict[str, Callable[[_core.Model], object]] = {
     "arguments of a draft": arguments_that_go,
     "drafts of an ensemble": drafts_that_go,
-    "prompt": lambda target: session(target, None, [numbers(1, 9)]).prefill(),
+    "prompt": lambda target: begun(target, None, [numbers(1, 9)]),
     "stop ids": lambda target: session(target, stop_ids=numbers()),
-    "gammas": gammas,
+    "gammas": lambda target: begun(target, RANDOM, [[1]] * 9).round(gammas=numbers(1, 9)),
     "replace": replaced,
-    "fixed acceptance": lambda target: session(
-        target, fixed_acceptance(by_method("random"), 0.5, [numbers()])
-    ),
+    "fixed acceptance": lambda target: session(target, fixed_acceptance(RANDOM, 0.5, [numbers()])),
     "input copy": lambda target: session(target, by_method("input_copy", numbers(), 0, 1, 1)),
-    "gammas of several": several,
-    "shape": static_tree,
+    "gammas of several": lambda target: session(
+        target, by_method("ensemble", False, numbers(1, 2), [RANDOM] * 2)
+    ),
+    "shape": lambda target: session(target, by_method("static_tree", target, numbers(0, 9), "top-k")),
     "decoder": lambda target: _core.Decoder(target, capacity=N).prefill(numbers()),
     "forward": lambda target: _core.Decoder(target, capacity=9, max_nodes=9).forward(
         numbers(1, 9), [-1, *range(8)]
     ),
-    "score": lambda target: _core.score(target, numbers(1, 200)),
     "find": lambda target: _core.Automaton(np.arange(N, dtype=np.int32)).find(numbers()),
     "beam search": lambda target: _core.BeamSearch(
         target, None, numbers(1, 99), width=1, draft_width=1, gamma=0, max_new_tokens=4, stop_ids=numbers()
@@ -162,9 +148,6 @@ def test_what_is_read_is_what_the_list_held(target: _core.Model) -> None:
     assert np.array_equal(found, expected)
 
 
-# ------------------------------------------------------------------------------------------ settings
-
-
 def test_settings_that_empty_their_dict(target: _core.Model) -> None:
     bias: dict[Any, Any] = {}
     bias.update((i, Number(-1.5, bias)) for i in range(N_VOCAB))
@@ -173,24 +156,19 @@ def test_settings_that_empty_their_dict(target: _core.Model) -> None:
         "temperature": Number(1.0, settings), "top_k": Number(3, settings), "top_p": Number(1.0, settings),
         "min_p": Number(0.0, settings), "repetition_penalty": Number(1.0, settings), "logit_bias": bias,
     }  # fmt: skip
-    made = session(target, sampling=settings)
+    made = begun(target, sampling=settings)
     assert settings == {} and bias == {}
-    made.prefill()
     assert made.round()
 
 
 def test_a_configuration_that_empties_itself() -> None:
-    frequencies = LLAMA["inv_freq"]
     items: list[Any] = []
-    items += [Number(value, items) for value in frequencies]
+    items += [Number(value, items) for value in LLAMA["inv_freq"]]
     shapes = _core.tensor_shapes(LLAMA | {"inv_freq": items})
     assert items == [] and shapes == _core.tensor_shapes(LLAMA)
     config: dict[str, Any] = {}
     config |= {n: Number(v, config) if type(v) in (int, float) else v for n, v in LLAMA.items()}
     assert _core.tensor_shapes(config) == shapes
-
-
-# ----------------------------------------------------------------------------------------- proposals
 
 
 def proposal(field: str) -> drafts.Proposal:
@@ -264,8 +242,7 @@ def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
     for array, value in ((starts, 2**62), (starts, -(2**62)), (tokens, -7), (tokens, 2**30), (followers, -9)):
         kept = array.copy()
         for method in ("ngram", "online_ngram"):
-            made = session(target, by_method(method, table), max_new_tokens=4)
-            made.prefill()
+            made = begun(target, by_method(method, table), max_new_tokens=4)
             array[...] = value
             while made.round():
                 pass

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import missing
 import specdec
 from chat_templates import WEATHER, make_chat
+from processes import wait_for
 from refusals import refuses
 from scripted_models import write_scripted_model
 from specdec.errors import InputError
@@ -37,12 +36,11 @@ Factory = Callable[..., Path]
 @pytest.fixture(scope="module", autouse=True)
 def packages() -> Iterator[None]:
     """Inspect, imported only when these tests run."""
-    global model, tool, Batches, SpecdecAPI, messages
+    global model, tool, SpecdecAPI, messages
     from inspect_ai import model, tool
 
     from specdec.integrations.inspect import messages
     from specdec.integrations.inspect.api import SpecdecAPI
-    from specdec.integrations.inspect.batches import Batches
 
     yield
 
@@ -125,18 +123,14 @@ def test_log_probabilities() -> None:
         SpecdecAPI("embedded", draft="embedded"), PROMPT,
         max_tokens=12, logprobs=True, top_logprobs=3, prompt_logprobs=1,
     )  # fmt: skip
-    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logits=True)
+    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logprobs=3)
     content = output.choices[0].logprobs.content
     assert "".join(one.token for one in content) == result.text
     assert b"".join(bytes(one.bytes) for one in content) == (result.text or "").encode()
-    assert result.logits is not None
-    rows = result.logits.astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    chosen = rows[np.arange(12), result.tokens]
-    assert [one.logprob for one in content] == pytest.approx(chosen.tolist(), abs=1e-6)
-    for one, row in zip(content, rows, strict=True):
-        assert [top.logprob for top in one.top_logprobs] == pytest.approx(sorted(row)[:-4:-1], abs=1e-6)
+    assert result.logprobs is not None and result.top_logprobs is not None
+    assert [one.logprob for one in content] == result.logprobs.tolist()
+    for one, top in zip(content, result.top_logprobs, strict=True):
+        assert [best.logprob for best in one.top_logprobs] == [value for _, value in top]
         assert one.top_logprobs[0].token == one.token  # greedy
     read = output.choices[0].prompt_logprobs.content
     assert "".join(one.token for one in read) == PROMPT
@@ -178,21 +172,20 @@ def test_prompts_by_the_chat_template(make_llama: Factory) -> None:
         ask(api, [model.ChatMessageUser(content=[model.ContentImage(image="data:image/png;base64,AA==")])])
 
 
-@pytest.mark.parametrize(
-    ("text", "answer", "calls"),
-    [
-        ("No call.", "No call.", []),
-        ('So: <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "So:", [("f", {"a": 1})]),
-        ('<function>{"name": "f", "parameters": {}}</function>', "", [("f", {})]),
-        ('```json\n{"name": "f", "arguments": {}}\n```', "", [("f", {})]),
-        ('{"name": "f", "parameters": {"a": {"b": 2}}}', "", [("f", {"a": {"b": 2}})]),
-        ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", [("f", {}), ("g", {})]),
-        ('{"name": "f"}', '{"name": "f"}', []),
-        ('{"name": "f", "arguments": null}', "", [("f", {})]),
-        ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", [("f", {"a": "x\ny"})]),
-        ("<tool_call>{broken</tool_call>", "", [("unknown", {})]),
-    ],
-)
+CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
+    ("No call.", "No call.", []),
+    ('So: <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "So:", [("f", {"a": 1})]),
+    ('<function>{"name": "f", "parameters": {}}</function>', "", [("f", {})]),
+    ('```json\n{"name": "f", "arguments": {}}\n```', "", [("f", {})]),
+    ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", [("f", {}), ("g", {})]),
+    ('{"name": "f"}', '{"name": "f"}', []),
+    ('{"name": "f", "arguments": null}', "", [("f", {})]),
+    ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", [("f", {"a": "x\ny"})]),
+    ("<tool_call>{broken</tool_call>", "", [("unknown", {})]),
+]
+
+
+@pytest.mark.parametrize(("text", "answer", "calls"), CALLS)
 def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     info = tool.ToolInfo(name="f", description="f")
     reply = messages.reply_of(f"<think>\nHm.\n</think>\n\n{text}", "m", [info])
@@ -204,9 +197,9 @@ def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[st
     assert messages.reply_of(text, "m", []).text == text
 
 
-@pytest.mark.parametrize("family", ["harmony", "hermes"])
+@pytest.mark.parametrize("family", ["harmony", "hermes", "llama"])
 def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Path) -> None:
-    """Reasoning, calls and stops between special tokens, which have no text."""
+    """Reasoning, calls and stops between special tokens, which have no text; a call as the whole text."""
     arguments = '{"a": "x\n</tool_call>"}'
     specials, template, text = {
         "harmony": (
@@ -220,6 +213,11 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
             "{% if tools %}{# <tool_call> #}{% endif %}{{ messages[0].content }}",
             f'<think>Hm.</think>\n<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call><|im_end|>',
         ),
+        "llama": (
+            ["<think>", "</think>", "<|python_tag|>", "<|eom_id|>"],
+            '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}',
+            f'<think>Hm.</think><|python_tag|>{{"name": "f", "parameters": {arguments}}}<|eom_id|>',
+        ),
     }[family]
     prompt = "Hi<|start|>assistant" if family == "harmony" else "Hi"
     folder = write_scripted_model(tmp_path, prompt, text, specials, specials[-1], chat_template=template)
@@ -232,52 +230,14 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
     assert output.stop_reason == "stop" and output.choices[0].message.tool_calls is None
 
 
-def test_a_call_after_a_mark_without_text(tmp_path: Path) -> None:
-    """Llama 3's mark before calls is a special token, and the call is the whole text."""
-    specials = ["<|python_tag|>", "<|eom_id|>"]
-    text = '<|python_tag|>{"name": "NAME", "parameters": {"a": 1}}<|eom_id|>'
-    template = '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}'
-    for name in ("f", "other"):
-        reply = text.replace("NAME", name)
-        folder = write_scripted_model(
-            tmp_path / name, "Hi", reply, specials, specials[1], chat_template=template
-        )
-        (output,) = ask(SpecdecAPI(str(folder)), "Hi", tools=[tool.ToolInfo(name="f", description="f")])
-        (call,) = output.choices[0].message.tool_calls
-        assert output.completion == "" and (call.function, call.arguments) == (name, {"a": 1})
+def test_a_cancelled_request_ends_its_text() -> None:
+    api = SpecdecAPI("embedded")
 
+    async def run() -> None:
+        long = api.generate([model.ChatMessageUser(content="a")], [], "auto", model.GenerateConfig())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(long, 0.02)
+        wait_for(lambda: api._engine.metrics().n_finished == {"cancelled": 1})
+        await api.aclose()
 
-# ── Batches
-
-
-def test_requests_that_wait_are_carried_out_together() -> None:
-    gate, sizes = threading.Event(), []
-
-    def work(requests: Any) -> list[int]:
-        sizes.append(list(requests))
-        gate.wait(10)
-        if 13 in requests:
-            raise ValueError("thirteen")
-        return [10 * request for request in requests]
-
-    async def run() -> list[Any]:
-        batches = Batches(work, lambda request: request % 2, 3, 0.005)
-        first = asyncio.create_task(batches.submit(1))
-        while not sizes:
-            await asyncio.sleep(0.001)
-        others = [asyncio.create_task(batches.submit(n)) for n in (2, 3, 4, 5, 6, 8, 13, 99)]
-        await asyncio.sleep(0.01)
-        others[-1].cancel()
-        await asyncio.sleep(0)
-        gate.set()
-        found = await asyncio.gather(first, *others, return_exceptions=True)
-        batches.close()
-        assert await batches.submit(7) == 70  # with a thread of its own
-        batches.close()
-        return found
-
-    found = asyncio.run(run())
-    assert [one for one in found if isinstance(one, int)] == [10, 20, 40, 60, 80]
-    failed = [(i, type(one)) for i, one in enumerate(found) if not isinstance(one, int)]
-    assert failed == [(2, ValueError), (4, ValueError), (7, ValueError), (8, asyncio.CancelledError)]
-    assert sizes == [[1], [2, 4, 6], [3, 5, 13], [8], [7]]
+    asyncio.run(run())

@@ -18,7 +18,6 @@ from specdec.drafts.model_draft import as_draft
 
 REST = 12
 """Tokens of each sequence that come at least before a draft which rests is tried."""
-
 OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads": 1}
 
 

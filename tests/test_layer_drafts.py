@@ -14,18 +14,9 @@ from descriptions import by_method
 from exact import prefixes_of
 from sessions import Session, all_rounds
 from specdec import InputError, reference
-from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
-from worlds.canonical import (
-    FORMATS,
-    LLAMA,
-    VARIANTS,
-    Tensors,
-    build,
-    fixed_acceptance,
-    random_tensors,
-    run_session,
-    with_drafts,
-)
+from specdec.drafts import Bigram, EarlyExit, Ensemble, SkipLayers
+from worlds import canonical
+from worlds.canonical import FORMATS, LLAMA, VARIANTS, Tensors, build, random_tensors, with_drafts
 
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 30]
 N_LAYER = LLAMA["n_layer"]
@@ -121,8 +112,6 @@ def test_skipping_layers_is_what_the_reference_says(variant: str, skip: str) -> 
             np.testing.assert_allclose(row, reference.distribution(expected, 1.0), rtol=2e-3, atol=1e-6)
 
 
-# ------------------------------------------------------------------------------ outputs stay plain
-
 DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER)} | {
     f"without {name}": skipping(*skips) for name, skips in SKIPS.items()
 }
@@ -134,16 +123,13 @@ DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER
 def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
     """A draft of fixed acceptance has other tokens than the layers ran on; with alpha 0 all are wrong."""
     target = build(LLAMA, lively(LLAMA))
-    wanted, logits, _ = run_session(target, None, PROMPTS, gamma=0)
+    wanted, logits, _ = canonical.run_session(target, None, PROMPTS, gamma=0)
     texts = [prompt + tokens for prompt, tokens in zip(PROMPTS, wanted, strict=True)]
-    fixed = fixed_acceptance(draft, alpha, texts)
-    tokens, found, records = run_session(target, fixed, PROMPTS, gamma=4, n_threads=2)
+    fixed = canonical.fixed_acceptance(draft, alpha, texts)
+    tokens, found, records = canonical.run_session(target, fixed, PROMPTS, gamma=4, n_threads=2)
     assert tokens == wanted and all(map(np.array_equal, found, logits))
     n_accepted = sum(len(r["accepted"]) for r in records)
     assert (n_accepted == 0) == (alpha == 0.0)
-
-
-# ------------------------------------------------------------------------ no work is done twice
 
 
 @pytest.mark.grid
@@ -172,9 +158,6 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
         assert work.blocks == n_rows * 2 * N_LAYER
 
 
-# -------------------------------------------------------------------------------- what is refused
-
-
 def test_what_does_not_fit_the_target_is_refused() -> None:
     with pytest.raises(InputError, match="attn and mlp are empty"):
         SkipLayers()
@@ -193,9 +176,6 @@ def test_repr() -> None:
     assert repr(EarlyExit(2)) == "specdec.drafts.EarlyExit(2)"
     assert repr(SkipLayers([3, 1, 3], [2])) == "specdec.drafts.SkipLayers(attn=[1, 3], mlp=[2])"
     assert SkipLayers([1]) == SkipLayers(attn=(1,)) != SkipLayers(mlp=[1])
-
-
-# ------------------------------------------------------------------------------- among other drafts
 
 
 @needs_hooks
@@ -220,11 +200,3 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
             n_trees += len(prefixes) > round_.depth + 1
     assert n_trees > 10, "the drafts hardly ever disagreed"
     assert work.blocks == n_rows * 2 * n_layer
-
-
-@pytest.mark.parametrize("inner", [SkipLayers([1]), Ensemble(Unigram([0], 4096), EarlyExit(1))])
-def test_they_draft_for_no_draft(inner: Any) -> None:
-    """Its cache is not theirs."""
-    _, draft = specdec.embedded_pair()
-    with pytest.raises(InputError, match="does not work in its target's cache"):
-        ModelDraft(draft, draft=inner)

@@ -1,4 +1,7 @@
-"""lm-evaluation-harness: a score is the same number on every way to it, and that of the harness's model."""
+"""lm-evaluation-harness: a score is the same number on every way to it, and that of the harness's model.
+
+Also as a client of the server, unchanged.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from chat_templates import SPECIAL_TOKENS as CHAT_TOKENS
 from chat_templates import TEMPLATES, library_tokenizer, make_chat, said
 from refusals import refuses
 from scripted_models import write_scripted_model
+from specdec import Engine
 from specdec.errors import InputError
+from specdec.serve import Server, Service
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -131,21 +136,16 @@ def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
             ), (text, special)
 
 
-@pytest.mark.parametrize(
-    "until",
-    [
-        ["Question:", "</s>", "<|im_end|>"],  # of gsm8k
-        ["2<|im_end|>"],  # the special token is no text, so the 2 stays
-        ["<|im_end|>\nQ", "never"],
-        ["end"],  # within the name of a special token
-        ["2<|im"],
-        [">\n"],
-        ["\nQ", "4<|pad|>2"],
-        ["42\n"],  # in the text, where the special tokens are left out
-        ["more"],
-        [],
-    ],
-)
+UNTIL = [
+    ["Question:", "</s>", "<|im_end|>"],  # of gsm8k
+    ["2<|im_end|>"],  # the special token is no text, so the 2 stays
+    ["<|im_end|>\nQ", "never"], ["end"], ["2<|im"], [">\n"], ["\nQ", "4<|pad|>2"],  # within names
+    ["42\n"],  # in the text, where the special tokens are left out
+    ["more"], [],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("until", UNTIL, ids=str)
 @pytest.mark.parametrize("think_end", [None, "Hm.", "token"])
 def test_texts_end_where_those_of_the_harness_model_do(
     until: list[str], think_end: str | None, tmp_path: Path
@@ -321,22 +321,14 @@ def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch
     assert raised.value.code == "specdec: error: no such thing" and asked == [["--tasks", "a"]]
 
 
-@pytest.mark.parametrize("name, value", [("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 512)])
-def test_settings_refused(name: str, value: Any) -> None:
-    request = asked("generate_until", (CONTEXT, {"until": [], name: value}))
-    with pytest.raises(InputError, match=name):
-        SpecdecLM("embedded").generate_until(request)
-
-
-@pytest.mark.parametrize("options", [{"batch_size": "many"}, {"batch_size": 0}, {"max_length": 513},
-                                     {"dtype": "float64"}])  # fmt: skip
-def test_arguments_refused(options: dict[str, Any]) -> None:
-    ((name, value),) = options.items()
-    with refuses(name, value):
-        SpecdecLM("embedded", **options)
-
-
-def test_models_refused() -> None:
+def test_what_is_refused() -> None:
+    for name, value in (("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 512)):
+        request = asked("generate_until", (CONTEXT, {"until": [], name: value}))
+        with pytest.raises(InputError, match=name):
+            SpecdecLM("embedded").generate_until(request)
+    for name, value in (("batch_size", "many"), ("batch_size", 0), ("max_length", 513), ("dtype", "float64")):
+        with refuses(name, value):
+            SpecdecLM("embedded", **{name: value})
     for options in ({}, {"target": "embedded", "pretrained": "embedded"}):
         with pytest.raises(InputError, match="target and pretrained"):
             SpecdecLM(**options)
@@ -354,3 +346,44 @@ def test_a_misspelt_argument_is_named() -> None:
             make(given)
     lm = SpecdecLM.create_from_arg_string("target=embedded,gamma=3", {"batch_size": 2, "device": None})
     assert lm.batch_size == 2
+
+
+# ── As a client of the server
+
+
+@pytest.fixture(scope="module")
+def url(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[str]:
+    with (
+        Engine(*chatting_pair, n_slots=4, n_threads=1) as engine,
+        Server(Service(engine, ["mine"], draft_name="small"), port=0) as server,
+    ):
+        yield server.url
+
+
+@pytest.mark.parametrize("n_concurrent", [1, 4])
+def test_completions(url: str, chatting_pair: tuple[specdec.Model, Any], n_concurrent: int) -> None:
+    """Scores are those of `Model.score`, texts those of `generate`; the harness's ids have no BOS."""
+    from lm_eval.api.registry import get_model
+
+    target = chatting_pair[0]
+    lm = get_model("local-completions")(
+        base_url=f"{url}/v1/completions", model="mine", num_concurrent=n_concurrent, batch_size=2,
+        max_retries=1, max_length=target.config.n_ctx,
+    )  # fmt: skip
+    assert lm.tokenizer_backend == "remote"
+
+    def ids_of(text: str) -> list[int]:
+        assert target.tokenizer is not None
+        return target.tokenizer.encode(text, add_bos=False)
+
+    texts = [(CONTEXT, " He"), (CONTEXT, " He was afraid."), ("", "The rain"), ("The", " rain")]
+    pairs = [(ids_of(begin) or [0], ids_of(begin + rest)[len(ids_of(begin)) :]) for begin, rest in texts]
+    wanted = target.score(pairs, n_threads=1)
+    found = lm.loglikelihood(asked("loglikelihood", *texts))
+    assert [one[1] for one in found] == [score.is_greedy for score in wanted]
+    assert [one[0] for one in found] == pytest.approx([score.total for score in wanted], rel=1e-12)
+    prompts, theirs = [CONTEXT, "The rain", "He"], {"until": [","], "max_gen_toks": 12, "do_sample": False}
+    requests = asked("generate_until", *((text, {**theirs, "repetition_penalty": 1.3}) for text in prompts))
+    how: Any = {"stop": [","], "max_new_tokens": 12, "repetition_penalty": 1.3}
+    texts_of = [specdec.generate(target, None, ids_of(text), **how).text for text in prompts]
+    assert lm.generate_until(requests) == texts_of

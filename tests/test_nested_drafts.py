@@ -14,9 +14,8 @@ from sessions import Session
 from specdec import drafts
 from toy_pair import load_pair
 
-N_NEW = 9
 PROMPTS = [[5, 9, 5, 9, 5], [7], [8, 3, 4, 8, 3, 4, 8], [6, 6, 2], [11, 12] * 5]
-OPTIONS: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "n_threads": 1}
+OPTIONS: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "n_threads": 1}
 
 
 @pytest.fixture(scope="module")

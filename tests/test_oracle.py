@@ -11,13 +11,11 @@ import pytest
 
 import specdec
 from experiments import use_forward_times
-from refusals import refuses
 from specdec import OracleRow, theory
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import fastest, outcomes, replayed
 from specdec.analysis.prediction import ForwardTimes
 from specdec.drafts import ModelDraft, StaticTree, SuffixMemory
-from specdec.errors import InputError
 
 Pair = tuple[specdec.Model, specdec.Model]
 TIMES = ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, 50)}, 0.05)
@@ -94,20 +92,13 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     wrong = ForwardTimes({m: 1.0 if m != 3 else 0.2 for m in range(1, 50)}, 0.01)
     use_forward_times(monkeypatch, wrong.target_s, 0.01)
     found = specdec.oracle(*pair, PROMPTS, max_new_tokens=40, gammas=[0, 1, 2], n_threads=1)
-    rows = {row.name: row for row in found.rows}
-    assert rows["gamma 2"].invalid and rows["oracle"].invalid
-    assert not rows["gamma 0"].invalid and not rows["gamma 1"].invalid
+    invalid = {row.name for row in found.rows if row.invalid}
+    assert invalid >= {"gamma 2", "oracle"} and not invalid & {"gamma 0", "gamma 1"}
     assert found.best.name == "gamma 1"
-    assert (
-        str(found).count("X !") >= 2
-        and "! an error of measurement" in str(found)
-        and "gamma 2 ★" not in str(found)
-    )
+    text = str(found)
+    assert text.count("X !") >= 2 and "! an error of measurement" in text and "gamma 2 ★" not in text
     assert "with an oracle (invalid); invalid: above the tokens per run" in repr(found)
-    reason = "invalid: 2.50 is above 2.00 tokens per run"
-    assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == reason
-    reason = "invalid: 1.0004 is above 1.0000 tokens per run"  # of a draft that is never right
-    assert OracleRow("auto", 1.0, 1.0004, 1.0, 1.0).invalid == reason
+    assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == "invalid: 2.50 is above 2.00 tokens per run"
 
 
 def beginnings(r: Any) -> list[tuple[int, ...]]:
@@ -159,10 +150,8 @@ def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
         for prompt in PROMPTS * 2
     ]
     n_calls = sum(run.trace.n_calls for run in runs)
-    assert (
-        first["gamma 4"].tokens_per_call
-        == sum(len(r.tokens) for run in runs for r in run.trace.rounds) / n_calls
-    )
+    n_tokens = sum(len(r.tokens) for run in runs for r in run.trace.rounds)
+    assert first["gamma 4"].tokens_per_call == n_tokens / n_calls
     assert runs[2].trace.n_calls < runs[0].trace.n_calls
 
 
@@ -214,15 +203,3 @@ def test_independent_guesses_give_the_papers_closed_forms() -> None:
     for row in rows[:2] + rows[3:]:
         # standard error of the mean of n lengths: sqrt(alpha) / (1 - alpha) / sqrt(n) = 0.02 at most
         assert row.tokens_per_call == pytest.approx(row.closed_tokens_per_call, abs=0.06)
-
-
-def test_bad_arguments_are_refused(pair: Pair) -> None:
-    for argument, value in (
-        ("gammas", []), ("gammas", [17]), ("gammas", [1.5]), ("max_gamma", 0), ("max_new_tokens", 0),
-        ("verify", "block"), ("verify", "none"),
-    ):  # fmt: skip
-        with refuses(argument, value):
-            specdec.oracle(*pair, "It was", **{argument: value})
-    with pytest.raises(InputError, match="draft is a NoneType; expected .*, or an object with") as caught:
-        specdec.oracle(pair[0], None, "It was")  # type: ignore[arg-type]
-    assert "or None" not in str(caught.value)

@@ -135,47 +135,43 @@ def test_good_proposals(target: Any, answer: Any, tokens: list[int], parents: li
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (None, "what it returned is None; expected token ids or a specdec.drafts.Proposal"),
-        (7, "what it returned is 7"),
-        ("ab", "what it returned is 'ab'"),
-        ([1.5], r"what it returned is \[1\.5\]"),
-        ([2**40], "what it returned is"),
-        ([1, False], "what it returned is"),
-        (Proposal([2], parents=[False]), r"parents is \[False\]"),
-        ([1, 101], r"tokens\[1\] is 101; expected 0 to 100"),
-        ([-1], r"tokens\[0\] is -1"),
-        ([1, 2, 3, 4, 5], "there are 5 guesses; expected at most the budget of 4"),
-        (Proposal(None), "what it returned is"),  # type: ignore[arg-type]
-        (Proposal([1, 2], parents=[0]), "there are 1 parents; expected 2"),
-        (Proposal([1, 2], parents=[0, 2]), r"parents\[1\] is 2; expected an earlier node, 0 to 1"),
-        (Proposal([1, 2], parents=[-1, 0]), r"parents\[0\] is -1"),
-        (Proposal([1], parents=0), "parents is 0; expected a node for each token"),  # type: ignore[arg-type]
-        (Proposal([1, 2], probs=uniform_rows(1)), "probs has 1 entries; expected 2"),
-        (Proposal([1], probs=3.0), r"probs is 3\.0; expected a sequence"),  # type: ignore[arg-type]
-        (Proposal([1], probs=np.ones((1, 5)) / 5), r"probs\[0\] is no distribution; expected 101 numbers"),
-        (Proposal([1], probs=2 * uniform_rows(1)), r"probs\[0\] is no distribution"),
-        (Proposal([1], probs=[[float("nan")] * N_VOCAB]), r"probs\[0\] is no distribution"),
-        (Proposal([1], probs=[[2.0, -1.0] + [0.0] * 99]), r"probs\[0\] is no distribution"),
-        (Proposal([1], probs=[["x"] * N_VOCAB]), "a row of probs is .*; expected None or"),  # type: ignore[list-item]
-        (Proposal([1], probs=[uniform_rows(2)]), "a row of probs is"),
-        (Proposal([1], probs=np.eye(N_VOCAB)[:1]), r"probs\[0\] gives its token 1 probability 0"),
-        (Proposal([1], confidence=[1.1]), r"an entry of confidence is 1\.1; expected a number from 0 to 1"),
-        (Proposal([1], confidence=["x"]), "an entry of confidence is 'x'"),  # type: ignore[list-item]
-        (Proposal([1], confidence=[float("nan")]), "an entry of confidence is nan"),
-        (Proposal([1], confidence=[]), "confidence has 0 entries; expected 1"),
-    ],
-)  # fmt: skip
-def test_bad_proposals_are_refused(target: Any, answer: Any, message: str) -> None:
+BAD: list[tuple[str, list[Any]]] = [
+    ("what it returned is None; expected token ids or a specdec.drafts.Proposal", [None]),
+    ("what it returned is", [7, "ab", [1.5], [2**40], [1, False], Proposal(None)]),  # type: ignore[arg-type]
+    (r"tokens\[1\] is 101; expected 0 to 100", [[1, 101]]),
+    (r"tokens\[0\] is -1", [[-1]]),
+    ("there are 5 guesses; expected at most the budget of 4", [[1, 2, 3, 4, 5]]),
+    ("there are 1 parents; expected 2", [Proposal([1, 2], [0])]),
+    (r"parents\[1\] is 2; expected an earlier node, 0 to 1", [Proposal([1, 2], [0, 2])]),
+    (r"parents\[0\] is -1", [Proposal([1, 2], [-1, 0])]),
+    ("parents is .*; expected a node for each", [Proposal([1], 0), Proposal([2], [False])]),  # type: ignore[arg-type]
+    ("probs has 1 entries; expected 2", [Proposal([1, 2], probs=uniform_rows(1))]),
+    (r"probs is 3\.0; expected a sequence", [Proposal([1], probs=3.0)]),  # type: ignore[arg-type]
+    (r"probs\[0\] is no distribution; expected 101 numbers", [
+        Proposal([1], probs=np.ones((1, 5)) / 5), Proposal([1], probs=2 * uniform_rows(1)),
+        *(Proposal([1], probs=[[*head, *[0.0] * 99]]) for head in ([2.0, -1.0], [float("nan"), 1.0])),
+    ]),
+    ("a row of probs is .*; expected None or", [
+        Proposal([1], probs=[["x"] * N_VOCAB]), Proposal([1], probs=[uniform_rows(2)]),  # type: ignore[list-item]
+    ]),
+    (r"probs\[0\] gives its token 1 probability 0", [Proposal([1], probs=np.eye(N_VOCAB)[:1])]),
+    ("an entry of confidence is .*; expected a number from 0 to 1", [
+        Proposal([1], confidence=[entry]) for entry in (1.1, "x", float("nan"))  # type: ignore[list-item]
+    ]),
+    ("confidence has 0 entries; expected 1", [Proposal([1], confidence=[])]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "answers"), BAD)
+def test_bad_proposals_are_refused(target: Any, message: str, answers: list[Any]) -> None:
     """By InputError, which names the class and the method; the sequence ends without a token."""
-    session = open_session(target, Scripted(answer), temperature=1.0)
-    session.prefill()
-    (record,) = session.round()
-    assert isinstance(record["error"], InputError) and record["tokens"] == record["drafted"] == []
-    assert re.search(r"Scripted\.propose: .*" + message, str(record["error"]))
-    assert session.round() == []
+    for answer in answers:
+        session = open_session(target, Scripted(answer), temperature=1.0)
+        session.prefill()
+        (record,) = session.round()
+        assert isinstance(record["error"], InputError) and record["tokens"] == record["drafted"] == []
+        assert re.search(r"Scripted\.propose: .*" + message, str(record["error"]))
+        assert session.round() == []
 
 
 def test_guesses_beyond_the_room_of_the_text_are_left_out(target: Any) -> None:
@@ -185,9 +181,6 @@ def test_guesses_beyond_the_room_of_the_text_are_left_out(target: Any) -> None:
     session.prefill()
     record = session.round()[0]
     assert record["drafted"] == [5, 6, 9] and record["parents"] == [0, 1, 1]
-
-
-# ------------------------------------------------------------------------------------------- exceptions
 
 
 @pytest.mark.parametrize("method", ["begin", "propose", "commit"])

@@ -99,16 +99,12 @@ def test_cross_entropy(make_llama):
         assert report.perplexity_f32 == math.exp(report.cross_entropy_f32)
 
 
-def test_without_a_text(make_llama):
-    report = specdec.load(make_llama(), "int8").quantization_report()
-    assert (report.n_tokens, report.cross_entropy, report.cross_entropy_f32) == (0, None, None)
-    assert (report.perplexity, report.perplexity_f32) == (None, None)
-    assert "perplexity" not in str(report)
-    json.dumps(report.to_dict())
-
-
 def test_what_it_says(make_llama):
     model = specdec.load(make_llama(), "int8")
+    report = model.quantization_report()  # without a text
+    assert (report.n_tokens, report.cross_entropy, report.cross_entropy_f32) == (0, None, None)
+    assert report.perplexity is report.perplexity_f32 is None and "perplexity" not in str(report)
+    json.dumps(report.to_dict())
     report = model.quantization_report(IDS)
     assert "\n" not in repr(report) and "int8: 8.73 bits" in repr(report) and "perplexity" in repr(report)
     text, html = str(report), report._repr_html_()
@@ -118,15 +114,6 @@ def test_what_it_says(make_llama):
     found = json.loads(json.dumps(report.to_dict()))
     assert found["perplexity"] == report.perplexity and found["dtype"] == "int8"
     assert found["matrices"][0] == {**vars(report.matrices[0]), "shape": list(report.matrices[0].shape)}
-
-
-def test_progress(make_llama, capsys):
-    model = specdec.load(make_llama(), "int8")
-    model.quantization_report(IDS)
-    assert capsys.readouterr().err == ""
-    model.quantization_report(IDS, progress=True)
-    shown = capsys.readouterr().err
-    assert "comparing: 100%" in shown and "loading in f32: 100%" in shown
 
 
 def test_the_checkpoint_must_still_be_there(make_llama):

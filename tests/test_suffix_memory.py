@@ -124,8 +124,6 @@ def texts_of(memory: SuffixMemory) -> list[tuple[Tokens, Tokens]]:
 
 OUTPUT = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 TEXTS = st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=5), OUTPUT), max_size=7)
-
-
 SOME = st.lists(st.integers(0, 3), min_size=1, max_size=20)
 
 
@@ -253,9 +251,6 @@ def test_one_vocabulary(embedded: Any) -> None:
     memory.n_vocab = 7
     with pytest.raises(VocabularyMismatchError, match="7 tokens; expected the target's"):
         specdec.generate(embedded[0], memory, "a", max_new_tokens=2)
-
-
-# ----------------------------------------------------------------------------------------- exactness
 
 
 @pytest.mark.law

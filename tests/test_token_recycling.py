@@ -118,9 +118,6 @@ def test_equal_logits_come_in_the_order_of_their_tokens() -> None:
     assert draft.rows()[4].tolist() in ([7, 40, 90, 0, 1], [0, 1, 2, 3, 4])
 
 
-# ------------------------------------------------------------------------------------------ the draft
-
-
 def test_calls_learn_from_one_another(embedded: Any) -> None:
     """The first round of a new draft guesses nothing, and the text leaves the matrix to the next call."""
     draft = TokenRecycling()

@@ -19,21 +19,15 @@ from numpy.typing import NDArray
 import specdec
 from descriptions import by_method
 from distributions import FALSE_ALARM, p_value
-from exact import (
-    Conditional,
-    Proposal,
-    Tokens,
-    chain_distribution,
-    independent,
-    prefixes_of,
-    without_replacement,
-)
+from exact import Conditional, Proposal, chain_distribution, independent, prefixes_of, without_replacement
 from sessions import Session, all_rounds
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
 from worlds import canonical
-from worlds.canonical import LLAMA, build, perturbed, random_tensors
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, step_by_step
+
+Tokens = tuple[int, ...]
 
 
 def config_of(n_vocab: int, **changes: Any) -> dict[str, Any]:
@@ -56,15 +50,10 @@ def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
     return build(config, tensors)
 
 
-def logits_after(model: _core.Model, ids: Sequence[int]) -> NDArray[np.float32]:
-    """Of the next token: the sequence decoded alone, token by token."""
-    return canonical.step_by_step(model, ids)[-1]
-
-
 def conditional(model: _core.Model, prompt: Sequence[int], temperature: float = 1.0) -> Conditional:
     @cache
     def probs(new: Tokens) -> NDArray[np.float64]:
-        return reference.distribution(logits_after(model, [*prompt, *new]), temperature)
+        return reference.distribution(step_by_step(model, [*prompt, *new])[-1], temperature)
 
     return probs
 
@@ -84,12 +73,9 @@ def text_of(records: list[dict[str, Any]], sequence: int) -> list[int]:
     return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
 
 
-A, B, C, D, E, F, G, H = range(8)
-NOTE = {A: [B], B: [C, D], C: [E, F], D: [G, H]}
-
-
 # ------------------------------------------------------------------------------------ given shapes
 
+PROMPT = [1, 2, 0]
 TREES = {
     "(2, 2)": (0, 0, 1, 1, 2, 2),
     "(3, 1)": (0, 0, 0, 1, 2, 3),
@@ -138,73 +124,68 @@ def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
             assert len(record["parents"]) == sum(0 < depth <= 2 for depth in depths[: gamma + 1])
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_chains_are_dealt_out_level_by_level(k: int) -> None:
-    draft = by_method("parallel_chains", random_model(9, 2), k)
-    for gamma in (1, 4, 8):
-        (record,) = rounds(random_model(9, 1), draft, [[1, 2]], gamma=gamma)
-        assert record["parents"] == [max(0, node - k) for node in range(1, gamma + 1)]
-
-
 PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
     "sample": independent,
     "without replacement": without_replacement,
 }
 
 
-@pytest.mark.parametrize("name", TREES)
-@pytest.mark.parametrize("how", PROPOSALS)
-def test_nodes_say_what_the_draft_says(how: str, name: str) -> None:
-    """The distribution after the parent, or what earlier siblings left of it.
+def check_rows(described: tuple[object, ...], parents: Sequence[int], proposal: Proposal) -> None:
+    """Hold what nodes say that they were drawn from against a proposal; equal nodes share a row.
 
     That nodes are drawn from what they say is shown in `test_every_drafter.py`.
     """
-    target, draft, prompt = random_model(4, 1), random_model(4, 2, 1.0), [1, 2]
-    parents = TREES[name][:4]
-    proposal = PROPOSALS[how]([-1, *parents], conditional(draft, prompt))
-    found = rounds(target, by_method("static_tree", draft, parents, how), [prompt] * 60, gamma=4)
-    assert len({tuple(record["drafted"]) for record in found}) > 20
-    for record in found:
-        prefixes = prefixes_of(record["drafted"], record["parents"])
-        for node in range(1, 5):
-            row = proposal(node, prefixes[:node])
-            np.testing.assert_allclose(record["draft_probs"][node], row, atol=2e-6)
+    for gamma in (len(parents), 1, 2):
+        found = rounds(random_model(3, 1), described, [PROMPT] * 60, gamma=gamma)
+        assert len({tuple(record["drafted"]) for record in found}) > gamma
+        for record in found:
+            assert record["parents"] == list(parents[:gamma])
+            prefixes = prefixes_of(record["drafted"], record["parents"])
+            assert record["n_rows"] == len(set(prefixes))
+            for node, row in enumerate(record["draft_probs"][1:], 1):
+                np.testing.assert_allclose(row, proposal(node, prefixes[:node]), atol=2e-6)
 
 
-def test_duplicates_are_read_once_and_rightly() -> None:
-    """Equal nodes after equal nodes share a row of the draft; equal nodes after others do not."""
-    target, draft, prompt = random_model(3, 1), random_model(3, 2, 1.0), [1, 2]
-    probs = conditional(draft, prompt)
-    for record in rounds(target, by_method("parallel_chains", draft, 3), [prompt] * 100, gamma=12):
-        prefixes = prefixes_of(record["drafted"], record["parents"])
-        assert record["n_rows"] == len(set(prefixes))
-        for node in range(1, 13):
-            np.testing.assert_allclose(record["draft_probs"][node], probs(prefixes[node][:-1]), atol=2e-6)
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("how", PROPOSALS)
+def test_nodes_say_what_the_draft_says(how: str, name: str) -> None:
+    """The distribution after the parent, or what earlier siblings left of it."""
+    draft, parents = random_model(3, 2, 1.0), TREES[name]
+    proposal = PROPOSALS[how]([-1, *parents], conditional(draft, PROMPT))
+    check_rows(by_method("static_tree", draft, parents, how), parents, proposal)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_chains_are_dealt_out_level_by_level(k: int) -> None:
+    draft, parents = random_model(3, 2, 1.0), [max(0, node - k) for node in range(1, 13)]
+    proposal = independent([-1, *parents], conditional(draft, PROMPT))
+    check_rows(by_method("parallel_chains", draft, k), parents, proposal)
 
 
 def test_samples_run_out_where_the_draft_knows_no_more() -> None:
     """Without replacement there are as many children as tokens with mass."""
-    draft = by_method("static_tree", follower(NOTE, 8), [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
+    known = follower({0: [1], 1: [2, 3], 2: [4, 5], 3: [6, 7]}, 8)
+    draft = by_method("static_tree", known, [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
     sampling = {"temperature": 1.0, "top_p": 0.99}
-    (record,) = rounds(random_model(8, 1), draft, [[A, B]], draft_sampling=sampling)
+    (record,) = rounds(random_model(8, 1), draft, [[0, 1]], draft_sampling=sampling)
     assert record["parents"] == [0, 0, 1, 1, 2]
-    assert sorted(record["drafted"][:2]) == [C, D]
+    assert sorted(record["drafted"][:2]) == [2, 3]
 
 
 def test_top_k_are_the_most_probable() -> None:
     """In order, as point masses; ties go to the lowest id, and a forbidden token is never among them."""
     target, draft = random_model(700, 1), random_model(700, 2)
     for temperature in (0.0, 0.7):
-        bias = {int(np.argmax(logits_after(draft, [1, 2]))): -np.inf}
+        bias = {int(np.argmax(step_by_step(draft, [1, 2])[-1])): -np.inf}
         (record,) = rounds(
             target, by_method("static_tree", draft, [0] * 40, "top-k"), [[1, 2]], gamma=40,
             temperature=temperature, draft_sampling={"temperature": temperature, "logit_bias": bias},
         )  # fmt: skip
-        order = np.argsort(-logits_after(draft, [1, 2]), kind="stable")
+        order = np.argsort(-step_by_step(draft, [1, 2])[-1], kind="stable")
         assert record["drafted"] == order[1:41].tolist()
         assert np.array_equal(record["draft_probs"][1:], np.eye(700)[record["drafted"]])
-    tied = follower({B: [7, 3, 29, 5]}, 30)
-    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[A, B]])
+    tied = follower({1: [7, 3, 29, 5]}, 30)
+    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[0, 1]])
     assert record["drafted"] == [3, 5, 7, 29]  # the others have no mass
 
 
@@ -215,7 +196,7 @@ def test_siblings_of_the_coupled_rule_are_the_first_of_the_race(grown: bool) -> 
     described = by_method("static_tree", draft, [0, 0, 0, 1], "sample")
     if grown:
         described = by_method("dynamic_tree", draft, 3, 1, 1.0)
-    probs = reference.distribution(logits_after(draft, prompt), 1.0)
+    probs = reference.distribution(step_by_step(draft, prompt)[-1], 1.0)
     for i, record in enumerate(
         rounds(target, described, [prompt] * 20, rule="coupled", gamma=3 + (not grown))
     ):
@@ -286,16 +267,9 @@ NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
 @pytest.mark.parametrize("name", NESTED)
 def test_a_draft_of_a_draft_says_what_the_middle_model_says(name: str) -> None:
     """Four guesses, so that there are several inner rounds, and the last has more than is taken."""
-    target, draft, small = random_model(3, 1), random_model(3, 2, 1.0), random_model(3, 4, 1.7)
-    prompt = [1, 2, 0]
-    probs = conditional(draft, prompt)
-    found = rounds(target, nested(draft, small, 3)[name], [prompt] * 60, gamma=4)
-    assert len({tuple(record["drafted"]) for record in found}) > 10
-    for record in found:
-        assert record["parents"] == [0, 1, 2, 3]
-        for node in range(1, 5):
-            row = probs(tuple(record["drafted"][: node - 1]))
-            np.testing.assert_allclose(record["draft_probs"][node], row, atol=2e-6)
+    draft, small = random_model(3, 2, 1.0), random_model(3, 4, 1.7)
+    proposal = independent([-1, 0, 1, 2, 3], conditional(draft, PROMPT))
+    check_rows(nested(draft, small, 3)[name], [0, 1, 2, 3], proposal)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -312,9 +286,8 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
     alone = rounds(target, by_method("model", draft), prompts, **options)
     found = rounds(target, nested(draft, small, 61)[name], prompts, n_threads=2, **options)
     keys = ("sequence", "drafted", "accepted", "tokens")
-    assert [[record[key] for key in keys] for record in found] == [
-        [record[key] for key in keys] for record in alone
-    ]
+    mine, its = ([[record[key] for key in keys] for record in some] for some in (found, alone))
+    assert mine == its
     assert any(record["accepted"] for record in found)
 
 
@@ -331,13 +304,13 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
     trees = {how: by_method("static_tree", draft, [0, 0, 1, 2], how) for how in PROPOSALS}
     trees["chains of three"] = by_method("parallel_chains", draft, 3)
     several = nested(draft, small, 3) | trees
-    prompt, n = [1, 2, 0], 6000
+    n = 6000
     texts: list[Tokens] = [()] * n
     options: dict[str, Any] = {"n": None, "gamma": 4, "max_new_tokens": 5, "keep_drafts": False}
-    for record in rounds(target, several[name], [prompt] * n, **options):
+    for record in rounds(target, several[name], [PROMPT] * n, **options):
         texts[record["sequence"]] += tuple(record["tokens"])
     seen = Counter(text[:5] for text in texts)
-    assert p_value(dict(seen), chain_distribution(conditional(target, prompt), 5)) > FALSE_ALARM
+    assert p_value(dict(seen), chain_distribution(conditional(target, PROMPT), 5)) > FALSE_ALARM
 
 
 def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
@@ -356,8 +329,6 @@ def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
     assert scipy.stats.chi2_contingency(table, correction=False).pvalue > FALSE_ALARM
 
 
-# ------------------------------------------------------------------------------ ends and bookkeeping
-
 ALL = ["chains", "sample", "without replacement", "top-k", "dynamic tree", *NESTED]
 
 
@@ -372,40 +343,15 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
     return by_method("static_tree", draft, [0, 0, 0, 1, 1, 2, 4, 4], name)
 
 
-def both_texts(
-    target: _core.Model, draft: tuple[object, ...], prompts: list[list[int]], **options: Any
-) -> tuple[list[list[int]], list[dict[str, Any]]]:
-    """New tokens of plain decoding, which those with the draft begin with, and the records of the latter."""
-    plain = rounds(target, None, prompts, n=None, **options | {"gamma": 0})
-    found = rounds(target, draft, prompts, n=None, **options)
-    texts = [text_of(plain, i) for i in range(len(prompts))]
-    assert texts == [text_of(found, i)[: len(text)] for i, text in enumerate(texts)]
-    return texts, found
-
-
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
-@pytest.mark.parametrize("name", ALL)
-def test_all_are_accepted(name: str, rule: str) -> None:
-    """The target as its own draft; to the end of the context, in a batch."""
-    config, prompts = config_of(61), [[1, 2], [3] * 9, [5]]
-    target = build(config, random_tensors(config, 3))
-    options: dict[str, Any] = {"max_new_tokens": 100, "rule": rule, "gamma": 6, "n_threads": 2}
-    options["temperature"] = float(rule != "greedy")
-    texts, found = both_texts(target, described(name, target, 61), prompts, **options)
-    assert [len(prompt) + len(text) for prompt, text in zip(prompts, texts, strict=True)] == [64] * 3
-    assert all(record["accepted"] for record in found if record["drafted"])
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_draft_of_a_shorter_context(name: str) -> None:
     """It drafts as far as it can read, and then no more; the text goes on."""
     target, draft = random_model(61, 1), described(name, random_model(61, 1, n_ctx=20), 61)
-    _, found = both_texts(target, draft, [[1, 2], [4] * 30], max_new_tokens=60, temperature=0.0)
+    options: dict[str, Any] = {"n": None, "max_new_tokens": 60, "temperature": 0.0}
+    plain, found = (rounds(target, one, [[1, 2], [4] * 30], **options) for one in (None, draft))
+    assert [text_of(plain, i) for i in range(2)] == [text_of(found, i) for i in range(2)]
     assert found[0]["drafted"] and not found[-1]["drafted"]
     assert not any(record["drafted"] for record in found if record["sequence"] == 1)
-
-
-# ----------------------------------------------------------------------------------------- origins
 
 
 @pytest.mark.parametrize("name", ["ensemble", "chains", "shape"])
@@ -467,10 +413,9 @@ def test_rules_that_cannot_judge_a_tree(embedded: Any) -> None:
             with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
                 judged(embedded, draft, verify)
         judged(embedded, drafts.ModelDraft(embedded[1], draft=distinct), verify)
-    for draft, verify in itertools.product(trees, ("rejection", "coupled", "classical")):
+    taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
+    for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
         judged(embedded, draft, verify)
-    judged(embedded, samples, "k-sequential")
-    judged(embedded, chains, "k-sequential")
     with pytest.raises(InputError, match="temperature 0"):
         judged(embedded, samples, "k-sequential", draft_sampling=specdec.Sampling(0.0))
 

@@ -189,16 +189,3 @@ def test_log_probabilities_are_those_of_the_text_alone(models: Any, types: tuple
     for prompt, result in zip(PROMPTS, found, strict=True):
         whole = [*prompt, *result.tokens]
         assert np.array_equal(result.logprobs, target.score(whole)[len(prompt) - 1 :])
-
-
-@IN_EACH_KIND
-def test_cached_prompts(models: Any, types: tuple[str, ...]) -> None:
-    """A text that begins with one that was kept."""
-    target, small = models(types)
-    cache = specdec.PromptCache()
-    long = PROMPTS[2]
-    first = specdec.generate(target, small, long, max_new_tokens=8, gamma=3, prompt_cache=cache)
-    more = [*long, *first.tokens, 6, 7]
-    again = specdec.generate(target, small, more, max_new_tokens=8, gamma=3, prompt_cache=cache)
-    assert again.n_cached_tokens >= len(long)
-    assert list(again.tokens) == list(specdec.generate(target, None, more, max_new_tokens=8).tokens)

@@ -173,15 +173,20 @@ def test_a_setting_of_texts_that_is_not_applied(tmp_path: Path, name: str) -> No
         assert warned(lambda: specdec.load(greedy)) == []
 
 
-def test_an_unknown_setting_of_texts(tmp_path: Path) -> None:
-    assert warned(lambda: specdec.load(generation(tmp_path, invented=1, top_p=0.5))) == ["invented"]
-
-
-def test_a_first_token_that_decoders_do_not_force(tmp_path: Path) -> None:
-    """transformers forces it after a prompt of one token."""
-    folder = generation(tmp_path, forced_bos_token_id=3)
-    assert warned(lambda: specdec.load(folder)) == ["forced_bos_token_id"]
-    assert warned(lambda: specdec.load(generation(tmp_path, forced_bos_token_id=None))) == []
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"invented": 1, "top_p": 0.5}, ["invented"]),
+        ({"forced_bos_token_id": 3}, ["forced_bos_token_id"]),  # after a prompt of one token in transformers
+        ({"forced_bos_token_id": None}, []),
+        # transformers applies them in the other order
+        ({"sequence_bias": [[[3], -1.0]], "repetition_penalty": 1.5}, ["sequence_bias"]),
+        *(({"sequence_bias": [[[3], x], [[4], 2]]}, ["sequence_bias"]) for x in (-1e39, 10**400, "a", True)),
+    ],
+    ids=range(8),
+)
+def test_settings_that_are_warned_of(tmp_path: Path, values: dict[str, Any], names: list[str]) -> None:
+    assert warned(lambda: specdec.load(generation(tmp_path, **values))) == names
 
 
 @pytest.mark.parametrize("value", [1, "true", []])
@@ -189,19 +194,6 @@ def test_sampling_that_is_neither_true_nor_false(tmp_path: Path, value: Any) -> 
     folder = generation(tmp_path, do_sample=value, top_p=0.5)
     with pytest.warns(UserWarning, match="'do_sample' is"):
         assert specdec.load(folder).default_sampling == {}
-
-
-def test_biases_beside_a_repetition_penalty(tmp_path: Path) -> None:
-    """transformers applies them in the other order."""
-    folder = generation(tmp_path, sequence_bias=[[[3], -1.0]], repetition_penalty=1.5)
-    assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
-
-
-@pytest.mark.parametrize("bias", ["1e999", "-1e39", "1" + 400 * "0", '"a"', "true"])
-def test_a_bias_that_no_logit_can_have(tmp_path: Path, bias: str) -> None:
-    folder = generation(tmp_path)
-    (folder / "generation_config.json").write_text(f'{{"sequence_bias": [[[3], {bias}], [[4], 2]]}}')
-    assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
 
 
 @pytest.mark.oracle

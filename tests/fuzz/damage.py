@@ -1,8 +1,7 @@
-"""Damaged files: what is read must decode, or be refused by a named exception.
+"""Damaged files: what is read must decode, or be refused by a named exception; or a warning names a field.
 
-Some files are sound except for an unknown field, which a warning must name. A mutation is a list of plain
-values, ``[action, file, ...]``, so that it can be printed and left out; offsets beyond the end count from the
-beginning again, and a place in a JSON document that another mutation has taken away is passed over.
+A mutation is a list of plain values, ``[action, file, ...]``, so that it can be printed and left out. Offsets
+beyond the end count from the beginning again; a path that another mutation has taken away is passed over.
 """
 
 from __future__ import annotations
@@ -52,62 +51,52 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
     """A random mutation of one of the files."""
     named = [name for name in ("config.json", "adapter_config.json") if name in files]
     file = draws.choice([*files, *named * 2])
-    data = files[file]
-    n, suffix = len(data), Path(file).suffix
-    if suffix in _TEXTS and draws.chance(0.75 if suffix == ".json" else 0.65):
-        if suffix == ".safetensors" and draws.chance(0.2):
-            lengths = (0, 1, 7, 8, 100, n, n - 8, n - 7, 2**31, 2**32, 2**63, 2**64 - 1)
-            return ["length", file, draws.one(*lengths, draws.randrange(n))]
+    data, suffix = files[file], Path(file).suffix
+    if suffix in _TEXTS and draws.chance(0.7):
         return ["edit", file, *_draw_edit(draws, _TEXTS[suffix][0](data))]
+    return ["splice", file, *_draw_splice(draws, data)]
+
+
+def _draw_splice(draws: Draws, data: bytes) -> list[Any]:
+    """[first byte, bytes that go, bytes that come, in hex]."""
+    n = len(data)
     at = draws.randrange(max(1, n) if draws.chance(0.5) else 1 + max(1, n) // 20)  # headers come first
-    action = draws.weighted(
-        flip=4, write=3, truncate=2, grow=1, run=1.5, insert=1.5, cut=1, repeat=1, empty=0.1
-    )
+    action, size = draws.weighted(flip=4, number=3, cut=3, insert=4), draws.one(1, 2, 4, 8, 17, 64, 300, n)
     if action == "flip":
-        return ["flip", file, at, draws.randrange(8)]
-    if action == "write":
-        odd = (0, -1, 1, 2**31 - 1, -(2**31), 2**24, 0x7F800000, 0x7FC00000, -8388608)
-        number = struct.pack("<i", draws.one(*odd, st.integers(-300, 300)))
-        return ["write", file, at - at % 4 if draws.chance(0.7) else at, number.hex()]
-    if action == "truncate":
-        return ["cut", file, draws.one(at, 0, 4, 8, n - 1), n]
-    if action == "grow":
-        return ["insert", file, n, draws.random().randbytes(draws.one(1, 4, 100)).hex()]
-    if action == "run":
-        run = bytes([draws.one(0, 255, 32, 65, 0x80)]) * draws.one(2, 8, 64, 300)
-        return ["write", file, at, run.hex()]
-    if action == "insert":
-        odd = (b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xf0\x9f", b"\xef\xbb\xbf", b'"', b"\\", b"}", b"\n")
-        return ["insert", file, at, draws.one(*odd).hex()]
-    if action == "empty":
-        return ["cut", file, 0, n]
-    return [action, file, at, draws.one(1, 4, 17, 100)]
+        return [at, 1, bytes(byte ^ 1 << draws.randrange(8) for byte in data[at : at + 1]).hex()]
+    if action == "number":  # the length of a header comes first
+        odd = (0, 1, 7, 8, 2**24, 0x7F800000, 0x7FC00000, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+        number, width = draws.one(*odd, n, n - 8, n - 7, st.integers(-300, 300)), draws.one(4, 4, 8)
+        at = draws.one(0, at, at - at % 4, at - at % 4)
+        return [at, width, (number % 256**width).to_bytes(width, "little").hex()]
+    if action == "cut":
+        return [draws.one(0, 4, 8, at, at, at, at), size, ""]
+    odd_text = (b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xf0\x9f", b"\xef\xbb\xbf", b'"', b"\\", b"}", b"\n")
+    run, noise = bytes([draws.one(0, 255, 32, 65, 0x80)]) * min(size, 300), draws.random().randbytes(8)
+    new = draws.one(*odd_text, data[at : at + size], run, noise)
+    return [draws.one(at, at, n), draws.one(0, len(new)), new.hex()]
 
 
-def _draw_edit(draws: Draws, text: bytes) -> Mutation:
+def _draw_edit(draws: Draws, text: bytes) -> list[Any]:
     """[path, action, JSON text or number]."""
     document = _parsed(text)
     paths = list(_paths(document))
     if draws.chance(0.3):  # the long lists of a file are not all of it
         paths = [path for path in paths if len(path) < 3] or paths
     numbers = [path for path in paths if isinstance(_at(document, path), int | float)]
-    if numbers and draws.chance(0.4):  # where sizes stand
-        path = draws.choice(numbers)
-        if draws.chance(0.5):
-            powers = (2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70))
-            return [path, "scale", draws.one(-1, 3, 0.5, *powers)]
-        return [path, "set", draws.choice(NUMBERS)]
-    path = draws.choice(paths)
-    action = draws.weighted(set=6, scale=3, delete=2, duplicate=2, rename=1, deep=0.4, swap=1, many=0.5)
-    if action == "set" or action == "duplicate":
-        return [path, action, draws.choice(NUMBERS if draws.chance(0.6) else OTHERS)]
-    if action == "scale":
-        return [path, action, draws.one(-1, 3, 0.5, 1.5, 2 ** draws.randint(1, 50))]
-    if action == "rename":
-        return [path, action, draws.one('""', '"\\ud800"', '"x"', '"__metadata__"', '"vocab_size"')]
-    if action == "swap":
-        return [path, action, draws.choice(paths)]
-    return [path, action, draws.one(3, 900, 20_000) if action == "deep" else draws.one(2, 200, 20_000)]
+    is_size = bool(numbers) and draws.chance(0.4)
+    path = draws.choice(numbers if is_size else paths)
+    others = {"delete": 2, "duplicate": 2, "rename": 1, "deep": 0.4, "swap": 1, "many": 0.5}
+    action = draws.weighted(set=6, scale=6 if is_size else 3, **({} if is_size else others))
+    values: dict[str, Callable[[], Any]] = {
+        "scale": lambda: draws.one(-1, 3, 0.5, 1.5, 2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70)),
+        "delete": lambda: None, "swap": lambda: draws.choice(paths),
+        "rename": lambda: draws.one('""', '"\\ud800"', '"x"', '"__metadata__"', '"vocab_size"'),
+        "deep": lambda: draws.one(3, 900, 20_000), "many": lambda: draws.one(2, 200, 20_000),
+    }  # fmt: skip
+    if action in values:
+        return [path, action, values[action]()]
+    return [path, action, draws.choice(NUMBERS if is_size or draws.chance(0.6) else OTHERS)]
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
@@ -130,23 +119,10 @@ def apply(mutation: Mutation, files: Files) -> None:
     if action == "edit":
         text_of, with_text = _TEXTS[Path(file).suffix]
         files[file] = with_text(data, _edited(text_of(data), *rest))
-    elif action == "length":
-        files[file] = struct.pack("<Q", rest[0]) + data[8:]
     else:
-        files[file] = _BYTES[action](data, rest[0] % (len(data) + 1), rest[1])
-
-
-def _flip(data: bytes, at: int, bit: int) -> bytes:
-    return data[:at] + bytes(byte ^ 1 << bit for byte in data[at : at + 1]) + data[at + 1 :]
-
-
-_BYTES: dict[str, Callable[[bytes, int, Any], bytes]] = {
-    "flip": _flip,
-    "write": lambda data, at, new: data[:at] + bytes.fromhex(new) + data[at + len(new) // 2 :],
-    "insert": lambda data, at, text: data[:at] + bytes.fromhex(text) + data[at:],
-    "cut": lambda data, at, n: data[:at] + data[at + n :],
-    "repeat": lambda data, at, n: data[: at + n] + data[at:],
-}
+        at, n_gone, new = rest
+        at %= len(data) + 1
+        files[file] = data[:at] + bytes.fromhex(new) + data[at + n_gone :]
 
 
 def _header(data: bytes) -> bytes:
@@ -176,7 +152,7 @@ def _with_packed_header(data: bytes, header: bytes) -> bytes:
         return data
     magic, n, _ = _PACKED.unpack_from(data)
     end = _PACKED.size + n
-    begun = _PACKED.pack(magic, len(header), _core.checksum(header)) + header
+    begun = _PACKED.pack(magic, len(header), _core.checksums(header)[0]) + header
     return begun + bytes(-len(begun) % _PAGE) + data[end + -end % _PAGE :]
 
 
@@ -196,7 +172,7 @@ def _edited(text: bytes, path: list[Any], action: str, value: Any) -> bytes:
     try:
         document = _parsed(text)
         return _text(_edit(document, path, action, value)).encode("utf-8", "surrogatepass")
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ArithmeticError, ValueError, LookupError, TypeError, RecursionError):
         return text
 
 

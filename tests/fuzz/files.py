@@ -1,8 +1,4 @@
-"""Small sound files of every kind that the package reads, and what is done with them.
-
-Files of others are written in NumPy and by their own libraries; only those of the package's own formats come
-from the package.
-"""
+"""Small sound files of every kind that the package reads, by other libraries and NumPy, and their uses."""
 
 from __future__ import annotations
 
@@ -11,8 +7,9 @@ import io
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import sentencepiece
@@ -201,37 +198,33 @@ def _llama2c() -> Files:
     return _written(write)
 
 
-_SAVED: dict[str, Callable[[], Any]] = {
-    "ngram": lambda: drafts.Ngram([0, 1, 2, 0, 1, 0], 4, 3),
-    "suffixes": lambda: drafts.SuffixMemory(max_tokens=50, max_depth=8),
-    "recycled": lambda: drafts.TokenRecycling(2, tree=drafts.StaticTree((1, 1))),
-    "learning": lambda: drafts.Online(drafts.Ngram([0, 1, 2, 0, 1], 4, 3), interval=None),
+_NGRAM: Final = partial(drafts.Ngram, [0, 1, 2, 0, 1, 0], 4, 3)
+_CHAIN: Final = drafts.StaticTree((1, 1))
+_SAVED: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
+    "ngram": (_NGRAM, partial(drafts.Ngram.load, mmap=False)),
+    "ngram_mapped": (_NGRAM, partial(drafts.Ngram.load, mmap=True)),
+    "suffixes": (lambda: drafts.SuffixMemory(max_tokens=50, max_depth=8), drafts.SuffixMemory.load),
+    "recycled": (
+        lambda: drafts.TokenRecycling(2, tree=_CHAIN),
+        partial(drafts.TokenRecycling.load, tree=_CHAIN),
+    ),
+    "learning": (
+        lambda: drafts.Online(_NGRAM(), interval=None),
+        lambda file: drafts.Online.load(file, _NGRAM(), interval=None),
+    ),
 }
-"""Drafts that are saved to a file."""
+"""Drafts that are saved to a file: a new one, and what reads it."""
 
 
 def _saved(kind: str) -> Files:
     """The file of a draft that has seen a text."""
 
     def write(folder: Path) -> None:
-        draft = _SAVED[kind]()
+        draft = _SAVED[kind][0]()
         _decode(_target(4), draft)
         draft.save(folder / "draft.safetensors")
 
     return _written(write)
-
-
-def _use_saved(kind: str, file: Path) -> None:
-    if kind == "ngram":
-        for mapped in (True, False):
-            _decode(_target(4), drafts.Ngram.load(file, mmap=mapped))
-    elif kind == "learning":
-        table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
-        _decode(_target(4), drafts.Online.load(file, table, interval=None))
-    elif kind == "recycled":
-        _decode(_target(4), drafts.TokenRecycling.load(file, tree=drafts.StaticTree((1, 1))))
-    else:
-        _decode(_target(4), drafts.SuffixMemory.load(file))
 
 
 def _skips() -> Files:
@@ -361,55 +354,6 @@ _CONVERTED = {
     "gguf": ("model.gguf", "Q8_0", 32), "gguf_mixture": ("model.gguf", "Q4_K_M", 256),
     "packed": ("model.specdec", "int8", 32),
 }  # fmt: skip
-_WRITERS: dict[str, Callable[[], Files]] = {
-    "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
-    "llama2c": _llama2c, "skips": _skips, "questions": _questions, "answers": _answers, "byt5": _byt5,
-    "eagle": _eagle,
-    **{kind: functools.partial(_converted, *how) for kind, how in _CONVERTED.items()},
-    **{kind: functools.partial(_adapter, kind) for kind in ("adapter", "adapter_merged", "adapter_dora")},
-    **{kind: functools.partial(_saved, kind) for kind in _SAVED},
-    **{method: functools.partial(_learned, method) for method in _LEARNED},
-    **{architecture: functools.partial(_family, architecture) for architecture in CONFIGS},
-}  # fmt: skip
-KINDS = tuple(_WRITERS)
-
-
-@functools.cache
-def files_of(kind: str) -> Files:
-    """The sound files of a kind."""
-    return _WRITERS[kind]()
-
-
-def use(kind: str, folder: Path) -> None:
-    """Read what lies in a folder, and decode a few tokens with it."""
-    if kind in _USES:
-        _USES[kind](folder)
-        return
-    if kind in _SAVED:
-        _use_saved(kind, folder / "draft.safetensors")
-        return
-    if kind in _LEARNED:
-        _decode(_target(4), drafts.load(folder, _target(4)))
-        return
-    if kind.startswith("adapter"):
-        _use_adapter(kind, folder)
-        return
-    if kind == "llama2c":
-        model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
-        _convert(model, folder)
-    else:
-        model = specdec.load(folder / _CONVERTED.get(kind, [""])[0], n_threads=1)
-    repr(model)
-    if model.config.encoder is not None:
-        _read(model)
-        return
-    _decode(model, None)
-    if model.tokenizer is not None:
-        model.tokenizer.decode(model.tokenizer.encode("ab cab\n<x>é <y>"))
-        specdec.generate(model, None, "ab a", max_new_tokens=3, n_threads=1)
-        if model.chat_template is not None:
-            messages = [{"role": "user", "content": "ab a"}]
-            specdec.generate(model, None, messages=messages, max_new_tokens=3, n_threads=1)
 
 
 def _use_answers(folder: Path) -> None:
@@ -433,35 +377,48 @@ def _use_eagle(folder: Path) -> None:
     _decode(target, draft)
 
 
-_USES: dict[str, Callable[[Path], Any]] = {
-    "answers": _use_answers, "skips": _use_skips, "eagle": _use_eagle,
-    "questions": lambda folder: specdec.read_questions(folder / "questions.jsonl"),
-}  # fmt: skip
-
-
 def _use_adapter(kind: str, folder: Path) -> None:
     """Merge it into a sound base, and where its kind is for that use it next to one."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
         for name, data in files_of("metaspace").items():
             (Path(base) / name).write_bytes(data)
         _decode(specdec.load(base, adapter=folder, n_threads=1), None)
-        if kind != "adapter":
-            return
-        model = specdec.load(base, n_threads=1)
-        _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
+        if kind == "adapter":
+            model = specdec.load(base, n_threads=1)
+            _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
 
 
 def _target(n_vocab: int, **changes: int) -> specdec.Model:
     return make_model({"n_vocab": n_vocab, **changes})
 
 
-def _convert(model: specdec.Model, folder: Path) -> None:
-    """Write a llama2.c file as a GGUF file, which is read as the same model."""
-    made = specdec.convert(
-        model.path, folder / "made.gguf", "F32", tokenizer=folder / "tok.bin", progress=False
-    )
-    again, ids = specdec.load(made, n_threads=1), [1, 0, 1]
-    assert np.array_equal(again.logits(ids, n_threads=1), model.logits(ids, n_threads=1))
+def _use_llama2c(folder: Path) -> None:
+    """Also as a GGUF file, which is read as the same model."""
+    tokens, ids = folder / "tok.bin", [1, 0, 1]
+    model = specdec.load(folder / "model.bin", tokenizer=tokens, n_threads=1)
+    _use_model(model)
+    made = specdec.convert(model.path, folder / "made.gguf", "F32", tokenizer=tokens, progress=False)
+    again = specdec.load(made, n_threads=1).logits(ids, n_threads=1)
+    assert np.array_equal(again, model.logits(ids, n_threads=1))
+
+
+def _use_model(model: specdec.Model) -> None:
+    repr(model)
+    tokenizer, options = model.tokenizer, {"max_new_tokens": 4, "n_threads": 1}
+    if tokenizer is not None:
+        tokenizer.decode(tokenizer.encode("ab cab\n<x>é <y>"))
+    if (encoder := model.config.encoder) is not None:
+        source = [token % encoder.n_vocab for token in (0, 1, 2)][: encoder.n_ctx]
+        begun = None if model.decoder_start else [0]
+        str(specdec.generate(model, None, source, decoder_prompt=begun, **options))
+        if tokenizer is not None:
+            str(specdec.generate(model, None, "ab c", decoder_prompt="a", **options))
+        return
+    _decode(model, None)
+    if tokenizer is not None:
+        specdec.generate(model, None, "ab a", **options)
+        if model.chat_template is not None:
+            specdec.generate(model, None, messages=[{"role": "user", "content": "ab a"}], **options)
 
 
 def _decode(target: specdec.Model, draft: Any, **options: Any) -> None:
@@ -469,14 +426,40 @@ def _decode(target: specdec.Model, draft: Any, **options: Any) -> None:
     str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1, **options))
 
 
-def _read(model: specdec.Model) -> None:
-    """A few tokens after a source, by a model with an encoder."""
-    encoder = model.config.encoder
-    assert encoder is not None
-    source = [token % encoder.n_vocab for token in (0, 1, 2)][: encoder.n_ctx]
-    begun = None if model.decoder_start else [0]
-    options: dict[str, Any] = {"max_new_tokens": 4, "n_threads": 1}
-    str(specdec.generate(model, None, source, decoder_prompt=begun, **options))
-    if model.tokenizer is not None:
-        model.tokenizer.decode(model.tokenizer.encode("ab cab\n<x>é <y>"))
-        str(specdec.generate(model, None, "ab c", decoder_prompt="a", **options))
+_Kind = tuple[Callable[[], Files], Callable[[Path], Any]]
+_MODELS: dict[str, Callable[[], Files]] = {
+    "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
+    "byt5": _byt5,
+    **{architecture: partial(_family, architecture) for architecture in CONFIGS},
+}  # fmt: skip
+_KINDS: dict[str, _Kind] = {
+    "llama2c": (_llama2c, _use_llama2c), "skips": (_skips, _use_skips), "answers": (_answers, _use_answers),
+    "questions": (_questions, lambda folder: specdec.read_questions(folder / "questions.jsonl")),
+    "eagle": (_eagle, _use_eagle),
+    **{kind: (write, lambda folder: _use_model(specdec.load(folder, n_threads=1)))
+       for kind, write in _MODELS.items()},
+    **{kind: (partial(_converted, *how),
+              lambda folder, file=how[0]: _use_model(specdec.load(folder / file, n_threads=1)))
+       for kind, how in _CONVERTED.items()},
+    **{kind: (partial(_adapter, kind), partial(_use_adapter, kind))
+       for kind in ("adapter", "adapter_merged", "adapter_dora")},
+    **{kind: (partial(_saved, kind),
+              lambda folder, load=load: _decode(_target(4), load(folder / "draft.safetensors")))
+       for kind, (_, load) in _SAVED.items()},
+    **{method: (partial(_learned, method),
+                lambda folder: _decode(_target(4), drafts.load(folder, _target(4))))
+       for method in _LEARNED},
+}  # fmt: skip
+"""How the sound files of a kind are written, and what is done with them."""
+KINDS = tuple(_KINDS)
+
+
+@functools.cache
+def files_of(kind: str) -> Files:
+    """The sound files of a kind."""
+    return _KINDS[kind][0]()
+
+
+def use(kind: str, folder: Path) -> None:
+    """Read what is in a folder, and decode a few tokens with it."""
+    _KINDS[kind][1](folder)

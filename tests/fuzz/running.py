@@ -38,11 +38,11 @@ def check(case: Case) -> str:
 
     Raises Failure if the output is wrong, and whatever the package raises that it should not.
     """
-    from fuzz import damage, decoding, distributions, engines, peft_folders
+    from fuzz import damage, decoding, distributions, engines
 
     checks: dict[str, Callable[[Case], str]] = {
         "decoding": decoding.check_decoding, "distribution": distributions.check_distribution,
-        "beams": decoding.check_beams, "engine": engines.check_engine, "peft": peft_folders.check_peft,
+        "beams": decoding.check_beams, "engine": engines.check_engine,
         "file": damage.check_file,
     }  # fmt: skip
     with _left_behind(case), limited(MEMORY):
@@ -89,13 +89,7 @@ def limited(more: int) -> Iterator[None]:
 
 
 def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -> None:
-    """Counts, paths, betas, origins and the reason of the end.
-
-    Raises
-    ------
-    Failure
-        Something does not hold.
-    """
+    """Counts, paths, betas, origins and the reason of the end."""
 
     def hold(condition: bool, what: str) -> None:
         if not condition:

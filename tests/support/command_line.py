@@ -74,7 +74,7 @@ def use_models(
         def open_draft(text: str, target: Any, *, dtype: Any = None) -> Any:
             return drafts[text] if text in drafts else named(text, target, dtype=dtype)
 
-        patch.setattr(given_models, "named", drafts if callable(drafts) else open_draft)
+        patch.setattr(specdec.drafts, "named", drafts if callable(drafts) else open_draft)
 
 
 def time_quickly(patch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
 from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, or_dash, tables_by_position
-from specdec.trace import DraftCounts
+from specdec.trace import StepFigures
 from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
@@ -68,8 +68,7 @@ class BenchRow:
     Attributes
     ----------
     category : str
-        As in the file of questions; "mt_bench" for the eight categories of MT-Bench where all of them are
-        there, and "overall" for all questions.
+        As in the file of questions; "mt_bench" is all eight categories of MT-Bench, "overall" all questions.
     n_questions, n_turns, n_tokens : int
         Answered; and new tokens of a repetition, the mean of all of them, rounded.
     alpha, alpha_low, alpha_high : float
@@ -117,10 +116,9 @@ class Bench(Tabular):
     """What `specdec.bench` found; ``print`` shows its tables, a notebook too.
 
     `draft` is "plain" where there is none. `settings` are what the answers were made with. `rows` have a
-    category each, in the order of the questions; then MT-Bench and all together, where that is more than one
-    category. `skipped` has the ids of questions that were not asked, or not to their last turn, and why.
-    `answers` and `plain_answers` are by repetition, then by question; the one or the other is empty where it
-    was not run.
+    category each, in the order of the questions, then MT-Bench and all together. `skipped` has the ids of
+    questions that were not asked to their last turn, and why. `answers` and `plain_answers` are by
+    repetition, then by question; empty where they were not run.
     """
 
     target: str
@@ -223,19 +221,14 @@ def bench(
     As in Spec-Bench, questions are answered one at a time, greedily unless a temperature is given, turn by
     turn, each turn after the model's own answer to the one before. Where the target has a chat template, the
     turns go through it; else a text goes on with the next turn after an empty line, and an encoder-decoder
-    reads each turn as a source of its own. Plain and speculative decoding answer each question in turns, so
-    that both see the same machine.
-
-    A text that ends within a round counts up to its end: what was accepted after an end-of-text token or a
-    stop is neither a new token nor an accepted draft (`BenchRow`).
+    reads each turn as a source of its own. Plain and speculative decoding answer each question in turns. What
+    was accepted after an end-of-text token or a stop is neither a new token nor an accepted draft.
 
     Parameters
     ----------
     target, draft : as of `specdec.generate`, or a dict of one by its name
-        Draft None: plain decoding alone. A draft that learns from texts, such as
-        `specdec.drafts.SuffixMemory`, begins each repetition with what it knows now (`Draft.snapshot`),
-        learns from the answers of the repetition in their order, and is left as it is. An object of your own
-        is used as it is.
+        Draft None: plain decoding alone. A draft that learns from texts learns within each repetition, from
+        its answers in their order, else as in `specdec.measure`.
     questions : path-like, or iterable of Question and str
         A file that `specdec.read_questions` takes (which may read a part of it), or questions themselves; a
         text is one of the category "prompts".
@@ -251,8 +244,7 @@ def bench(
         A folder for the answers, in the format of Spec-Bench: ``run_1/plain.jsonl``, ``run_1/NAME.jsonl`` and
         so on for each repetition, a line for each question as soon as it is answered. A call with the same
         folder and settings goes on where an earlier one was interrupted; ``settings.json`` has the settings.
-        A draft that learns is first asked again what was answered in an unfinished repetition, so that it
-        knows those texts; the answers in the folder stay.
+        A draft that learns is asked again what an unfinished repetition has answered, to know those texts.
     options : DecodingOptions, optional
         Of the answers. By default `max_new_tokens` is 1024, of each turn, and `seed` 0: repetition k uses
         seed + k, and each turn of a question a key of its own. Plain decoding has no `lenience`. With
@@ -347,10 +339,9 @@ class _Way:
         return 1
 
     def _begin(self, turn: int) -> None:
-        """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone.
+        """Begin a repetition, with a snapshot of the draft, which learns from the texts of this one alone.
 
-        After questions that have answers already a draft that learns must know what it knew then, so these
-        `n_learned` questions are asked again and the answers that there are stay.
+        A draft that learns is asked the first `n_learned` questions again, whose answers are in the file.
         """
         self.answers.append([])
         self.drafting = None if self.draft is None else self.draft.snapshot()
@@ -510,10 +501,7 @@ def bench_rows(
     *,
     sampled: bool,
 ) -> tuple[BenchRow, ...]:
-    """Count answers by category; `answers` and `plain` by repetition, then by question, or empty.
-
-    `sampled`: repetitions are different samples, and not the same texts again.
-    """
+    """Count answers, by repetition, then by question, by category; `sampled`: repetitions are other texts."""
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
         groups.setdefault(question.category, []).append(i)
@@ -575,8 +563,8 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     )
 
 
-def _counts(answers: Sequence[Answer]) -> DraftCounts:
-    return DraftCounts.of(step for answer in answers for reply in answer.replies for step in reply.steps)
+def _counts(answers: Sequence[Answer]) -> StepFigures:
+    return StepFigures(step for answer in answers for reply in answer.replies for step in reply.steps)
 
 
 def _per_s(answers: Sequence[Answer], seconds: str = "wall_s") -> float:

@@ -7,22 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from specdec.analysis.arguments import (
-    Setup,
-    check_gammas,
-    decoding_options,
-    different_numbers,
-    drafts_by_name,
-)
-from specdec.analysis.experiment import (
-    COLUMNS,
-    NAMED,
-    ExperimentRow,
-    Speedup,
-    interleaved,
-    position_tables,
-    reason_tables,
-)
+from specdec.analysis import arguments, experiment
+from specdec.analysis.arguments import Setup
+from specdec.analysis.experiment import ExperimentRow, Speedup
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.prompts import PromptIds
@@ -57,10 +44,8 @@ def compare(
 
     Every draft, with each gamma, and plain decoding continue the same prompts in turns, prompt by prompt, so
     that all of them see the same machine. What is counted (acceptance, tokens per run of the target) and what
-    is timed are of the same runs, and mean the same for every draft; what `specdec.measure` finds of a model
-    by its distribution is measured by running here too. A draft that learns from texts begins each turn with
-    what it knows now (`Draft.snapshot`), learns from the prompts of the turn in their order, and is left as
-    it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+    is timed are of the same runs, and mean the same for every draft, models included. A draft that learns
+    from texts learns within each turn, from its prompts in their order, else as in `specdec.measure`.
 
     Parameters
     ----------
@@ -95,19 +80,16 @@ def compare(
     >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
-    decoding = decoding_options(options, changes, _OWNS)
-    asked = [
-        decoding.replace(temperature=one).temperature
-        for one in different_numbers("temperatures", temperatures)
-    ]
-    chosen = None if gammas is None else check_gammas(gammas)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
+    temperatures = arguments.different_numbers("temperatures", temperatures)
+    asked = [decoding.replace(temperature=one).temperature for one in temperatures]
+    chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
-    timing = check_flag("timing", timing)
-    repeats = repeats if timing else 1
+    repeats = repeats if check_flag("timing", timing) else 1
     setup = Setup.of(target, decoding, prompts)
     ways: Ways = {
         (name, gamma): (draft, gamma)
-        for name, given in drafts_by_name("drafts", setup.target, drafts).items()
+        for name, given in arguments.drafts_by_name("drafts", setup.target, drafts).items()
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
@@ -131,7 +113,7 @@ def compare_ways(
     n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
     with counted(n_steps, "token", setup.options.progress) as done:
         for temperature in temperatures:
-            plain, running = interleaved(
+            plain, running = experiment.interleaved(
                 setup.target, ways, work, setup.runs(temperature=temperature), repeats=repeats,
                 seed=setup.seed, timing=timing, done=done, **how,
             )  # fmt: skip
@@ -140,21 +122,16 @@ def compare_ways(
             if timing:
                 rates[temperature] = plain.tokens_per_s
     prompts = setup.prompts[: len(work)]
-    return Comparison(
-        target=setup.name,
-        rows=tuple(rows),
-        plain_tokens_per_s=rates,
-        prompts=[beginning.given for beginning in prompts],
-        labels=tuple(_label(setup.target, beginning) for beginning in prompts),
-        settings=setup.described(n_tokens=n_tokens, repeats=repeats),
-    )
+    labels = tuple(_label(setup.target, prompt) for prompt in prompts)
+    settings = setup.described(n_tokens=n_tokens, repeats=repeats)
+    return Comparison(setup.name, tuple(rows), rates, [one.given for one in prompts], labels, settings)
 
 
-def _label(target: Model, beginning: PromptIds) -> str:
-    text = beginning.source_text(target)
-    if text is None and beginning.source is None and target.tokenizer is not None:
-        text = target.tokenizer.decode(beginning.ids)
-    words = " ".join(map(str, beginning.given)) if text is None else " ".join(text.split())
+def _label(target: Model, prompt: PromptIds) -> str:
+    text = prompt.source_text(target)
+    if text is None and prompt.source is None and target.tokenizer is not None:
+        text = target.tokenizer.decode(prompt.ids)
+    words = " ".join(map(str, prompt.given)) if text is None else " ".join(text.split())
     return printable(words if len(words) <= _LABEL else words[: _LABEL - 1] + "…")
 
 
@@ -207,41 +184,40 @@ class Comparison(Tabular):
     def ranked(self, temperature: float) -> list[ExperimentRow]:
         """The rows at a temperature with a valid speed-up, that drafted something; the fastest first."""
         rows = [row for row in self.rows if row.temperature == temperature and row.speedup is not None]
-        return sorted(
-            (row for row in rows if not row.invalid and not row.is_plain), key=lambda row: -row.timed.median
-        )
+        valid = [row for row in rows if not row.invalid and not row.is_plain]
+        return sorted(valid, key=lambda row: -row.timed.median)
 
     def tables(self) -> list[Table]:
         """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
-        found = [self.summary(), *position_tables(self.rows, ("draft", "temperature", "gamma"))]
+        found = [self.summary(), *experiment.position_tables(self.rows, experiment.SETTINGS)]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
-        return [*found, *reason_tables(self.rows)]
+        return [*found, *experiment.reason_tables(self.rows)]
 
     def summary(self) -> Table:
         """All drafts in one table, with plain decoding."""
         timed = bool(self.plain_tokens_per_s)
         named = any(row.named_share is not None for row in self.rows)
-        names = [*_COUNTS, *["named_share"] * named, *_TIMES * timed]
+        names = ["alpha", "alpha_interval", "tokens_per_call", "tokens_interval", *["named_share"] * named]
+        names += ["c", "verify_ratio", "tokens_per_s", "speedup", "speedup_interval"] * timed
         body: list[ExperimentRow] = []
         for temperature in self.temperatures:
             if timed:
-                body.append(_plain_row(temperature, self.plain_tokens_per_s[temperature]))
+                plain = ExperimentRow(
+                    draft="plain decoding", temperature=temperature, gamma=0, tokens_per_call=1.0,
+                    verify_ratio=1.0, tokens_per_s=self.plain_tokens_per_s[temperature],
+                    speedup=Speedup((1.0,), (1.0,)),
+                )  # fmt: skip
+                body.append(plain)
             body += [row for row in self.rows if row.temperature == temperature]
-        best = [self.best(temperature) for temperature in self.temperatures]
-        gamma = ("gamma", lambda row: f"{row.gamma}{' ★' if any(row is one for one in best) else '  '}")
-        notes = "; ★ the fastest that beats plain decoding" if timed else ""
-        notes += NAMED if named else ""
-        return Table.of(
-            f"Drafts for {self.target}{notes}",
-            body,
-            [gamma if name == "gamma" else COLUMNS[name] for name in names],
-            tuple(names.index(name) for name in _OPTIONAL if name in names),
-        )
+        best = [row for row in map(self.best, self.temperatures) if row is not None]
+        columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(best)]
+        columns += experiment.columns_of(*names)
+        optional = tuple(3 + names.index(name) for name in _OPTIONAL if name in names)
+        notes = "; ★ the fastest that beats plain decoding" * timed + experiment.NAMED * named
+        return Table.of(f"Drafts for {self.target}{notes}", body, columns, optional)
 
     def _by_prompt(self) -> Table:
-        n_prompts = len(self.prompts)
-
         def cell(row: ExperimentRow, i: int) -> str:
             if i >= len(row.prompts):
                 return "–"
@@ -250,8 +226,8 @@ class Comparison(Tabular):
 
         shown = "\n".join(f"{i}: {label}" for i, label in enumerate(self.labels))
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
-        columns = [COLUMNS[name] for name in ("draft", "temperature", "gamma")]
-        columns += [(str(i), partial(cell, i=i)) for i in range(n_prompts)]
+        columns = experiment.columns_of(*experiment.SETTINGS)
+        columns += [(str(i), partial(cell, i=i)) for i in range(len(self.prompts))]
         return Table.of(f"Tokens per run{timed} by prompt\n{shown}", self.rows, columns)
 
     def to_pandas(self) -> Any:
@@ -267,20 +243,8 @@ class Comparison(Tabular):
         return f"<specdec.Comparison of {drafts} drafting for {self.target!r}: {len(self.rows)} rows>"
 
 
-_COUNTS: Final = (
-    "draft", "temperature", "gamma", "alpha", "alpha_interval", "tokens_per_call", "tokens_interval",
-)  # fmt: skip
-_TIMES: Final = ("c", "verify_ratio", "tokens_per_s", "speedup", "speedup_interval")
 _OPTIONAL: Final = (
     "speedup_interval", "tokens_per_s", "named_share", "c", "verify_ratio", "alpha_interval",
     "tokens_interval",
 )  # fmt: skip
 """What a narrow terminal does without, the one to keep longest first."""
-
-
-def _plain_row(temperature: float, tokens_per_s: tuple[float, ...]) -> ExperimentRow:
-    """Plain decoding as a row of the table."""
-    return ExperimentRow(
-        draft="plain decoding", temperature=temperature, gamma=0, tokens_per_call=1.0,
-        verify_ratio=1.0, tokens_per_s=tokens_per_s, speedup=Speedup((1.0,), (1.0,)),
-    )  # fmt: skip

@@ -8,30 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from specdec import _core
-from specdec.analysis.arguments import (
-    Setup,
-    check_gammas,
-    check_names,
-    check_say,
-    decoding_options,
-    name_of,
-    short_names,
-    unique,
-)
+from specdec.analysis import arguments
+from specdec.analysis.arguments import Setup
 from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
-from specdec.checks import check_choice, check_integer, check_path
+from specdec.checks import check_choice, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
-from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, Online, SuffixMemory, named
+from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, SuffixMemory, named
 from specdec.drafts.draft import check_source
 from specdec.drafts.learned.early_exit.draft import EXIT_NAME
-from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.drafts.model_draft import DraftLike, as_draft, translation_of
 from specdec.drafts.opening import load
 from specdec.drafts.python_draft import Drafter
-from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, SpecdecError, UnsupportedModelError, VocabularyMismatchError, shown
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.model_config import ModelConfig
@@ -151,10 +142,8 @@ class DraftRecommendation(Tabular):
             ("weights", lambda fit: _size(fit.weight_bytes)),
             ("cache of 1000 tokens", lambda fit: _size(1000 * fit.cache_bytes)),
         ]
-        found = [
-            Table.of(f"Drafts for {self.target}: do they fit?{refused}", self.fits, columns),
-            self.comparison.summary(),
-        ]
+        title = f"Drafts for {self.target}: do they fit?{refused}"
+        found = [Table.of(title, self.fits, columns), self.comparison.summary()]
         if self.vocabulary:
             title = (
                 f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
@@ -185,10 +174,8 @@ class DraftRecommendation(Tabular):
 
 def _figures(row: ExperimentRow) -> str:
     """A row in words."""
-    return (
-        f"{row.draft} with gamma {row.gamma}: {row.timed.median:.2f} times as fast as plain decoding "
-        f"({row.timed.interval}), {row.tokens_per_call:.2f} tokens a run"
-    )
+    speed = f"{row.timed.median:.2f} times as fast as plain decoding ({row.timed.interval})"
+    return f"{row.draft} with gamma {row.gamma}: {speed}, {row.tokens_per_call:.2f} tokens a run"
 
 
 def _size(n_bytes: float) -> str:
@@ -216,13 +203,11 @@ def recommend_draft(
     """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
 
     Drafts are measured one after the other, each with some gammas in turns with plain decoding, as in
-    `specdec.compare`. A gamma with which decoding is less than half as fast in the first turn has no other. A
-    model with another vocabulary is measured by each way that it can take, by the intersection of the
-    vocabularies and through text (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
-
-    Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
-    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and heads where the
-    target has some.
+    `specdec.compare`; a gamma that is less than half as fast in the first turn has no other. A model with
+    another vocabulary is measured by each way that it can take: the intersection of the vocabularies, and
+    text (`drafts.ModelDraft`). One that cannot draft is refused with the reason. Without drafts those that
+    need no model are measured: copies of the text, of the prompt, of earlier texts, tokens after tokens,
+    n-grams that are counted, lookahead, an exit of the target, and heads where the target has some.
 
     Parameters
     ----------
@@ -264,24 +249,21 @@ def recommend_draft(
     >>> print(found)
     >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
     """
-    decoding = decoding_options(options, changes, _OWNS)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
-    chosen = None if gammas is None else check_gammas(gammas)
+    chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     limit = TimeLimit.of(seconds)
-    check_say(say)
+    arguments.check_say(say)
     setup = Setup.of(target, decoding, prompts)
     fits, ways = _fitting(setup.target, drafts, draft_dtype)
-    found: list[Comparison] = []
+    temperature, found = decoding.temperature, list[Comparison]()
     try:
         for (name, draft), share in limit.shares(list(ways.items())):
             gammas_of = chosen or sorted({*_GAMMAS, max(draft.gamma, 1)})
-            found.append(
-                compare_ways(
-                    setup, {(name, gamma): (draft, gamma) for gamma in gammas_of}, n_tokens,
-                    temperatures=[decoding.temperature], repeats=repeats, limit=share, at_least=_HOPELESS,
-                )
-            )  # fmt: skip
+            of_draft = {(name, gamma): (draft, gamma) for gamma in gammas_of}
+            how: dict[str, Any] = {"repeats": repeats, "limit": share, "at_least": _HOPELESS}
+            found.append(compare_ways(setup, of_draft, n_tokens, temperatures=[temperature], **how))
             for row in found[-1].rows:
                 say(_in_words(row))
         reason = limit.reason
@@ -290,15 +272,13 @@ def recommend_draft(
             raise
         reason = "interrupted"
     left = list(ways)[len(found) :]
-    rates: dict[float, tuple[float, ...]] = {
-        decoding.temperature: sum((one.plain_tokens_per_s[decoding.temperature] for one in found), ())
-    }
+    rates = [rate for one in found for rate in one.plain_tokens_per_s[temperature]]
     rows = tuple(row for one in found for row in one.rows)
     known = vocabulary_of(setup.target)
     return DraftRecommendation(
         target=setup.name,
         fits=fits,
-        comparison=replace(found[0], rows=rows, plain_tokens_per_s=rates),
+        comparison=replace(found[0], rows=rows, plain_tokens_per_s={temperature: tuple(rates)}),
         vocabulary="" if known is None else known.name,
         known=known_models(setup.target),
         drafts=ways,
@@ -353,25 +333,22 @@ def without_model(target: Model) -> dict[str, Openable]:
 def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
     """A draft that is given as a text, or by a function, is opened."""
     if isinstance(given, str | os.PathLike):
-        return named(_text(given), target, dtype=dtype)
+        return named(os.fspath(given), target, dtype=dtype)
     if callable(given) and not isinstance(given, Model | Draft | Drafter):
         given = given()
     draft: DraftLike = given
     return draft
 
 
-def _text(given: str | os.PathLike[str]) -> str:
-    return given if isinstance(given, str) else str(check_path("drafts", given))
-
-
 def _by_name(given: Any) -> dict[str, Any]:
     """The argument `drafts` by names."""
     if isinstance(given, Mapping):
-        check_names("drafts", given, "drafts by their names")
+        arguments.check_names("drafts", given, "drafts by their names")
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
-    return dict(zip(unique(short_names(names)), several, strict=True))
+    texts = [one if isinstance(one, str | os.PathLike) else arguments.name_of(one) for one in several]
+    names = arguments.short_names(list(map(os.fspath, texts)))
+    return dict(zip(arguments.unique(names), several, strict=True))
 
 
 def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
@@ -397,11 +374,8 @@ def _translating(draft: ModelDraft, n_shared: int) -> dict[str, Draft]:
         return {draft.vocabulary: draft}
     if draft.tree is not None:
         return {"intersection": draft}
-    ways: dict[str, Draft] = {}
-    if n_shared:
-        ways["intersection"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="intersection")
-    ways["text"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="text")
-    return ways
+    ways: list[Literal["intersection", "text"]] = ["intersection", "text"] if n_shared else ["text"]
+    return {way: ModelDraft(draft.model, gamma=draft.gamma, vocabulary=way) for way in ways}
 
 
 def _what_could(target: Model) -> str:
@@ -417,17 +391,11 @@ def _what_could(target: Model) -> str:
 def memory_of(draft: Draft) -> tuple[int, int]:
     """(bytes of weights, bytes of keys and values for each token of a text) of the draft's own.
 
-    Weights are packed ones of models and heads, and what a memory remembers, but not tables of n-grams and
-    documents. Layers with a window keep no more keys than that. 0 for what works with the target's own.
+    Weights of models and heads, and what a memory remembers, but not tables of n-grams and documents.
     """
-    parts: list[Draft] = []
+    parts = draft.drafts if isinstance(draft, Ensemble) else [getattr(draft, "draft", None)]
     weights = cache = 0
-    if isinstance(draft, Ensemble):
-        parts = list(draft.drafts)
-    elif isinstance(draft, Online):
-        parts = [draft.draft]
-    elif isinstance(draft, ModelDraft):
-        parts = [] if draft.draft is None else [draft.draft]
+    if isinstance(draft, ModelDraft):
         weights = draft.model.n_bytes
         cache = _token_bytes(draft.model.config, draft.model.cache_dtype)
     elif isinstance(draft, SuffixMemory):
@@ -438,7 +406,7 @@ def memory_of(draft: Draft) -> tuple[int, int]:
         cache = _token_bytes(ModelConfig.from_canonical(model.config), model.cache_dtype)
     elif isinstance(core := getattr(draft, "core", None), _core.Heads | _core.Recurrent):
         weights = core.n_bytes
-    inner = [memory_of(part) for part in parts]
+    inner = [memory_of(part) for part in parts if isinstance(part, Draft)]
     return weights + sum(w for w, _ in inner), cache + sum(c for _, c in inner)
 
 
@@ -446,9 +414,8 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
     widths = config.d_heads or (config.d_head,) * config.n_layer
     padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
-    return sum(n * width for n, width in zip(n_kv_heads, padded, strict=True)) * (
-        4 if cache_dtype == "f32" else 2
-    )
+    n_values = sum(n * width for n, width in zip(n_kv_heads, padded, strict=True))
+    return n_values * (4 if cache_dtype == "f32" else 2)
 
 
 # ---------------------------------------------------------------------------------- models known by name
@@ -463,10 +430,7 @@ class KnownModel:
 
 
 class KnownVocabulary(NamedTuple):
-    """A vocabulary of several public models, small ones first; with an encoder, they are encoder-decoders.
-
-    `marks` are some of its tokens by id: the first vocabulary of the table that has its marks counts.
-    """
+    """A vocabulary of public models, small ones first: the first whose tokens by id, `marks`, fit counts."""
 
     name: str
     marks: Mapping[int, bytes]

@@ -8,21 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specdec import theory
-from specdec.analysis import prediction
-from specdec.analysis.arguments import (
-    RUN_BY_THE_CORE,
-    MeasurableDraftLike,
-    Setup,
-    decoding_options,
-    drafts_by_name,
-    has_distribution,
-    measurable,
-    name_of,
-    opened,
-    unique,
-)
+from specdec.analysis import arguments, prediction
+from specdec.analysis.arguments import MeasurableDraftLike, Setup
 from specdec.analysis.compare import compare_ways
-from specdec.analysis.experiment import COLUMNS, ExperimentRow, number_of
+from specdec.analysis.experiment import ExperimentRow, columns_of, number_of, starred
 from specdec.checks import check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
@@ -80,21 +69,6 @@ class Tuning(OneTable):
         return self.rows.get(self.gamma, self.rows[min(self.rows)])
 
     @property
-    def ran(self) -> bool:
-        """Whether the draft was measured by running it."""
-        return self.row.by_running
-
-    @property
-    def alpha(self) -> float | None:
-        """Mean acceptance rate (Corollary 3.6), that of `row`; None for trees."""
-        return self.row.alpha
-
-    @property
-    def c(self) -> float:
-        """Cost coefficient (Definition 3.7), that of `row`; 0 for a draft that is no model."""
-        return number_of(self.row.c)
-
-    @property
     def speedups(self) -> dict[int, float]:
         """Speed-up over plain decoding by gamma; of a draft that was run the median of the measured ones.
 
@@ -129,9 +103,11 @@ class Tuning(OneTable):
     @property
     def idealised_gamma(self) -> int | None:
         """The gamma that Theorem 3.8 would choose, among those looked at; None where it says nothing."""
-        if self.ran:
+        if self.row.by_running:
             return None
-        return int(theory.optimal_gamma(number_of(self.alpha), self.c, max_gamma=max(self.rows)))
+        return int(
+            theory.optimal_gamma(number_of(self.row.alpha), number_of(self.row.c), max_gamma=max(self.rows))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
@@ -145,22 +121,22 @@ class Tuning(OneTable):
             }
             for gamma, speedup in self.speedups.items()
         ]  # fmt: skip
-        of_self = ("target", "draft", "temperature", "others", "c", "gamma", "idealised_gamma")
-        of_row = ("n_tokens", "alpha", "alpha_low", "alpha_high", "reason")
+        of_self = ("target", "draft", "temperature", "others", "gamma", "idealised_gamma")
+        of_row = ("n_tokens", "c", "alpha", "alpha_low", "alpha_high", "reason")
         found = {name: plain(getattr(self, name)) for name in of_self}
         return found | {name: plain(getattr(row, name)) for name in of_row} | {"rows": plain(figures)}
 
     def table(self) -> Table:
         """Every gamma with its speed-ups; the chosen one has a star."""
-        if self.ran:
+        if self.row.by_running:
             return self._table_of_runs()
         row = self.row
         title = (
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
-            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.c:.3f}"
+            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.row.c:.3f}"
         )
         columns = [
-            ("gamma", lambda row: f"{row.gamma}{' ★' if row.gamma == self.gamma else ''}"),
+            starred([self.rows[self.gamma]]),
             figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
             ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], ".2f")),
@@ -170,23 +146,20 @@ class Tuning(OneTable):
 
     def _table_of_runs(self) -> Table:
         best = f"{self.draft} with gamma {self.gamma}" if self.gamma else "plain decoding"
-        chosen = self.rows.get(self.gamma)
-        gamma = ("gamma", lambda row: f"{row.gamma}{' ★' if row is chosen else '  '}")
+        chosen = [self.rows[self.gamma]] if self.gamma in self.rows else []
         names = ("alpha", "tokens_per_call", "c", "verify_ratio", "speedup", "speedup_interval")
         return Table.of(
             f"Drafting for {self.target} at temperature {self.temperature:g}: {best} is fastest",
             [row for one in (self, *self.others) for row in one.rows.values()],
-            [COLUMNS["draft"], gamma, *(COLUMNS[name] for name in names)],
+            [*columns_of("draft"), starred(chosen), *columns_of(*names)],
         )
 
     def __repr__(self) -> str:
-        invalid = self.invalid_predictions.get(self.gamma)
-        speedup = marked(f"{self.speedups[self.gamma]:.2f}", invalid)
-        alpha = "" if self.alpha is None else f", alpha {self.alpha:.3f}"
-        return (
-            f"<specdec.Tuning: {f'{self.draft}, ' if self.others else ''}gamma {self.gamma}, "
-            f"{'measured' if self.ran else 'predicted'} speed-up {speedup}{alpha}, c {self.c:.3f}>"
-        )
+        row, several = self.row, f"{self.draft}, " if self.others else ""
+        speedup = marked(f"{self.speedups[self.gamma]:.2f}", self.invalid_predictions.get(self.gamma))
+        found = f"{'measured' if row.by_running else 'predicted'} speed-up {speedup}"
+        alpha = "" if row.alpha is None else f", alpha {row.alpha:.3f}"
+        return f"<specdec.Tuning: {several}gamma {self.gamma}, {found}{alpha}, c {number_of(row.c):.3f}>"
 
 
 def tune(
@@ -205,11 +178,9 @@ def tune(
     """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
 
     Theorem 3.8 takes the target to verify any number of positions in the time of one. Here that time is
-    measured, so the choice holds where arithmetic, not memory, sets the speed, too.
-
-    A draft without a distribution of its own (see `specdec.measure`) is run with some gammas, in turns with
-    plain decoding, and the fastest gamma is chosen. So are several drafts, in turns with each other, and the
-    fastest of them is chosen with its gamma.
+    measured, so the choice holds where arithmetic, not memory, sets the speed, too. A draft without a
+    distribution of its own (`specdec.measure`) is run with some gammas, in turns with plain decoding, and so
+    are several drafts; the fastest is chosen with its gamma.
 
     Parameters
     ----------
@@ -246,13 +217,13 @@ def tune(
     """
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
     n_tokens = check_integer("n_tokens", n_tokens, 1)
-    decoding = decoding_options(options, changes, _OWNS)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
     setup = Setup.of(target, decoding, prompts)
     given = _candidates(setup.target, draft)
-    drafts = {name: measurable(setup.target, one) for name, one in given.items()}
+    drafts = {name: arguments.measurable(setup.target, one) for name, one in given.items()}
     rows: Sequence[ExperimentRow]
-    if len(drafts) == 1 and all(map(has_distribution, drafts.values())):
-        decoding_options(options, changes, _OWNS, in_distributions=True)
+    if len(drafts) == 1 and all(map(arguments.has_distribution, drafts.values())):
+        arguments.decoding_options(options, changes, _OWNS, in_distributions=True)
         rows = _predicted(setup, drafts, max_gamma, n_tokens)
     else:
         rows = _ran(setup, drafts, max_gamma, n_tokens)
@@ -266,14 +237,15 @@ def tune(
 def _candidates(target: Model, draft: Any) -> dict[str, Any]:
     """The drafts by name, loaded where they are paths."""
     if isinstance(draft, Mapping):
-        return drafts_by_name("draft", target, draft)
+        return arguments.drafts_by_name("draft", target, draft)
     several = list(draft) if isinstance(draft, list | tuple) else [draft]
     if draft is EarlyExit:
         several = list(EarlyExit.exits(target))
     if not several:
         raise InputError.of("draft", draft, "at least one")
-    found = [opened(one, target) for one in several]
-    return dict(zip(unique([name_of(measurable(target, one)) for one in found]), found, strict=True))
+    found = [arguments.opened(one, target) for one in several]
+    names = [arguments.name_of(arguments.measurable(target, one)) for one in found]
+    return dict(zip(arguments.unique(names), found, strict=True))
 
 
 def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> list[ExperimentRow]:
@@ -292,7 +264,7 @@ def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens
 def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> tuple[ExperimentRow, ...]:
     """Run drafts with some gammas and plain decoding in turns."""
     for name, one in drafts.items():
-        if not isinstance(one, RUN_BY_THE_CORE):
+        if not isinstance(one, arguments.RUN_BY_THE_CORE):
             raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
     ways = {
         (name, gamma): (draft, gamma) for name, draft in drafts.items() for gamma in _gammas(draft, max_gamma)

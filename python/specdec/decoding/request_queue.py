@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from specdec.decoding.generation import Generation, Sample
 from specdec.decoding.guided.guidance import Guidance
-from specdec.decoding.sequence import score_prompts
+from specdec.decoding.scheduler import score_prompts
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import BusyError, EngineClosedError, number_of
 from specdec.trace import Round

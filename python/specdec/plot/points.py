@@ -26,10 +26,7 @@ _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0)
 
 
 def trace_of(run: Run, *, drafted: bool = False, timed: bool = False) -> Trace:
-    """The rounds of a run, or of all runs of a list, as one trace.
-
-    `drafted`: It must have drafted. `timed`: Its times must be its own, not those of a batch.
-    """
+    """The rounds of a run, or of several in a list, as one trace; with times of its own, if it is `timed`."""
     if isinstance(run, Result):
         run = run.trace
     if isinstance(run, Trace):
@@ -121,8 +118,7 @@ class Pair(NamedTuple):
 def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
     """How many tokens rounds gave: a point for each run, and for each exact row of a measurement.
 
-    Rounds that drafted fewer than the run's gamma, as before a limit of length, are left out. Those of a
-    measurement are the rounds that begin at each position of its texts.
+    Of a run its rounds with all gamma drafts count, of a measurement rounds that begin at each position.
     """
     points = []
     for run in runs:
@@ -134,10 +130,7 @@ def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
 
 
 def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
-    """What was measured of one pair of models: for each temperature of a measurement, or over all runs.
-
-    Runs are compared with the plain ones among them.
-    """
+    """What was measured of one pair of models: for each temperature, or over all runs and plain ones."""
     traces = [run for run in runs if not isinstance(run, Measurement)]
     if len(traces) == len(runs):
         return [_pair_of_runs(traces)] if traces else []

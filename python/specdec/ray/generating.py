@@ -14,7 +14,7 @@ from specdec.decoding.generate import generate as generate_here
 from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.decoding.result import Result, result_fields
 from specdec.errors import InputError, kind_of
-from specdec.ray.blocks import ON_ERROR, OnError, Spread, in_blocks, write_block
+from specdec.ray.blocks import ON_ERROR, OnError, in_blocks, write_block
 from specdec.ray.jobs import DraftGiven, TargetGiven, Work, described, opened_draft, opened_target, pickled
 from specdec.ray.records import Records, field_of, json_value
 from specdec.settings_table import Unpack
@@ -23,24 +23,12 @@ _LARGEST_SEED = 2**64 - 1
 
 
 def generate(
-    target: TargetGiven,
-    draft: DraftGiven,
-    data: Any,
-    output: str | os.PathLike[str],
-    *,
-    column: str = "prompt",
-    chat: bool = False,
-    decoder_prompt: str | Sequence[int] | None = None,
-    seed: int | None = None,
-    on_error: OnError = "raise",
-    block_size: int | None = None,
-    n_actors: int | None = None,
-    n_threads: int | None = None,
-    retries: int = 3,
-    progress: bool = False,
-    options: DecodingOptions | None = None,
-    **changes: Unpack[TextOptions],
-) -> Records:
+    target: TargetGiven, draft: DraftGiven, data: Any, output: str | os.PathLike[str], *,
+    column: str = "prompt", chat: bool = False, decoder_prompt: str | Sequence[int] | None = None,
+    seed: int | None = None, on_error: OnError = "raise", block_size: int | None = None,
+    n_actors: int | None = None, n_threads: int | None = None, retries: int = 3, progress: bool = False,
+    options: DecodingOptions | None = None, **changes: Unpack[TextOptions],
+) -> Records:  # fmt: skip
     """Continue each record of a dataset, by actors on the machines of a Ray cluster.
 
     Each actor holds a target and a draft, which it has loaded itself, and decodes blocks of records. Record i
@@ -128,11 +116,8 @@ def generate(
     if not isinstance(column, str):
         raise InputError.of("column", column, "the name of a field")
     if isinstance(settings.gamma, AdaptiveGamma):
-        raise InputError.about(
-            "gamma",
-            "gamma is an AdaptiveGamma, which learns in one process; expected an integer, 'auto', or a "
-            "function",
-        )
+        expected = "an integer, 'auto', or a function: it learns in one process"
+        raise InputError.of("gamma", settings.gamma, expected, "an AdaptiveGamma")
     by_seed = depends_on_guesses(settings)
     if by_seed and isinstance(settings.policy, AdaptiveGamma):
         raise InputError.about(
@@ -152,8 +137,10 @@ def generate(
         how = given | {"n_threads": threads}
         return partial(open_generation, target, draft, fields, how, run["seed"], by_seed, on_error)
 
-    spread = Spread(block_size, n_actors, n_threads, retries, progress)
-    return in_blocks("generate", data, output, work, asked | fields, {"seed": secrets.randbits(63)}, spread)
+    return in_blocks(
+        "generate", data, output, work, asked | fields, {"seed": secrets.randbits(63)}, block_size=block_size,
+        n_actors=n_actors, n_threads=n_threads, retries=retries, progress=progress,
+    )  # fmt: skip
 
 
 def depends_on_guesses(settings: DecodingOptions) -> bool:
@@ -163,14 +150,9 @@ def depends_on_guesses(settings: DecodingOptions) -> bool:
 
 
 def open_generation(
-    target: TargetGiven,
-    draft: DraftGiven,
-    fields: Mapping[str, Any],
-    options: Mapping[str, Any],
-    seed: int,
-    by_seed: bool,
-    on_error: OnError,
-) -> Callable[[str], str]:
+    target: TargetGiven, draft: DraftGiven, fields: Mapping[str, Any], options: Mapping[str, Any], seed: int,
+    by_seed: bool, on_error: OnError,
+) -> Callable[[str], str]:  # fmt: skip
     """Load the pair in an actor: return what decodes a block, by arguments of `specdec.generate`."""
     model = opened_target(target)
     opened = opened_draft(draft, model)

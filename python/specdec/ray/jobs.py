@@ -134,15 +134,9 @@ class JobActor:
 
 
 def do_jobs(
-    ray: Any,
-    work: Work,
-    jobs: Mapping[str, str],
-    places: Places,
-    *,
-    noun: str,
-    retries: int,
+    ray: Any, work: Work, jobs: Mapping[str, str], places: Places, *, noun: str, retries: int,
     finished: Callable[[str, str], None],
-) -> None:
+) -> None:  # fmt: skip
     """Do jobs, inputs by name, in actors that each open the work; `finished` gets each name and output once.
 
     A job whose process or machine ends is begun again by another actor, which is ray.data's doing; one that

@@ -154,23 +154,13 @@ class SweepOptions(TextOptions, total=False):
 
 
 def sweep(
-    target: ModelLike | Callable[[], Model],
-    drafts: Mapping[str, DraftGiven],
-    prompts: Prompt | Sequence[Prompt],
-    output: str | os.PathLike[str],
-    *,
-    gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
-    temperatures: Sequence[float] = (0.0, 1.0),
-    formats: Sequence[Dtype | None] = (None,),
-    n_tokens: int = 2000,
-    timing: bool | Timing = True,
-    n_actors: int | None = None,
-    n_threads: int | None = None,
-    retries: int = 3,
-    progress: bool = False,
-    options: DecodingOptions | None = None,
-    **changes: Unpack[SweepOptions],
-) -> Sweep:
+    target: ModelLike | Callable[[], Model], drafts: Mapping[str, DraftGiven],
+    prompts: Prompt | Sequence[Prompt], output: str | os.PathLike[str], *,
+    gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8), temperatures: Sequence[float] = (0.0, 1.0),
+    formats: Sequence[Dtype | None] = (None,), n_tokens: int = 2000, timing: bool | Timing = True,
+    n_actors: int | None = None, n_threads: int | None = None, retries: int = 3, progress: bool = False,
+    options: DecodingOptions | None = None, **changes: Unpack[SweepOptions],
+) -> Sweep:  # fmt: skip
     """Measure drafts at gammas, temperatures and number formats, on the machines of a Ray cluster.
 
     Each format, draft and temperature is measured by `specdec.measure`, all gammas in turns, on a machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -15,15 +15,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.result import Result
 from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of, printable
 from specdec.serve.bodies import RequestError, json_bytes, read_object
 from specdec.serve.completions import ChatRequest, CompletionRequest
 from specdec.serve.metrics import CountedAnswers, ServerMetrics, add_to_log, print_fault
 from specdec.serve.responses import ResponseRequest
 from specdec.serve.service import ServerLimits, Service
-from specdec.serve.streaming import TextAnswer, error_response
 from specdec.serve.text_request import TextRequest
 from specdec.serve.tokenize import detokenized, tokenized, tokenizer_info
 
@@ -68,9 +69,7 @@ def application(
 class AccessControl:
     """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
 
-    Browsers send what pages ask them to send, with the site of the page. A page whose name was made to lead
-    here still calls this host by the page's name. Without a key none is wanted, and without hosts any will
-    do.
+    A page whose name was made to lead here still calls this host by the page's name. None: any key or host.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -78,7 +77,6 @@ class AccessControl:
         self._digest = None if api_key is None else _digest(api_key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
             await error_response(refusal)(scope, receive, send)
             return
@@ -166,8 +164,6 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
 
 
 class _Endpoints:
-    """The functions of the paths."""
-
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
         self._service, self._metrics = service, metrics
         self._scoring = asyncio.Lock()
@@ -177,20 +173,13 @@ class _Endpoints:
     # ── Texts
 
     def texts(self, kind: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
-        """Make an endpoint for texts."""
         service = self._service
 
-        def begin(body: bytes) -> TextAnswer | CompletionRequest:
+        def begin(body: bytes) -> TextRequest:
             asked = kind(read_object(body), service)
-            if isinstance(asked, CompletionRequest) and asked.alone:
-                return asked
-            answer = TextAnswer(asked, service.submit(asked.submissions, asked.adapter, asked.names))
-            try:
-                asked.start(answer.generations)
-            except BaseException:
-                answer.cancel()
-                raise
-            return answer
+            if not asked.alone:
+                asked.start()
+            return asked
 
         async def endpoint(request: Request) -> Response:
             self._check_serving()
@@ -199,25 +188,20 @@ class _Endpoints:
             try:
                 body = await _read_body(request, service.limits)
                 self._check_serving()
-                answer = await _carefully(asyncio.to_thread(begin, body))
-                if isinstance(answer, CompletionRequest):
-                    answer = await self._scored(request, answer)
+                asked = await asyncio.to_thread(begin, body)
+                if not asked.alone:
+                    answer = TextAnswer(asked, lambda gone: self._end(request, asked, gone))
+                return answer or await self._scored(request, asked)
             except SpecdecError as error:
                 raise service.refusal(error) from error
             finally:
-                if not isinstance(answer, TextAnswer):
+                if answer is None:
                     service.n_active -= 1
-            if isinstance(answer, TextAnswer):
-                answer.at_end(lambda gone: self._end(request, answer, gone))
-            return answer
 
         return endpoint
 
-    async def _scored(self, request: Request, asked: CompletionRequest) -> Response:
-        """Answer a request that wants its prompts scored and no text.
-
-        One after the other: each takes a thread of those in which other requests are read, and all cores.
-        """
+    async def _scored(self, request: Request, asked: Any) -> Response:
+        """Answer a request for scores of prompts alone; one after the other, as each takes all cores."""
         most = self._service.limits.n_waiting
         if self._n_scoring > most:
             raise BusyError(f"{number_of(most, 'request')} wait for scores of prompts; expected fewer")
@@ -234,18 +218,16 @@ class _Endpoints:
         if self._service.stopping:
             raise self._service.refusal(EngineClosedError("the server is about to stop"))
 
-    def _end(self, request: Request, answer: TextAnswer, gone: bool) -> None:
+    def _end(self, request: Request, asked: TextRequest, gone: bool) -> None:
         self._service.n_active -= 1
-        self._metrics.end(answer.generations, gone=gone)
-        n_prompt = sum(len(generation.prompt_ids) for generation in answer.generations)
+        self._metrics.end(asked.generations, gone=gone)
+        n_prompt = sum(len(generation.prompt_ids) for generation in asked.generations)
         more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
         add_to_log(request.scope, more)
 
     # ── The rest
 
     def answered(self, answer: Callable[[Mapping[str, Any], Service], Any]) -> Endpoint:
-        """Make an endpoint that runs no model."""
-
         async def endpoint(request: Request) -> Response:
             body = await _read_body(request, self._service.limits)
             async with self._tokenizing:
@@ -277,7 +259,6 @@ class _Endpoints:
         return _json(tokenizer_info(self._service))
 
     async def health(self, request: Request) -> Response:
-        """Answer whether the server takes requests."""
         service = self._service
         ready = not (service.stopping or service.engine.closed)
         body = {"status": "ok" if ready else "stopping", "draft": service.draft_name}
@@ -288,16 +269,165 @@ class _Endpoints:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _carefully(begun: Any) -> Any:
-    """Wait for a thread; if the waiting is cancelled, so are the texts that the thread has started."""
-    task = asyncio.ensure_future(begun)
+# ── Answers
 
-    def cancel(done: asyncio.Future[Any]) -> None:
-        if not done.cancelled() and done.exception() is None and isinstance(done.result(), TextAnswer):
-            done.result().cancel()
+_STREAM_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies shall not collect events
+]
 
+
+def error_response(refusal: RequestError) -> Response:
+    """Return the answer to a request that is not carried out."""
+    return Response(json_bytes(refusal.body()), refusal.status, refusal.headers, "application/json")
+
+
+class _ClientGoneError(Exception):
+    """The client has left, or has not read for too long."""
+
+
+class TextAnswer(Response):
+    """The answer to a request whose texts are being written; ``ended(gone)`` is called at its end.
+
+    When the client leaves, its texts are cancelled, and when what was sent to it is not read in time; until
+    then they continue, and what is new waits in the engine, in one piece for each text.
+    """
+
+    def __init__(self, request: TextRequest, ended: Callable[[bool], None]) -> None:
+        self._request, self._ended = request, ended
+        self._limits, self._begun = request.service.limits, False
+        self.background, self.status_code = None, 200
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, gone = scope, False
+        watch = asyncio.ensure_future(self._watch(receive))
+        try:
+            if self._request.fields.stream:
+                await self._stream(send, watch)
+            else:
+                await self._whole(send, watch)
+        except _ClientGoneError:
+            gone = True
+        finally:
+            watch.cancel()
+            self._request.cancel()
+            self._ended(gone)
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._request.cancel()
+
+    async def _send(self, send: Send, message: Message) -> None:
+        """Send a part of the answer; a client that does not take it in time counts as gone."""
+        try:
+            with anyio.fail_after(self._limits.write_s):
+                await send(message)
+        except OSError:  # a TimeoutError among others
+            raise _ClientGoneError from None
+
+    def _refusal(self, error: Exception) -> RequestError:
+        """What a client is told of what has ended its texts; drafts may raise what they like."""
+        if isinstance(error, _ClientGoneError):
+            raise error
+        if isinstance(error, SpecdecError):
+            return self._request.service.refusal(error, self._request.names)
+        print_fault(f"the texts of {self._request.id}", error)
+        return RequestError("the text was ended by a fault of the server", status=500, code="internal_error")
+
+    async def _results(self) -> list[list[Result]]:
+        return [await generation.aresults() for generation in self._request.generations]
+
+    async def _whole(self, send: Send, watch: asyncio.Future[None]) -> None:
+        try:
+            results = await self._results()
+            if watch.done():
+                raise _ClientGoneError
+            # Long answers with many log-probabilities take a while, in which others get theirs.
+            answer = await asyncio.to_thread(lambda: json_bytes(self._request.whole(results)))
+        except Exception as error:
+            response = error_response(self._refusal(error))
+        else:
+            response = Response(answer, media_type="application/json")
+        await self._respond(response, send)
+
+    async def _respond(self, response: Response, send: Send) -> None:
+        await response(self._scope, _nothing, lambda message: self._send(send, message))
+
+    async def _stream(self, send: Send, watch: asyncio.Future[None]) -> None:
+        try:
+            await self._events(send, watch)
+        except Exception as error:
+            refusal = self._refusal(error)
+            if not self._begun:
+                await self._respond(error_response(refusal), send)
+                return
+            await self._write(send, self._request.fail(refusal.body()))
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send, events: list[bytes]) -> None:
+        """Send events; the first time, the head of the answer before them."""
+        if not self._begun:
+            self._begun = True
+            head: Message = {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
+            await self._send(send, head)
+        if events:
+            body: Message = {"type": "http.response.body", "body": b"".join(events), "more_body": True}
+            await self._send(send, body)
+
+    async def _pause(self) -> None:
+        """Let pieces become one event, but at the end: small models write faster than sockets."""
+        for _ in range(2):
+            if all(generation.done for generation in self._request.generations):
+                return
+            await asyncio.sleep(self._limits.event_s / 2)
+
+    async def _events(self, send: Send, watch: asyncio.Future[None]) -> None:
+        request, first = self._request, True
+        async for prompt, piece in _merged(self._request.generations):
+            if watch.done():
+                raise _ClientGoneError
+            # A request that is refused by the engine at its first round gets a status of its own.
+            events = [*(request.begin() if first else []), *request.piece(prompt, piece)]
+            first = False
+            if events:
+                await self._write(send, events)
+                await self._pause()
+        if watch.done():
+            raise _ClientGoneError
+        events = [*(request.begin() if first else []), *request.end(await self._results())]
+        await self._write(send, events)
+
+
+async def _nothing() -> Message:
+    raise NotImplementedError
+
+
+async def _merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Piece]]:
+    """The pieces of several generations as they come, each with the number of its generation."""
+    if len(generations) == 1:
+        async for piece in generations[0]:
+            yield 0, piece
+        return
+    iterators = [aiter(generation) for generation in generations]
+    waiting = {asyncio.ensure_future(_next(one)): i for i, one in enumerate(iterators)}
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(cancel)
-        raise
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                i = waiting.pop(task)
+                found = task.result()
+                if found is not None:
+                    yield i, found
+                    waiting[asyncio.ensure_future(_next(iterators[i]))] = i
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
+    try:
+        return await anext(pieces)
+    except StopAsyncIteration:
+        return None

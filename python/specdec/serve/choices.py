@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
-from specdec.models.tokenizer import MarkSpelling, StreamDecoder
+from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import RequestError
-from specdec.serve.logprobs import ScoredToken, TokenLedger
-from specdec.serve.reply_readers import TOOL_FORMATS, MarkedText, ReplyReader, reply_reader
-from specdec.serve.service import Service
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
+from specdec.serve.reply_readers import (
+    TOOL_FORMATS,
+    MarkedText,
+    Reasoning,
+    ReplyReader,
+    Said,
+    ToolCall,
+    Tools,
+    reply_reader,
+)
+from specdec.serve.service import Service, TokenTexts
+
+_LEAST: Final = -9999.0
+"""Stands for ln 0: JSON has no infinity."""
+
+ScoredToken = tuple[int, int, float | None, list[tuple[int, float]]]
+"""A token's first character in the text, its id, ln p, and the most probable tokens at its position.
+
+ln p is None for the first token of a prompt.
+"""
 
 _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
 
@@ -35,64 +53,77 @@ class Delta:
 
     @property
     def text(self) -> str:
-        """The new text."""
         return "".join(one for one in self.said if isinstance(one, str))
 
     @property
     def reasoning(self) -> str:
-        """The new reasoning."""
         return "".join(one.text for one in self.said if isinstance(one, Reasoning))
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The new calls."""
         return [one for one in self.said if isinstance(one, ToolCall)]
 
 
-class Choice:
-    """One text of an answer.
+def _finite(log_prob: float) -> float:
+    return log_prob if math.isfinite(log_prob) else _LEAST
 
-    `own_text` says that it is a text by itself, as a reply is, and not the rest of the prompt; `stops` are
-    those that the request names, `scored` asks for log-probabilities, `begin` is the number of characters
-    before it. A `reply` in a conversation is read by the model's format for calls of `tools`.
+
+def chat_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken]) -> list[dict[str, Any]]:
+    """Return an entry for each token, as in chat completions and responses."""
+
+    def entry(token: int, log_prob: float) -> dict[str, Any]:
+        return {"token": texts.text(token), "logprob": _finite(log_prob), "bytes": list(texts.utf8(token))}
+
+    return [
+        {**entry(token, log_prob or 0.0), "top_logprobs": [entry(*pair) for pair in top]}
+        for _, token, log_prob, top in scored
+    ]
+
+
+def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int) -> dict[str, Any]:
+    """Return four lists with an entry for each token, as in completions."""
+    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for begin, token, log_prob, top in scored:
+        found["tokens"].append(texts.key(token))
+        found["text_offset"].append(begin)
+        found["token_logprobs"].append(None if log_prob is None else _finite(log_prob))
+        if log_prob is None:
+            found["top_logprobs"].append(None)
+            continue
+        named: dict[str, float] = {}
+        for other, of_other in [(token, log_prob), *top[:n_top]]:
+            if other == token and named:
+                continue  # it is there already
+            name = texts.key(other)
+            named[name if name not in named else f"token_id:{other}"] = _finite(of_other)
+        found["top_logprobs"].append(named)
+    return found
+
+
+class Choice:
+    """One text of an answer; a `reply` in a conversation is read by the model's format for calls of `tools`.
+
+    `own_text`: it does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before.
     """
 
     def __init__(
-        self,
-        service: Service,
-        prompt_ids: Sequence[int],
-        *,
-        own_text: bool,
-        stops: Sequence[str | int] = (),
-        scored: bool = False,
-        reply: bool = False,
-        tools: Tools | None = None,
-        begin: int = 0,
-    ) -> None:
+        self, service: Service, prompt_ids: Sequence[int], *, own_text: bool, stops: Sequence[str | int] = (),
+        scored: bool = False, reply: bool = False, tools: Tools | None = None, begin: int = 0,
+    ) -> None:  # fmt: skip
         ids, tokenizer = list(prompt_ids), service.tokenizer
         continuing = not own_text and bool(tokenizer.decode(ids[-16:]) or tokenizer.decode(ids))
-
-        def decoder() -> StreamDecoder:
-            return StreamDecoder(tokenizer, continuing=continuing)
-
-        self.n_calls = 0
-        self._n_characters, self._stops = begin, frozenset(stops)
-        self._ledger = TokenLedger(decoder(), begin) if scored else None
+        decoder = partial(StreamDecoder, tokenizer, continuing=continuing)
+        self.n_calls = self.n_reasoning_tokens = 0
+        self._n_characters, self._stops, self._marks = begin, frozenset(stops), service.marks
+        self._decoder, self._end = decoder(), begin  # of tokens one by one, which a stop string does not cut
+        self._held: list[ScoredToken] | None = [] if scored else None  # tokens whose text has not come
         self._reader: ReplyReader | None = None
-        self._reasoning: _ReasoningCount | None = None
+        self._counter: ReplyReader | None = None  # gets tokens one by one, so that reasoning is counted
         if reply:
             begun = service.begun_message(ids)
-            self._reader = reply_reader(tools, service.tool_format, service.marks, begun)
-            self._marked = MarkedText(decoder(), service.marks)
-            if TOOL_FORMATS[service.tool_format].begin:
-                again = reply_reader(tools, service.tool_format, service.marks, begun)
-                assert again is not None
-                self._reasoning = _ReasoningCount(again, decoder(), service.marks)
-
-    @property
-    def n_reasoning_tokens(self) -> int:
-        """Tokens of reasoning so far."""
-        return 0 if self._reasoning is None else self._reasoning.n_tokens
+            make = partial(reply_reader, tools, service.tool_format, service.marks, begun)
+            self._reader, self._marked = make(), MarkedText(decoder(), service.marks)
+            self._counter = make() if TOOL_FORMATS[service.tool_format].begin else None
 
     def feed(self, piece: Piece) -> Delta:
         """Take a piece of the text; raise RequestError for one that was cancelled, or has failed."""
@@ -105,13 +136,7 @@ class Choice:
             said = self._reader.feed(self._marked.feed(piece.text, piece.tokens))
             if final:
                 said += self._reader.finish()
-        if self._reasoning is not None:
-            self._reasoning.add(piece.tokens)
-        scored: list[ScoredToken] = []
-        if self._ledger is not None:
-            self._ledger.add(piece.tokens, piece.logprobs or (), piece.top_logprobs or ())
-            stopped = piece.finish_reason == "stop"
-            scored = self._ledger.take(self._n_characters, stopped=stopped, final=final)
+        scored = self._read_tokens(piece)
         delta = Delta(said, scored)
         self.n_calls += len(delta.calls)
         if not final:
@@ -123,19 +148,30 @@ class Choice:
             reason = "tool_calls"
         return Delta(said, scored, reason, piece.stop if piece.stop in self._stops else None)
 
+    def _read_tokens(self, piece: Piece) -> list[ScoredToken]:
+        """Count tokens of reasoning; return those that begin in the text so far, if they are scored.
 
-class _ReasoningCount:
-    """Counts the tokens of a reply that are reasoning, by a reader of its own that gets them one by one."""
-
-    def __init__(self, reader: ReplyReader, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
-        self.n_tokens = 0
-        self._reader, self._decoder, self._spelling = reader, decoder, spelling
-
-    def add(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            mark, text = self._spelling.mark(token), self._decoder.feed([token])
-            self._reader.feed(mark + text)
-            self.n_tokens += self._reader.reasons and not mark
+        A stop string cuts the text, and an end token has no text: tokens after its end are no part of it.
+        """
+        if self._held is None and self._counter is None:
+            return []
+        for i, token in enumerate(piece.tokens):
+            text = self._decoder.feed([token])
+            if self._counter is not None:
+                mark = self._marks.mark(token)
+                self._counter.feed(mark + text)
+                self.n_reasoning_tokens += self._counter.reasons and not mark
+            if self._held is not None and piece.logprobs is not None:
+                top = list(piece.top_logprobs[i]) if piece.top_logprobs else []
+                self._held.append((self._end, token, float(piece.logprobs[i]), top))
+            self._end += len(text)
+        held = self._held or []
+        n = len(held)
+        if piece.finish_reason in (None, "stop"):
+            n = next((i for i, one in enumerate(held) if one[0] >= self._n_characters), n)
+        if self._held is not None:
+            self._held = held[n:]
+        return held[:n]
 
 
 def piece_of(index: int, result: Result) -> Piece:

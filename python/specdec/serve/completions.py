@@ -7,20 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from specdec import _core
-from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
 from specdec.models.chat_template import begins_reply
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import event
-from specdec.serve.choices import Choice, Delta, Usage, piece_of
-from specdec.serve.logprobs import ScoredToken, chat_logprobs, legacy_logprobs
+from specdec.serve.choices import (
+    Choice,
+    Delta,
+    ScoredToken,
+    Usage,
+    chat_logprobs,
+    legacy_logprobs,
+    piece_of,
+)
+from specdec.serve.reply_readers import ToolCall
 from specdec.serve.request_fields import refused
 from specdec.serve.schemas import ChatFields, CompletionFields
 from specdec.serve.service import Service
 from specdec.serve.text_request import ConversationRequest, TextRequest, check_prompt_size, new_id
-from specdec.serve.tool_calls import ToolCall
 
 _FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
 """What makes the texts: with another one equal seeds may give other texts."""
@@ -36,10 +43,9 @@ class ChoicesRequest(TextRequest):
     def make_choice(self, prompt: int) -> Choice:
         """Make a text of a prompt."""
 
-    def start(self, generations: Sequence[Generation]) -> None:
-        super().start(generations)
+    def prepare(self) -> None:
         n = self.fields.n
-        self.choices = [self.make_choice(index // n) for index in range(n * len(generations))]
+        self.choices = [self.make_choice(index // n) for index in range(n * len(self.generations))]
 
     def answer(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> dict[str, Any]:
         """Return an answer, or a chunk of one, with its usage if that is given."""
@@ -50,11 +56,9 @@ class ChoicesRequest(TextRequest):
         return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
 
     def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
-        """Return the event of a chunk."""
         return event(self.answer(self.chunk_kind, list(choices), usage))
 
     def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
-        """Return what the texts have cost."""
         return Usage(self.generations, results, sum(choice.n_reasoning_tokens for choice in self.choices))
 
     def fed(self, results: Sequence[Sequence[Result]]) -> Iterator[tuple[int, Result, Delta]]:
@@ -80,7 +84,7 @@ class CompletionRequest(ChoicesRequest):
     kind = chunk_kind = "text_completion"
 
     @property
-    def alone(self) -> bool:
+    def alone(self) -> bool:  # type: ignore[override]
         """Whether the prompt alone is wanted, and no new text."""
         return bool(self.options["max_new_tokens"] == 0)
 
@@ -120,14 +124,13 @@ class CompletionRequest(ChoicesRequest):
         return {**self.answer(self.kind, choices), "usage": usage}
 
     def _echoed(self, prompt: int, ids: Sequence[int]) -> str:
-        """The text of a prompt."""
         given = self.fields.prompt[prompt]
         return given if isinstance(given, str) else self.service.tokenizer.decode(ids)
 
-    def start(self, generations: Sequence[Generation]) -> None:
+    def prepare(self) -> None:
         echoes = self.fields.echo
-        self._before = [self._echoed(i, one.prompt_ids) * echoes for i, one in enumerate(generations)]
-        super().start(generations)
+        self._before = [self._echoed(i, one.prompt_ids) * echoes for i, one in enumerate(self.generations)]
+        super().prepare()
 
     def make_choice(self, prompt: int) -> Choice:
         return self.choice(self.generations[prompt], own_text=False, begin=len(self._before[prompt]))
@@ -232,7 +235,6 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
         return self.chunk({"index": index, "delta": delta, **self._rest(rest)})
 
     def _rest(self, delta: Delta) -> dict[str, Any]:
-        """The fields of a choice after its message."""
         logprobs = None
         if self.n_top is not None:
             logprobs = {"content": chat_logprobs(self.service.texts, delta.scored), "refusal": None}
@@ -240,6 +242,5 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
 
 
 def _entry_of(call: ToolCall) -> dict[str, Any]:
-    """A call in a message."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": new_id("call_"), "type": "function", "function": function}

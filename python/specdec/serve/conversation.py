@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, FailFast, F
 
 from specdec.errors import shown
 from specdec.serve import request_fields
+from specdec.serve.reply_readers import Tools
 from specdec.serve.request_fields import Only, ReasoningTexts, RequestFields, Texts, at_most, refused, wrong
-from specdec.serve.tool_calls import Tools
 
 _NOT_SAID: Final = "a reply of this server has text and tool calls"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -39,12 +39,8 @@ class _Function(RequestFields):
 class _Call(RequestFields):
     id: str | None = None
     type: Literal["function"] = "function"
-    index: Annotated[int, Field(ge=0)] | None = None
+    index: Annotated[int, Field(ge=0)] | None = Field(None, exclude=True)
     function: _Function = Field(description="an object with name and arguments")
-
-    def for_template(self) -> dict[str, Any]:
-        called = {"type": "function", "function": self.function.model_dump()}
-        return called if self.id is None else {"id": self.id, **called}
 
 
 class _Message(RequestFields):
@@ -55,24 +51,18 @@ class _Message(RequestFields):
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates read it."""
+        """Return the message as chat templates read it."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.content, **self._named("name")}
-
-    def _named(self, *names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return self.model_dump(exclude_none=True, warnings=False) | {"role": role}  # parts became a text
 
 
 class _ToolMessage(_Message):
     tool_call_id: str | None = None
 
-    def for_template(self) -> dict[str, Any]:
-        return super().for_template() | self._named("tool_call_id")
-
 
 class _Reply(_Message):
     content: Texts = ""
-    tool_calls: Annotated[list[_Call], FailFast()] = Field(default_factory=list)
+    tool_calls: Annotated[list[_Call] | None, FailFast(), AfterValidator(lambda calls: calls or None)] = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking: str | None = None
@@ -80,11 +70,6 @@ class _Reply(_Message):
         **dict.fromkeys(("refusal", "audio", "function_call"), Only((), _NOT_SAID)),
         "annotations": Only(([],), _NOT_SAID),
     }
-
-    def for_template(self) -> dict[str, Any]:
-        calls = {"tool_calls": [call.for_template() for call in self.tool_calls]} if self.tool_calls else {}
-        reasoning = self._named("reasoning_content", "reasoning", "thinking")
-        return super().for_template() | calls | reasoning
 
 
 _ROLES: Final = dict.fromkeys(("system", "developer", "user"), "<user>") | {
@@ -141,10 +126,7 @@ InputItem = Annotated[
 
 
 def messages_of_input(instructions: str | None, items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the input of a response as messages that chat templates read.
-
-    Reasoning, and calls, are part of the assistant's message that they are next to.
-    """
+    """Return the input of a response as messages; reasoning and calls join the assistant's next to them."""
     found: list[dict[str, Any]] = []
     if instructions is not None:
         found.append({"role": "system", "content": instructions})
@@ -194,12 +176,10 @@ class _OfferedFunction(RequestFields):
     name: Annotated[str, AfterValidator(_name)] = Field(description="a string")
     description: str | None = None
     parameters: dict[Any, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    strict: bool = False
+    strict: Annotated[bool, AfterValidator(lambda strict: strict or None)] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        described = {} if self.description is None else {"description": self.description}
-        strict = {"strict": True} if self.strict else {}
-        return {"name": self.name, **described, "parameters": self.parameters, **strict}
+        return self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})
 
 
 class _ChatTool(_TypedTool):
@@ -277,7 +257,6 @@ class TemplateFields(RequestFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables that the request sets, checked."""
         found = dict(self.chat_template_kwargs)
         for name in ("add_generation_prompt", "continue_final_message"):
             if (value := getattr(self, name)) is not None:

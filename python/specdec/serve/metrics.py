@@ -90,7 +90,6 @@ class ServerMetrics:
                     histogram.observe(max(0.0, moment - times.submitted))
 
     def collect(self) -> Iterator[Any]:
-        """Yield the figures of the engine."""
         metrics: EngineMetrics = self._service.engine.metrics()
 
         def family(kind: Any, name: str, meaning: str, figures: Mapping[Any, float], *labels: str) -> Any:
@@ -110,7 +109,6 @@ class ServerMetrics:
         yield family(CounterMetricFamily, name, meaning, reasons, "finished_reason")
 
     def text(self) -> bytes:
-        """Return all of it, as a scrape reads it."""
         text: bytes = generate_latest(self._registry)
         return text
 
@@ -133,7 +131,6 @@ class CountedAnswers:
         self._app, self._metrics, self._paths = app, metrics, frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,18 +1,169 @@
-"""Readers that split a reply into text, reasoning and calls of tools, and the templates that ask for each."""
+"""Replies split into text, reasoning and calls of tools, as each family of models writes them."""
 
 from __future__ import annotations
 
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from specdec.decoding.stopping import overlap
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder
-from specdec.serve import tool_calls
-from specdec.serve.tool_calls import ReadCalls, Reasoning, Said, ToolCall, Tools, json_call, json_calls, loads
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Functions that the model may call."""
+
+    functions: dict[str, dict[str, Any]]  # descriptions by name; parameters are a JSON schema
+    choice: str = "auto"  # or "none", "required", or "named": the one function has to be called
+    parallel: bool = True  # whether a reply may hold several calls
+
+    @property
+    def for_template(self) -> list[dict[str, Any]]:
+        return [{"type": "function", "function": function} for function in self.functions.values()]
+
+    def parameters(self, name: str) -> Any:
+        return self.functions[name].get("parameters") or {"type": "object", "properties": {}}
+
+    def schema(self) -> Any:
+        """Return the JSON schema of a reply that has to be a call: its arguments, or a list of calls."""
+        if self.choice == "named":
+            (name,) = self.functions
+            return self.parameters(name)
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "arguments": self.parameters(name)},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for name in self.functions
+        ]
+        bounds = {"minItems": 1} if self.parallel else {"minItems": 1, "maxItems": 1}
+        return {"type": "array", "items": {"anyOf": calls}, **bounds}
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of the function `name`; `arguments` is the JSON of an object."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """A part of the model's reasoning, which is not part of the answer."""
+
+    text: str
+
+
+Said: TypeAlias = str | Reasoning | ToolCall
+"""A part of a reply."""
+
+ReadCalls: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
+"""Parses the text between two marks as calls; None: it is none."""
+
+_DECODER: Final = json.JSONDecoder(strict=False)  # models write line ends into strings
+
+
+def parsed(text: str, otherwise: Any = None) -> Any:
+    """Parse JSON as models write it; return something else for other texts."""
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return otherwise
+
+
+def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
+    """Parse calls as JSON objects with a name and arguments, one after the other or in a list."""
+    found: list[ToolCall] = []
+    position, text = 0, text.strip()
+    while position < len(text):
+        try:
+            value, position = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return None
+        for item in value if isinstance(value, list) else [value]:
+            call = json_call(item)
+            if call is None:
+                return None
+            found.append(call)
+        while position < len(text) and (text[position].isspace() or text[position] in ",;"):
+            position += 1
+    return found
+
+
+def json_call(value: Any) -> ToolCall | None:
+    """Make a call of a JSON object with a name and arguments; None for any other value."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return None
+    arguments = value.get("arguments", value.get("parameters"))
+    written = json_arguments(arguments) if isinstance(arguments, str) else _written(arguments)
+    return None if written is None else ToolCall(value["name"], written)
+
+
+def json_arguments(text: str) -> str | None:
+    """Return the JSON of an object from what a model writes as arguments; None: it is no object."""
+    return _written(parsed(text.strip(), text.strip())) if text.strip() else "{}"
+
+
+def _written(arguments: Any) -> str | None:
+    """The JSON of an object; None for other values, numbers that JSON lacks, and nesting too deep."""
+    if arguments is None:
+        return "{}"
+    if not isinstance(arguments, Mapping):
+        return None
+    try:
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+_NAMED: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
+
+
+def mistral_calls(text: str, tools: Tools) -> list[ToolCall] | None:
+    """Parse a list of JSON calls, or a name and the JSON of its arguments."""
+    named = _NAMED.match(text)
+    if named is None:
+        return json_calls(text, tools)
+    calls = json_calls(f'{{"name": "{named[1]}", "arguments": {text[named.end() :].strip()}}}', tools)
+    return calls if calls is not None and len(calls) == 1 else None
+
+
+_FUNCTION: Final = re.compile(r"\s*<function=([^>\s]+)>\s*(.*?)\s*</function>\s*", re.DOTALL)
+_PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+
+
+def xml_calls(text: str, tools: Tools) -> list[ToolCall] | None:
+    """Parse a function and its parameters, each between tags of its own; else JSON."""
+    function = _FUNCTION.fullmatch(text)
+    if function is None:
+        return json_calls(text, tools)
+    name, rest = function[1], function[2]
+    if name not in tools.functions or _PARAMETER.sub("", rest).strip():
+        return None
+    schemas = tools.parameters(name).get("properties")
+    arguments = {
+        key: _typed(value, schemas.get(key) if isinstance(schemas, Mapping) else None)
+        for key, value in _PARAMETER.findall(rest)
+    }
+    written = _written(arguments)
+    return None if written is None else [ToolCall(name, written)]
+
+
+def _typed(text: str, schema: Any) -> Any:
+    """The value between tags: a text where the schema says so, else JSON if it is JSON."""
+    if isinstance(schema, Mapping) and schema.get("type") == "string":
+        return text
+    return parsed(text, text)
+
+
+# ── Readers
 
 
 class MarkedText:
@@ -64,7 +215,6 @@ class MarkCutter:
         return cuts
 
     def finish(self) -> str:
-        """Return what was held back, when no more text comes."""
         held, self._held = self._held, ""
         return held
 
@@ -72,9 +222,8 @@ class MarkCutter:
 class ReplyReader(ABC):
     """Splits a reply into text, reasoning and calls.
 
-    What might become a call is held back until that is decided. What turns out to be no call, or calls a
-    function that was not offered, stays text. Space between two texts stays, whether calls are between them
-    or not; space that has calls on one side and no text on the other is left out.
+    What might become a call is held back until that is decided; what is no call of an offered function stays
+    text. Space between two texts stays; space with calls on one side and no text on the other is left out.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
@@ -105,7 +254,6 @@ class ReplyReader(ABC):
         return [said]
 
     def _end(self) -> list[Said]:
-        """The space at the end of a text without calls."""
         space, self._space = self._space, ""
         return [space] if space and not self._n_calls else []
 
@@ -133,7 +281,6 @@ class _JsonText:
 
     @property
     def text(self) -> str:
-        """All of it."""
         return "".join(self._parts)
 
     def append(self, text: str) -> list[int]:
@@ -161,21 +308,14 @@ class _JsonText:
 class MarkedCalls(ReplyReader):
     """Reads calls between two marks; without an end mark they extend to the next begin mark, or the end.
 
-    A mark within a string of a call is part of the string. Where such a call never becomes complete, its
-    first end mark was one. `read` parses the text between the marks; with `tags`, a call may be written in
-    the tags of a function and its parameters.
+    A mark within a string of a call is part of it, unless the call never becomes complete. `read` parses the
+    text between the marks; with `tags`, a call may be written in the tags of a function and its parameters.
     """
 
     def __init__(
-        self,
-        tools: Tools,
-        begin: str,
-        end: str | None,
-        read: ReadCalls,
-        spelling: MarkSpelling | None = None,
-        *,
-        tags: bool = False,
-    ) -> None:
+        self, tools: Tools, begin: str, end: str | None, read: ReadCalls,
+        spelling: MarkSpelling | None = None, *, tags: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(tools, spelling)
         self._begin = self._spelling.spell(begin)
         self._close = "" if end is None else self._spelling.spell(end)
@@ -189,7 +329,6 @@ class MarkedCalls(ReplyReader):
         return [one for piece, mark in self._cutter.feed(text) for one in self._more(piece, mark)]
 
     def _more(self, piece: str, mark: str) -> list[Said]:
-        """Read a text and the mark after it, if there is one."""
         if self._body is None:
             if mark == self._begin:
                 self._body, mark = _JsonText(), ""
@@ -263,10 +402,7 @@ class BareCalls(ReplyReader):
 
 
 class ForcedCalls(ReplyReader):
-    """Reads replies that a constraint forces: the arguments of the one function, or a list of calls.
-
-    What was cut off before a call was complete is neither a call nor text.
-    """
+    """Reads what a constraint forces, a function's arguments or a list of calls; no call that is cut off."""
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
         super().__init__(tools, spelling)
@@ -278,7 +414,7 @@ class ForcedCalls(ReplyReader):
         if self._tools.choice == "required":
             before = self._pending.text[: -len(text)] if ends else ""
             for end in ends:
-                call = json_call(_value_of((before + text[begin:end]).lstrip(" \t\r\n[,")))
+                call = json_call(parsed((before + text[begin:end]).lstrip(" \t\r\n[,")))
                 if call is not None and call.name in self._tools.functions:
                     calls.append(call)
                 before, begin = "", end
@@ -289,19 +425,8 @@ class ForcedCalls(ReplyReader):
     def finish(self) -> list[Said]:
         if self._tools.choice == "required":
             return []
-        (name,), text = self._tools.functions, self._pending.text
-        try:
-            json.loads(text)
-        except (ValueError, RecursionError):
-            return []
-        return self._call([ToolCall(name, text.strip())])
-
-
-def _value_of(text: str) -> Any:
-    try:
-        return loads(text)
-    except (ValueError, RecursionError):
-        return None
+        (name,), text = self._tools.functions, self._pending.text.strip()
+        return self._call([ToolCall(name, text)]) if parsed(text) is not None else []
 
 
 _HARMONY_MARKS: Final = (
@@ -316,11 +441,9 @@ _ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
 class HarmonyReader(ReplyReader):
     """Reads the channels of gpt-oss: "analysis" is reasoning, a message to a function a call, the rest text.
 
-    A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
-    its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
-    reply that begins with neither a mark nor a recipient is text, as with a structured output.
-
-    `begun` is what the prompt has of the message, after ``<|start|>``; None: "assistant".
+    What is no call stays text, its marks included, and so does a reply that begins with neither a mark nor a
+    recipient. Messages of one kind are joined by line ends; a header that was cut off is left out. `begun` is
+    what the prompt has of the message, after ``<|start|>``; None: "assistant".
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
@@ -405,7 +528,7 @@ class HarmonyReader(ReplyReader):
         self._arguments, self._recipient, self._kind, self._gap = [], "", "text", False
         if not recipient:
             return []
-        name, arguments = recipient.removeprefix("functions."), tool_calls.json_arguments(written)
+        name, arguments = recipient.removeprefix("functions."), json_arguments(written)
         if name in self._tools.functions and arguments is not None:
             return self._call([ToolCall(name, arguments)])
         return self._say(f"{self._raw_header}{written}{end}")
@@ -413,17 +536,12 @@ class HarmonyReader(ReplyReader):
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a family of models writes replies with calls of tools.
+    """How a family of models writes replies with calls of tools."""
 
-    `sign` is a string in its chat templates. `marks` are between the parts of a reply; tokens of these names
-    are read though they have no text. `begin` is the mark that begins a message: if there is one, every reply
-    is read, and the reader needs what the prompt has after the last of them.
-    """
-
-    sign: str
-    marks: tuple[str, ...]
+    sign: str  # in its chat templates
+    marks: tuple[str, ...]  # between the parts of a reply; tokens of these names are read, without a text
     make: Callable[[Tools, MarkSpelling, str | None], ReplyReader]
-    begin: str = ""
+    begin: str = ""  # of a message: then every reply is read, from what the prompt has after the last one
 
 
 def _marked(
@@ -442,8 +560,8 @@ def _bare(sign: str, mark: str) -> ToolFormat:
 
 TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
     "harmony": ToolFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
-    "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, tool_calls.mistral_calls),
-    "xml": _marked("<function=", "<tool_call>", "</tool_call>", tool_calls.xml_calls, tags=True),
+    "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, mistral_calls),
+    "xml": _marked("<function=", "<tool_call>", "</tool_call>", xml_calls, tags=True),
     "hermes": _marked("<tool_call>", "<tool_call>", "</tool_call>"),
     "granite": _marked("<|tool_call|>", "<|tool_call|>", "<|/tool_call|>"),
     "llama": _bare('"parameters":', "<|python_tag|>"),
@@ -460,10 +578,9 @@ def tool_format_of(template: str) -> str:
 def reply_reader(
     tools: Tools | None, name: str, spelling: MarkSpelling | None = None, begun: str | None = None
 ) -> ReplyReader | None:
-    """Make the reader of a reply, the one place where replies are cut at marks.
+    """Make the reader of a reply in one of `TOOL_FORMATS`; None: the reply is text as it is.
 
-    `name` is one of `TOOL_FORMATS`, `spelling` how special tokens are written in the reply, and `begun` what
-    the prompt has of the message, if that is known. None is returned where a reply is text as it is.
+    `spelling` is how special tokens are written in it, `begun` what the prompt has of the message, if known.
     """
     one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
     if tools is None or tools.choice == "none":

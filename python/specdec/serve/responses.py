@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
 from specdec.serve.bodies import event
-from specdec.serve.choices import Usage, piece_of
+from specdec.serve.choices import Usage, chat_logprobs, piece_of
 from specdec.serve.conversation import messages_of_input
-from specdec.serve.logprobs import chat_logprobs
+from specdec.serve.reply_readers import Reasoning, Said, ToolCall
 from specdec.serve.schemas import ResponseFields
 from specdec.serve.text_request import ConversationRequest, new_id
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 
 _STATUS: Final = {"length": "incomplete"}
 _ECHOED: Final = (
@@ -42,9 +41,8 @@ class ResponseRequest(ConversationRequest):
     def read_messages(self) -> list[dict[str, Any]]:
         return messages_of_input(self.fields.instructions, self.fields.input)
 
-    def start(self, generations: Sequence[Generation]) -> None:
-        super().start(generations)
-        self._choice = self.choice(generations[0], own_text=True, reply=True, tools=self.tools)
+    def prepare(self) -> None:
+        self._choice = self.choice(self.generations[0], own_text=True, reply=True, tools=self.tools)
         self._n_events = 0
         self._output: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None  # the item, message or reasoning, that more text goes to
@@ -99,7 +97,6 @@ class ResponseRequest(ConversationRequest):
         return event({"type": kind, "sequence_number": number, **values}, kind)
 
     def _response(self, results: Sequence[Sequence[Result]] | None) -> dict[str, Any]:
-        """The response, with its usage if its text has ended."""
         usage = None
         if results is not None:
             usage = Usage(self.generations, results, self._choice.n_reasoning_tokens)
@@ -144,7 +141,6 @@ class ResponseRequest(ConversationRequest):
         return found
 
     def _end_item(self) -> list[bytes]:
-        """End the open item, if there is one."""
         item = self._open
         if item is None:
             return []

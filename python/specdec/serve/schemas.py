@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_LOGPROBS: Final = "message.output_text.logprobs"
-"""What `include` of responses may hold."""
 _TEMPLATE: Final = "chat_template_kwargs has what the model's template knows"
 
+_Included = Literal["message.output_text.logprobs"]
 NewTokens = Annotated[int, within(1, "n_new_tokens")]
 NTop = Annotated[int, within(0, "n_top")]
 
@@ -161,18 +160,6 @@ class _StreamOptions(RequestFields):
     }
 
 
-def _stop_string(value: Any) -> Any:
-    if not isinstance(value, str) or not value:
-        raise wrong("a string of at least one character")
-    return value
-
-
-def _stop_id(value: Any) -> Any:
-    if as_integer(value) is None:
-        raise wrong("a token id")
-    return value
-
-
 def _field_of(row: Setting) -> Any:
     """The type of a setting's field, and its default: None, the server's default."""
     assert row.served is not None
@@ -215,12 +202,10 @@ class TextFields(SamplingFields):
     model: str | None = None
     seed: Annotated[int, within(-(2**63), 2**64 - 1)] | None = None
     stop: Annotated[
-        list[Annotated[Any, AfterValidator(_stop_string)]],
+        list[Annotated[str, Field(min_length=1)]],
         FailFast(), at_most("n_stops"), or_text("a string, or a list of strings"),
     ] = Field(default_factory=list)  # fmt: skip
-    stop_token_ids: Annotated[
-        list[Annotated[Any, AfterValidator(_stop_id)]], FailFast(), at_most("n_stops")
-    ] = Field(default_factory=list)  # fmt: skip
+    stop_token_ids: Annotated[list[int], FailFast(), at_most("n_stops")] = Field(default_factory=list)
     ignore_eos: bool = False
     logprobs_of: LogprobsOf = "model"
     speculative: _SpeculativeFields | None = None
@@ -348,12 +333,6 @@ class _ResponseText(RequestFields):
     fixed: ClassVar = {"verbosity": Only((), "the model has no such setting")}
 
 
-def _included(name: Any) -> Any:
-    if name != _LOGPROBS:
-        raise wrong(repr(_LOGPROBS), code="unsupported_parameter")
-    return name
-
-
 class ResponseFields(TextFields, conversation.ResponseTools, conversation.TemplateFields):
     """`/v1/responses`."""
 
@@ -363,9 +342,7 @@ class ResponseFields(TextFields, conversation.ResponseTools, conversation.Templa
     ] = Field(description="a string, or a list of items", min_length=1)  # fmt: skip
     instructions: str | None = None
     max_output_tokens: NewTokens | None = None
-    include: Annotated[list[Annotated[Any, AfterValidator(_included)]], FailFast()] = Field(
-        default_factory=list
-    )
+    include: Annotated[list[_Included], FailFast()] = Field(default_factory=list)
     top_logprobs: NTop | None = None
     text: _ResponseText | None = None
     fixed = TextFields.fixed | {

@@ -33,14 +33,10 @@ _MAX_WAITING: Final = 16
 class Connection(HttpToolsProtocol):
     """A connection as uvicorn keeps it, within bounds.
 
-    Everything that a client sends after the connection was last idle counts, except the body of the request
-    that is being answered, whose size its reader bounds. A request that is too large is refused. If too much
-    comes after it instead, nothing more is read: the complete requests are answered, and the connection is
-    closed.
-
-    A connection is idle while no request of it is being answered; a request counts from the end of its
-    headers on. It is closed when it has been idle for too long. Where there are too many connections the one
-    that has been idle longest is closed for a new one, and where none is idle the new one is refused.
+    What a client sends after the connection was last idle counts, except the body of the request that is
+    being answered. A request that is too large is refused; if too much comes after it, the complete requests
+    are answered, and the connection is closed, as it is when it has been idle for too long. Where there are
+    too many, the one that has been idle longest is closed for a new one, which is refused where none is idle.
     """
 
     def __init__(self, limits: ServerLimits, metrics: ServerMetrics, **of_uvicorn: Any) -> None:
@@ -116,7 +112,6 @@ class Connection(HttpToolsProtocol):
             self._begin_idling()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or what a callback refused."""
         self._stop(self._refusal or RequestError("the request is no HTTP", status=400))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -208,15 +203,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        api_key: str | None = None,
-        drain_s: float | None = None,
-        log: Callable[[str], None] | None = None,
-    ) -> None:
+        self, service: Service, *, host: str = "127.0.0.1", port: int = 8000, api_key: str | None = None,
+        drain_s: float | None = None, log: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
             raise InputError.of("api_key", api_key, "a text, or None")
         if drain_s is not None:
@@ -290,7 +279,6 @@ class Server(uvicorn.Server):
     # ── What uvicorn calls
 
     async def startup(self, sockets: Any = None) -> None:
-        """Start to listen."""
         self._loop = asyncio.get_running_loop()
         if self._n_asked:
             self._begin_to_drain()

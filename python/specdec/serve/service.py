@@ -13,12 +13,18 @@ from typing import Any, Final
 
 from specdec import errors
 from specdec.checks import check_integer, check_number
-from specdec.decoding.engine import Engine, Generation
+from specdec.decoding.engine import Engine
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
-from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of, why_no_tokenizer
+from specdec.models.tokenizer import (
+    ByteTokenizer,
+    MarkSpelling,
+    StreamDecoder,
+    Tokenizer,
+    special_tokens_of,
+    why_no_tokenizer,
+)
 from specdec.serve.bodies import RequestError
-from specdec.serve.logprobs import TokenTexts
 from specdec.serve.reply_readers import TOOL_FORMATS, tool_format_of
 
 PLAIN_WORDS: Final = ("none", "plain")
@@ -74,6 +80,40 @@ class ServerLimits:
                 check_integer(name, value, 1)
 
 
+class TokenTexts:
+    """The texts of tokens; a special token, which has no text, is called by its name."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._names = {}
+        if isinstance(tokenizer, ByteTokenizer):
+            self._names = {token: name for name, token in tokenizer.special_tokens().items()}
+
+    def utf8(self, token: int) -> bytes:
+        """Return the bytes of a token, which may be a part of a character."""
+        if token in self._names:
+            return self._names[token].encode("utf-8")
+        if isinstance(self._tokenizer, ByteTokenizer):
+            return self._tokenizer.text_bytes(token)
+        return self._tokenizer.decode([token]).encode("utf-8", "replace")
+
+    def longest(self, n_vocab: int) -> int:
+        n = min(n_vocab, self._tokenizer.n_vocab)
+        return max((len(self.utf8(token)) for token in range(n)), default=0)
+
+    def text(self, token: int) -> str:
+        """Return the text of a token; U+FFFD stands for a part of a character."""
+        return self.utf8(token).decode("utf-8", "replace")
+
+    def key(self, token: int) -> str:
+        """Return the text of a token, or its bytes where they are no text, so that tokens differ."""
+        found = self.utf8(token)
+        try:
+            return found.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
+
+
 class Service:
     """An engine as clients see it.
 
@@ -94,16 +134,10 @@ class Service:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        names: Sequence[str],
-        *,
-        adapters: Mapping[str, Model] | None = None,
-        limits: ServerLimits | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        draft_name: str | None = None,
-        tool_format: str | None = None,
-    ) -> None:
+        self, engine: Engine, names: Sequence[str], *, adapters: Mapping[str, Model] | None = None,
+        limits: ServerLimits | None = None, sampling: Mapping[str, Any] | None = None,
+        draft_name: str | None = None, tool_format: str | None = None,
+    ) -> None:  # fmt: skip
         target = engine.target
         if target.tokenizer is None:
             raise InputError(f"{target.path} cannot be served: {why_no_tokenizer(target.path)}")
@@ -142,31 +176,8 @@ class Service:
         decoder = StreamDecoder(self.tokenizer, continuing=True)
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
-    def submit(
-        self,
-        submissions: Sequence[Mapping[str, Any]],
-        adapter: Model | None = None,
-        names: Mapping[str, str] | None = None,
-    ) -> list[Generation]:
-        """Hand the texts of a request, arguments of `Engine.submit`, to the engine: all of them, or none."""
-        found: list[Generation] = []
-        try:
-            for options in submissions:
-                found.append(self.engine.submit(**options, adapter=adapter))
-        except BaseException as error:
-            for generation in found:
-                generation.cancel()
-            if isinstance(error, SpecdecError):
-                raise self.refusal(error, names) from error
-            raise
-        return found
-
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """Make the answer to an error, without the model's path on the server.
-
-        `names` are the fields of the request by the arguments of `Engine.submit` that they became, where the
-        names differ. An error about no argument of a request is about what is named "prompt" there.
-        """
+        """Make the answer to an error, without paths; `names`: fields by the engine's arguments."""
         if isinstance(error, RequestError):
             return error
         message = _without_place(str(error), self.target.path, "the model")
@@ -183,9 +194,8 @@ class Service:
             param = {**_FIELDS, **(names or {})}.get(name, name)
             message = re.sub(rf"^{name}\b", lambda found: param, message)
             is_long = isinstance(error, errors.ContextLengthError)
-            return RequestError(
-                message, param=param, code="context_length_exceeded" if is_long else "invalid_value"
-            )
+            code = "context_length_exceeded" if is_long else "invalid_value"
+            return RequestError(message, param=param, code=code)
         if isinstance(error, errors.NotFiniteError):
             message = "the model computed a number that is not finite"
             return RequestError(message, status=500, code="not_finite")

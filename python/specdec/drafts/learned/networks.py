@@ -5,7 +5,6 @@ Importing this module needs torch, ``pip install torch transformers``. Decoding 
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,6 @@ from specdec.atomic_file import replacing
 from specdec.drafts.learned.folder import LearnedWeights
 from specdec.errors import CheckpointError, InputError, MissingPackageError
 from specdec.models.checkpoints import CanonicalTensor, open_checkpoint
-from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.number_formats import widened
 
 if TYPE_CHECKING:
@@ -81,16 +79,6 @@ def hf_folder(target: Model) -> Path:
         expected = "a Hugging Face folder, as transformers reads the target for this training"
         raise InputError.of("target", target.path, expected, str(target.path))
     return target.path
-
-
-def end_ids(target: Model) -> tuple[int | None, Any]:
-    """Return (id that begins a text, id or ids that end it) by the target's config.json; None without one."""
-    path = target.path / "config.json"
-    if not path.is_file():
-        return None, None
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config = config.get("text_config") or config
-    return config.get("bos_token_id"), config.get("eos_token_id")
 
 
 class TargetEnds:
@@ -186,27 +174,18 @@ def draft_ids_of(stored: LearnedWeights | None) -> Tensor | None:
     return None if stored is None or stored.tokens is None else torch.from_numpy(stored.tokens).long()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> None:
-    """Write a safetensors file, real numbers in the format `weights`, "bf16" or "f32"."""
-    stored = {name: tensor.contiguous() for name, tensor in _stored(tensors, weights).items()}
-    arrays = {
-        name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-        for name, tensor in stored.items()
-    }
-    write_safetensors(path, arrays, {"format": "pt"})
-
-
-def _stored(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
+def stored_tensors(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
+    """Return tensors as files have them: real numbers in the format `weights`, "bf16" or "f32"."""
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
     return {
-        name: tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
+        name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
         for name, tensor in tensors.items()
     }
 
 
 def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> None:
     """Write a decoder of transformers as a Hugging Face folder, with the target's tokenizer."""
-    tensors = _stored(network.state_dict(), weights)
+    tensors = stored_tensors(network.state_dict(), weights)
     folder.mkdir(parents=True, exist_ok=True)
     with silent(), tempfile.TemporaryDirectory(dir=folder) as written:
         network.save_pretrained(written, state_dict=tensors)

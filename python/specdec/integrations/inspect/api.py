@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-import time
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Final, TypeAlias
+from time import perf_counter
+from typing import Any, Final
 
 import numpy as np
+from anyio import CapacityLimiter, to_thread
 from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
@@ -27,12 +26,11 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 from numpy.typing import NDArray
 
 from specdec.checks import check_integer
-from specdec.decoding.generate import generate
+from specdec.decoding.engine import Engine
 from specdec.decoding.options import Gamma
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.decoding.result import Result
-from specdec.errors import InputError, shown
-from specdec.integrations.inspect.batches import Batches
+from specdec.errors import ContextLengthError, InputError, shown
 from specdec.integrations.inspect.messages import (
     ReplyFormat,
     plain_text,
@@ -52,21 +50,6 @@ _STOP_REASONS: Final[Mapping[str, StopReason]] = {
 }  # fmt: skip
 _UNSUPPORTED: Final = ("best_of", "response_schema", "modalities")
 """Fields of a configuration that would change a text and that specdec does not have."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """One call of `SpecdecAPI.generate`."""
-
-    prompt: str | list[dict[str, Any]]  # a conversation where there is a chat template
-    tools: str  # their JSON, for the template
-    settings: tuple[tuple[str, Any], ...]  # arguments of `specdec.generate`; the values can be hashed
-    n_choices: int
-    seed: int
-
-
-_Answer: TypeAlias = tuple[list[Result], float]
-"""The choices of a request, and the seconds that its batch took."""
 
 
 class SpecdecAPI(ModelAPI):
@@ -130,15 +113,17 @@ class SpecdecAPI(ModelAPI):
         self.pair = EvaluatedPair.open(model_name, draft, **load)
         if self.pair.target.config.encoder is not None:
             raise InputError(f"{model_name} is an encoder-decoder; expected a decoder-only model")
-        self._gamma, self._verify, self._n_threads = gamma, verify, load.get("n_threads")
-        self._size = check_integer("batch_size", batch_size, 1)
+        self._gamma, self._verify, self._size = gamma, verify, check_integer("batch_size", batch_size, 1)
         self._prompt_cache = PromptCache() if prompt_cache else None
+        self._engine_options: dict[str, Any] = {
+            "gamma": gamma, "n_slots": self._size, "n_text": self.pair.target.config.n_ctx,
+            "max_waiting": sys.maxsize, "predictions": False, "prompt_cache": self._prompt_cache,
+            "n_threads": load.get("n_threads"),
+        }  # fmt: skip
+        self._engine: Engine | None = None  # while requests may come
         self._has_template = use_chat_template and self.pair.target.chat_template is not None
         self._template_args = dict(chat_template_args or {})
         self._format = ReplyFormat.of(self.pair.target) if self._has_template else ReplyFormat()
-        self._batches: Batches[_Request, _Answer] = Batches(
-            self._decode, lambda request: (request.tools, request.settings), self._size
-        )
 
     # -- what Inspect asks of a provider ----------------------------------------------------------------
 
@@ -160,17 +145,29 @@ class SpecdecAPI(ModelAPI):
                 "a model with a chat template, and 'auto' or 'none'"
             )
         prompt = template_messages(input) if self._has_template else plain_text(input)
-        schemas = template_tools(tools)
-        room = self.pair.target.config.n_ctx - self._n_tokens(prompt, schemas)
-        if room < 1:
+        given: Any = {"prompt": prompt}
+        if self._has_template:
+            given = {"messages": prompt, "tools": template_tools(tools)}
+            given["chat_template_kwargs"] = self._template_args
+        n, began = config.num_choices or 1, perf_counter()
+        seed = secrets.randbits(63) if config.seed is None else config.seed
+        if self._engine is None:
+            self._engine = Engine(self.pair.target, self.pair.draft, **self._engine_options)
+        try:
+            generation = self._engine.submit(
+                **given, **settings, verify=self._verify, n=n, seed=[(seed, i) for i in range(n)]
+            )
+        except ContextLengthError:
             return ModelOutput.from_content(
                 self.model_name, f"the prompt fills the context of {self.model_name}", "model_length"
             )
-        request = _Request(
-            prompt, json.dumps(schemas, sort_keys=True), settings, config.num_choices or 1,
-            secrets.randbits(63) if config.seed is None else config.seed,
-        )  # fmt: skip
-        return self._output(await self._batches.submit(request), tools)
+        try:  # in a thread, as the event loop need not be of asyncio
+            wait = {"abandon_on_cancel": True, "limiter": CapacityLimiter(1)}
+            results = await to_thread.run_sync(generation.results, **wait)
+        except BaseException:
+            generation.cancel()
+            raise
+        return self._output(results, perf_counter() - began, tools)
 
     def max_tokens(self) -> int | None:
         """New tokens of a request that does not say how many: as many as the context has room for."""
@@ -197,39 +194,14 @@ class SpecdecAPI(ModelAPI):
         return len(self.pair.tokenizer.encode(text, add_bos=False))
 
     async def aclose(self) -> None:
-        """End the thread that decodes."""
-        self._batches.close()
-
-    # -- decoding ---------------------------------------------------------------------------------------
-
-    def _n_tokens(self, prompt: str | list[dict[str, Any]], schemas: Any) -> int:
-        target = self.pair.target
-        if isinstance(prompt, str):
-            return len(self.pair.tokenizer.encode(prompt))
-        return len(target.chat_ids(prompt, tools=schemas, **self._template_args))
-
-    def _decode(self, requests: Sequence[_Request]) -> list[_Answer]:
-        """The answers to requests with equal tools and settings."""
-        one = requests[0]
-        prompts: Any = [request.prompt for request in requests for _ in range(request.n_choices)]
-        seeds = [(request.seed, i) for request in requests for i in range(request.n_choices)]
-        options: dict[str, Any] = dict(one.settings)
-        options["logit_bias"] = dict(options["logit_bias"]) or None
-        options["messages" if self._has_template else "prompt"] = prompts
-        if self._has_template:
-            options |= {"tools": json.loads(one.tools), "chat_template_kwargs": self._template_args}
-        began = time.perf_counter()
-        results: Any = generate(
-            self.pair.target, self.pair.draft, gamma=self._gamma, verify=self._verify, seed=seeds,
-            batch_size=self._size, n_threads=self._n_threads, prompt_cache=self._prompt_cache, **options,
-        )  # fmt: skip
-        seconds, rest = time.perf_counter() - began, iter(results)
-        return [(list(islice(rest, request.n_choices)), seconds) for request in requests]
+        """End the thread that decodes; a later request starts another."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await to_thread.run_sync(engine.close)
 
     # -- from results to Inspect's output ---------------------------------------------------------------
 
-    def _output(self, answer: _Answer, tools: Sequence[ToolInfo]) -> ModelOutput:
-        results, seconds = answer
+    def _output(self, results: list[Result], seconds: float, tools: Sequence[ToolInfo]) -> ModelOutput:
         n_prompt, n_cached = len(results[0].prompt_ids), results[0].n_cached_tokens
         n_new = sum(len(result.tokens) for result in results)
         usage = ModelUsage(
@@ -237,7 +209,7 @@ class SpecdecAPI(ModelAPI):
         )
         if self._prompt_cache is not None:
             usage.input_tokens_cache_read = n_cached
-        figures = Tally().add(results).rates()  # seconds are those of a batch, not of a request
+        figures = Tally().add(results).rates()
         return ModelOutput(
             model=self.model_name, choices=[self._choice(result, tools) for result in results], usage=usage,
             time=seconds,
@@ -284,19 +256,16 @@ class SpecdecAPI(ModelAPI):
         return data.decode("utf-8", "replace"), data
 
 
-def _settings(config: GenerateConfig, n_ctx: int) -> tuple[tuple[str, Any], ...]:
-    """Arguments of `specdec.generate` as a configuration has them, in values that can be hashed."""
+def _settings(config: GenerateConfig, n_ctx: int) -> dict[str, Any]:
+    """Arguments of `Engine.submit` as a configuration has them."""
     for name in _UNSUPPORTED:
         if value := getattr(config, name):
             raise InputError.of(name, value, "None, as specdec does not have it")
-    limit = n_ctx if config.max_tokens is None else config.max_tokens
     given = {name: getattr(config, name, None) for name in table_of(Sampling)}
     found: dict[str, Any] = {name: value for name, value in given.items() if value}  # 0 changes nothing
-    found |= {
-        "max_new_tokens": limit,
-        "stop": tuple(config.stop_seqs or ()),
-        "logit_bias": tuple(sorted((config.logit_bias or {}).items())),
+    return found | {
+        "max_new_tokens": n_ctx if config.max_tokens is None else config.max_tokens,
+        "stop": list(config.stop_seqs or ()), "logit_bias": config.logit_bias or None,
         "logprobs": (config.top_logprobs or 0) if config.logprobs else None,
         "prompt_logprobs": config.prompt_logprobs,
-    }
-    return tuple(found.items())
+    }  # fmt: skip

@@ -22,9 +22,16 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
-from specdec.serve.reply_readers import TOOL_FORMATS, MarkedText, reply_reader, tool_format_of
-from specdec.serve.tool_calls import Reasoning, Tools, loads
-from specdec.serve.tool_calls import ToolCall as WrittenCall
+from specdec.serve.reply_readers import (
+    TOOL_FORMATS,
+    MarkedText,
+    Reasoning,
+    Tools,
+    parsed,
+    reply_reader,
+    tool_format_of,
+)
+from specdec.serve.reply_readers import ToolCall as WrittenCall
 
 _THINK: Final = "<think>"
 _THINK_END: Final = "</think>"
@@ -154,20 +161,13 @@ def _calls(answer: str, first: int) -> tuple[str, list[ToolCall]]:
     """(what of a reply is text, the calls in it, numbered from `first` on)."""
     pieces = [next(filter(None, groups), "") for groups in _CALL.findall(answer)]
     if pieces:
-        found = [_call(_object(piece), piece, i) for i, piece in enumerate(pieces, first)]
+        found = [_call(parsed(piece.strip()), piece, i) for i, piece in enumerate(pieces, first)]
         return _CALL.sub("", answer).strip(), found
-    whole = _object(answer)
+    whole = parsed(answer.strip())
     several = whole if isinstance(whole, list) else [whole]
     if several and all(_is_call(value) for value in several):
         return "", [_call(value, answer, i) for i, value in enumerate(several, first)]
     return answer, []
-
-
-def _object(text: str) -> Any:
-    try:
-        return loads(text.strip())
-    except (ValueError, RecursionError):
-        return None
 
 
 def _is_call(value: Any) -> bool:
