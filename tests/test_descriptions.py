@@ -39,7 +39,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
 METHODS = [name for name in ARGUMENTS if name != "fixed_acceptance" or HAS_HOOKS]
 SETTINGS: dict[str, Any] = {
     "gamma": 3, "max_new_tokens": 6, "sampling": {"temperature": 0.0}, "draft_sampling": {"temperature": 0.0},
-    "seeds": [(1, 0)], "n_threads": 1,
 }  # fmt: skip
 
 
