@@ -71,17 +71,6 @@ def test_records_describe_their_rounds(models):
         assert [token for r in records if r["sequence"] == i for token in r["tokens"]] == new
 
 
-def test_a_draft_equal_to_its_target_is_always_right(models):
-    """All accepted: the draft's cache lags one token behind, in every round."""
-    target = models[0]
-    for temperature in (0.0, 1.0):
-        _, _, records = run_session(
-            target, target, [[1, 2, 3]], gamma=4, max_new_tokens=50, temperature=temperature
-        )
-        assert [len(r["accepted"]) for r in records] == [4] * 10
-        np.testing.assert_allclose([b for r in records for b in r["betas"]], 1.0, atol=1e-12)
-
-
 def test_a_draft_with_a_shorter_context_falls_silent(models):
     target = models[0]
     short = {**target.config, "n_ctx": 64}
