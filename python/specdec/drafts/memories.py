@@ -101,10 +101,8 @@ class MemoryDraft(Draft):
         if self._file is not None:
             return loaded_again, (type(self), self._file.reference(), (), self._settings)
         if self._has_begun or self._knows_something():
-            raise InputError(
-                f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
-                "file or loaded from one, which a pickle names"
-            )
+            expected = "one that was saved to a file or loaded from one, which a pickle names"
+            raise InputError(f"{self!r} cannot be pickled, as it lives in this process; expected {expected}")
         return partial(type(self), **self._settings), ()
 
     def text_key(self) -> tuple[int, ...]:

@@ -160,10 +160,8 @@ def _refuse_misspelled(text: str, word: str) -> None:
     """Refuse what is nearly a name, and no file; a hub name without an owner is let through."""
     nearest = get_close_matches(word, NAMES, 1, 0.75)
     if nearest and "/" not in text and not check_path("draft", text).exists():
-        raise InputError.of(
-            "draft", text, f"{nearest[0]} perhaps: one of {', '.join(NAMES)}; anything else is a path or a "
-            "hub name",
-        )  # fmt: skip
+        names = f"one of {', '.join(NAMES)}; anything else is a path or a hub name"
+        raise InputError.of("draft", text, f"{nearest[0]} perhaps: {names}")
 
 
 def _read(argument: str) -> str:

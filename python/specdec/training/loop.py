@@ -172,9 +172,8 @@ class Progress:
             self.recent = [float(loss) for loss in state["recent"]]
         except _DAMAGED as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise CheckpointError(
-                f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin again"
-            ) from error
+            expected = f"expected the checkpoint of this training ({reason}); remove it to begin again"
+            raise CheckpointError(f"{self._path}: {expected}") from error
         self.step = self.saved_step = step
         self.n_steps, self.seconds = n_steps, float(seconds)
         return True
@@ -218,9 +217,8 @@ class LossCurve:
 
 
 def _line(values: Sequence[float]) -> str:
-    return (
-        "\t".join(f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values) + "\n"
-    )
+    words = (f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values)
+    return "\t".join(words) + "\n"
 
 
 @styled

@@ -280,8 +280,12 @@ class LearnedTrainer(DraftTrainer):
 
     def begun(self) -> LearnedWeights | None:
         """Open the folder ``settings.begin``, of a draft for this target; None if there is none."""
-        begin = self.settings.begin
-        return None if begin is None else LearnedWeights.of_method(Path(begin), self.method, self.target)
+        if self.settings.begin is None:
+            return None
+        weights = LearnedWeights.read(Path(self.settings.begin))
+        weights.check_method(self.method)
+        weights.check_target(self.target)
+        return weights
 
     def save(
         self, folder: Path, fields: Mapping[str, Any], numbers: Mapping[str, NDArray[Any]],

@@ -122,10 +122,6 @@ class TargetIdentity:
         texts = {name: fields.text(name) for name in ("name", "fingerprint")}
         return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the object ``target`` of a file."""
-        return dict(vars(self))
-
     def check(self, target: Model, draft: str) -> None:
         """Refuse another target, and name both; `draft` is the draft's name in the message."""
         self._check_sizes(target, draft, "d_model", "n_layer", "n_vocab")
@@ -216,7 +212,7 @@ class LearnedWeights:
         if tokens is not None:
             held["d2t"] = HeldTensor(np.asarray(tokens, np.int64) - np.arange(len(tokens)), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": list(taps),
+            "specdec_draft": VERSION, "method": method, "target": vars(identity), "taps": list(taps),
             "n_draft_vocab": identity.n_vocab if tokens is None else len(tokens), **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
@@ -229,14 +225,6 @@ class LearnedWeights:
         if not isinstance(weights, str | os.PathLike):
             raise InputError.of("weights", weights, f"the folder of {what}", kind_of(weights))
         return cls.read(check_path("weights", weights, CheckpointError))
-
-    @classmethod
-    def of_method(cls, path: Path, method: str, target: Model) -> LearnedWeights:
-        """Open the folder of a draft of a method, which must have been trained for this target."""
-        weights = cls.read(path)
-        weights.check_method(method)
-        weights.check_target(target)
-        return weights
 
     @classmethod
     def read(cls, path: Path) -> LearnedWeights:

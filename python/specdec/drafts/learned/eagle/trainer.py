@@ -347,8 +347,7 @@ class EagleTrainer(DraftTrainer):
             ids = torch.arange(shape.n_vocab) if ids is None else ids.cpu()
             tensors["d2t"] = ids - torch.arange(len(ids))
             tensors["t2d"] = torch.zeros(shape.n_vocab, dtype=torch.bool).index_fill(0, ids, True)
-        trained_for = TargetIdentity.of(self.target).as_dict()
-        config["specdec_draft"] = {"target": trained_for, "taps": list(shape.taps)}
+        config["specdec_draft"] = {"target": vars(TargetIdentity.of(self.target)), "taps": list(shape.taps)}
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", config)
         arrays = {

@@ -6,7 +6,7 @@ import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,14 +62,9 @@ class Corrections:
         """Return a number above those of all texts."""
         return int(self.text.max(initial=-1)) + 1
 
-    @property
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return the arrays by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
     def followed_by(self, newer: Corrections, most: int) -> Corrections:
         """Return these and newer ones, of all of them the last `most`."""
-        both = [(getattr(self, each.name), getattr(newer, each.name)) for each in fields(self)]
+        both = zip(vars(self).values(), vars(newer).values(), strict=True)
         return Corrections(*(np.concatenate(arrays)[-most:] for arrays in both))
 
 
