@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from specdec.atomic_file import replacing
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective
 from specdec.errors import CheckpointError
 from specdec.plot.style import looks, pyplot, styled
 from specdec.training.settings import Loss

@@ -19,7 +19,7 @@ from specdec.drafts import load as load_draft
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.folder import LearnedWeights
 from specdec.drafts.learned.methods import METHODS
-from specdec.drafts.learned.objective import Objective, TargetDistribution
+from specdec.drafts.learned.networks import Objective, TargetDistribution
 from specdec.errors import InputError, shown
 from specdec.fields import read_json_object
 from specdec.models.loading import load

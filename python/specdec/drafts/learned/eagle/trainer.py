@@ -19,8 +19,15 @@ from torch import Tensor, nn
 from specdec.atomic_file import write_json
 from specdec.drafts.learned.eagle.published import open_published, usual_taps
 from specdec.drafts.learned.folder import TargetIdentity
-from specdec.drafts.learned.networks import OnTarget, TargetEnds, as_torch, stored_tensors
-from specdec.drafts.learned.objective import Objective, reachable, scattered
+from specdec.drafts.learned.networks import (
+    Objective,
+    OnTarget,
+    TargetEnds,
+    as_torch,
+    reachable,
+    scattered,
+    stored_tensors,
+)
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.safetensors_file import open_weights, write_safetensors
 from specdec.models.model import Model

@@ -20,9 +20,8 @@ from specdec.analysis.tune import tune
 from specdec.atomic_file import write_json
 from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit
-from specdec.drafts.learned.networks import hf_folder, open_decoder, write_decoder
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, hf_folder, open_decoder, write_decoder
+from specdec.drafts.self_drafts import EXIT_NAME, EarlyExit
 from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model

@@ -17,8 +17,16 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.learned import networks
 from specdec.drafts.learned.heads.draft import HeadsShape
 from specdec.drafts.learned.heads.network import HeadsNetwork, JointHeads
-from specdec.drafts.learned.networks import TargetEnds, draft_ids_of, numbers_of, take_weights
-from specdec.drafts.learned.objective import Objective, TargetDistribution, reachable, scattered
+from specdec.drafts.learned.networks import (
+    Objective,
+    TargetDistribution,
+    TargetEnds,
+    draft_ids_of,
+    numbers_of,
+    reachable,
+    scattered,
+    take_weights,
+)
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from specdec.drafts.learned.networks import hf_folder, numbers_of, open_decoder, take_weights
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, hf_folder, numbers_of, open_decoder, take_weights
 from specdec.errors import InputError
 from specdec.settings_table import integer
 from specdec.training.trainer import Batch, LearnedTrainer

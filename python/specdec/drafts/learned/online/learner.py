@@ -257,7 +257,7 @@ class GradientLearner(Learner):
         """Take a step on some corrections, for which the network gives `logits` [n, n_vocab]."""
         import torch
 
-        from specdec.drafts.learned.objective import Objective
+        from specdec.drafts.learned.networks import Objective
 
         # Ids that a small vocabulary lacks are one token that the draft never drafts.
         logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
@@ -330,7 +330,7 @@ def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -
     """Return the target's distribution at some corrections; id `n_vocab` is any that a draft lacks."""
     import torch
 
-    from specdec.drafts.learned.objective import TargetDistribution
+    from specdec.drafts.learned.networks import TargetDistribution
 
     top = corrections.top[rows].astype(np.int64)
     tokens = np.where((top < 0) | (top >= n_vocab), n_vocab, top)

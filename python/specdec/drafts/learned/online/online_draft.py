@@ -183,8 +183,6 @@ class Online(Draft):
                     found = f"draft {self._draft.model.path} has another vocabulary than target {target.path}"
                     expected = "the target's, in whose ids a draft learns"
                     raise VocabularyMismatchError(f"{found}; expected {expected}")
-                        f"{found}; expected the target's, in whose ids a draft learns"
-                    )
                 self._described = self._draft.describe(target)
                 self._target = target
             if self._thread is None and self.interval is not None and not self._closed:

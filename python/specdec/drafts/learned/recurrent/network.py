@@ -6,7 +6,7 @@ import re
 
 from torch import Tensor, nn
 
-from specdec.drafts.learned.objective import scattered
+from specdec.drafts.learned.networks import scattered
 from specdec.drafts.learned.recurrent.draft import RecurrentShape
 
 

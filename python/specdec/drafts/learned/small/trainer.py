@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.networks import open_decoder, transformers, write_decoder
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, open_decoder, transformers, write_decoder
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
