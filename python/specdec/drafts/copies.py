@@ -51,9 +51,7 @@ class ContextCopy(Draft):
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         found = [] if documents is None else plain(documents)
-        if isinstance(found, np.ndarray) and found.ndim == 2:
-            found = list(found)
-        if not isinstance(found, list | tuple):
+        if not isinstance(found, list | tuple | np.ndarray):
             raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
         texts = check_items("documents", found, "a list of texts, or None")
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]

@@ -67,11 +67,7 @@ Memory = TypeVar("Memory", bound="MemoryDraft")
 
 
 class MemoryDraft(Draft):
-    """A draft that one object shares between texts, with a file to save it.
-
-    A pickle names the file that it was loaded from or saved to last, and another process begins with what
-    that holds. One that has no file and has begun a text cannot be pickled; an empty one can.
-    """
+    """A draft that one object shares between texts, with a file to save it, which a pickle names."""
 
     metadata: ClassVar[Mapping[str, str]]  # of its file
     holds: ClassVar[str]  # its file, in messages

@@ -83,11 +83,15 @@ def _translation(target: Model, draft: Model) -> _core.Translation:
         "first": draft.decoder_start or _first(theirs, ours.adds_bos or theirs.adds_bos),
         "target_first": target.decoder_start or _first(ours, True),
     }  # fmt: skip
+
+    def for_draft(text: str, begins: int) -> list[int]:
+        return theirs.encode(text, add_bos=False) if begins else encode_continuing(theirs, text)
+
     return _core.Translation(
         draft.core, b"".join(strings[0]), b"".join(strings[1]),
         {name: np.asarray(values, np.int32) for name, values in arrays.items()},
         ours.strip is not Strip.NOTHING, theirs.strip is not Strip.NOTHING,
-        partial(_for_draft, theirs), partial(_for_target, ours), _for_encoder(target, draft),
+        for_draft, partial(_for_target, ours), _for_encoder(target, draft),
     )  # fmt: skip
 
 
@@ -97,11 +101,6 @@ def _starts(strings: Sequence[bytes]) -> Any:
 
 def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
     return (tokenizer.bos_id,) if begins and tokenizer.bos_id is not None else ()
-
-
-def _for_draft(tokenizer: ByteTokenizer, text: str, begins: int) -> list[int]:
-    """Return the draft's ids of a text, which begins or follows another one."""
-    return tokenizer.encode(text, add_bos=False) if begins else encode_continuing(tokenizer, text)
 
 
 def _for_target(tokenizer: ByteTokenizer, text: str, n_before: int) -> list[int]:

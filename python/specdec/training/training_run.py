@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import write_json
 from specdec.checks import check_path
-from specdec.drafts import Draft, Ensemble
+from specdec.drafts import Ensemble
 from specdec.errors import CheckpointError, InputError, kind_of, number_of
 from specdec.fields import read_json_object
 from specdec.models.loading import as_model, embedded_pair, load
@@ -136,11 +137,10 @@ def train_draft(
 
 def _stored_length(work: Path) -> int | None:
     """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
-    try:
+    with suppress(CheckpointError):  # `TrainingSettings.check_same` says what is wrong
         stored = read_json_object(work / "settings.json").get("length")
-    except CheckpointError:
-        return None  # `TrainingSettings.check_same` says what is wrong
-    return stored if type(stored) is int else None
+        return stored if type(stored) is int else None
+    return None
 
 
 def check_device(device: str | None) -> str:
@@ -373,16 +373,10 @@ class _Training:
         alphas = [alpha_of(betas[temperature])[0] for temperature in TEMPERATURES_SHOWN]
         curve.add((state.step, tokens, loss, *alphas, state.seconds))
 
-    def _side_by_side(self, draft: Model | Draft) -> tuple[Model | Draft, int]:
-        """(what drafts, draft tokens a round): the draft, or the earlier ones and the draft."""
-        gamma = self._trainer.gamma
-        if self._earlier is None:
-            return draft, gamma
-        return Ensemble(*self._earlier.drafts, draft, adaptive=False), gamma * (1 + len(self._earlier.drafts))
-
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
         """The summary: the draft as it began, and what it has become."""
         settings, trainer = self._settings, self._trainer
+        earlier = [] if self._earlier is None else self._earlier.drafts
         self._say("Measuring the draft after training, and as it was before.")
         if self._measuring_s > self._limit.left_s:
             share = self._limit.left_s / self._measuring_s
@@ -395,9 +389,14 @@ class _Training:
             figures = [
                 DraftFigures(
                     {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
-                    held_out.tokens_per_call(pair[0], *self._side_by_side(pair[1]), settings.threads),
+                    held_out.tokens_per_call(
+                        target,
+                        Ensemble(*earlier, draft, adaptive=False) if earlier else draft,
+                        trainer.gamma * (1 + len(earlier)),
+                        settings.threads,
+                    ),
                 )
-                for found, pair in zip(betas, pairs, strict=True)
+                for found, (target, draft) in zip(betas, pairs, strict=True)
             ]
         return TrainedDraft(
             str(self._folder), trainer.name, self._target.path.name,

@@ -88,10 +88,7 @@ def hf_folder(target: Model) -> Path:
 
 
 class TargetEnds:
-    """A target's token table and head [n_vocab, d_model], frozen; no module, so that no state dict has them.
-
-    They are one tensor where they are tied.
-    """
+    """A target's token table and head [n_vocab, d_model], frozen, in no state dict; one tensor where tied."""
 
     def __init__(
         self, table: Tensor, head: Tensor | None = None, bias: Tensor | None = None, scale: float = 1.0,
@@ -125,10 +122,7 @@ class TargetEnds:
 
 
 class OnTarget(nn.Module):
-    """A network that reads the ends of a target: they move with it but are not part of its state dict.
-
-    `draft_ids` [n_draft_vocab] are ascending token ids, for a reduced vocabulary.
-    """
+    """A network that reads the ends of a target; `draft_ids` are those of a reduced vocabulary, ascending."""
 
     def __init__(self, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__()
@@ -248,10 +242,7 @@ class TargetDistribution:
     def of_logits(
         cls, logits: Tensor, top: int | None = None, temperature: float = 1.0
     ) -> TargetDistribution:
-        """Make it of logits [..., n_vocab]: whole, or the `top` most probable tokens and the rest.
-
-        A divergence of such distributions is at most that of the whole ones, and 0 where these are equal.
-        """
+        """Make it of logits [..., n_vocab]: whole, or the `top` most probable tokens and the rest."""
         log_probs = (logits.float() / temperature).log_softmax(-1)
         if top is None or top >= logits.shape[-1]:
             return cls(log_probs, None, temperature)

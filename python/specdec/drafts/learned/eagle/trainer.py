@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from specdec.models.model import Model
 from specdec.training.trainer import Batch, DraftTrainer
 
 _ROPE_THETA, _NORM_EPS = 10000.0, 1e-5
+_norm = partial(nn.RMSNorm, eps=_NORM_EPS)
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,6 @@ class EagleShape:
             "max_position_embeddings": n_ctx, "rope_theta": _ROPE_THETA, "rope_scaling": None,
             "rms_norm_eps": _NORM_EPS, "attention_bias": False, "mlp_bias": False,
         }  # fmt: skip
-
-
-def _norm(d_model: int) -> nn.RMSNorm:
-    return nn.RMSNorm(d_model, eps=_NORM_EPS)
 
 
 class FeedForward(nn.Module):

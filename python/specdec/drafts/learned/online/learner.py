@@ -77,10 +77,7 @@ class Passage(NamedTuple):
 
 
 def passages(corrections: Corrections, longest: int) -> list[Passage]:
-    """Return the corrections by the passages that hold them, each of at most `longest` tokens.
-
-    Corrections of one text whose windows overlap are in one passage, which is read once for all of them.
-    """
+    """Return passages of at most `longest` tokens, each of a text's corrections whose windows overlap."""
     n_before = corrections.before.shape[1]
     order = np.lexsort((corrections.position, corrections.text))
     found: list[Passage] = []

@@ -28,10 +28,7 @@ from specdec.models.origin import ReadFiles
 
 
 class LearningThread:
-    """Calls a method every so often, until it is stopped, its object is gone, or it returns False.
-
-    The object is not kept alive. The thread ends before the interpreter does; a forked child has none.
-    """
+    """Calls a method every so often, until it is stopped or returns False, or its object or process ends."""
 
     def __init__(self, step: Callable[[], bool], interval_s: float, name: str) -> None:
         self._stopping = threading.Event()
