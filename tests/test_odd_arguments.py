@@ -240,7 +240,7 @@ def drafts_of_defaults() -> list[str]:
     """The drafts whose every parameter has a default."""
     return [
         name
-        for name, value in vars(drafts).items()
+        for name, value in ((name, getattr(drafts, name)) for name in drafts.__all__)
         if inspect.isclass(value) and issubclass(value, drafts.Draft) and not inspect.isabstract(value)
         if all(entry.default is not entry.empty for entry in inspect.signature(value).parameters.values())
     ]
