@@ -100,12 +100,8 @@ class Round:
         """
         rows = self.rows
         end = rows[self.path[-1]] if self.path else 0
-        if not self.drafted:
-            last = "target"
-        elif any(rows[parent] == end for parent in self.parents):
-            last = "correction"
-        else:
-            last = "bonus"
+        rejected = any(rows[parent] == end for parent in self.parents)
+        last = ("correction" if rejected else "bonus") if self.drafted else "target"
         return ("draft",) * self.n_accepted + (last,)
 
     @property
@@ -285,12 +281,10 @@ class Trace(RoundTimes):
         --------
         >>> out.trace.against(specdec.generate(target, None, "Once upon a time").trace).predicted_speedup
         """
-        if not plain.rounds or plain.n_drafted:
-            found = f"a trace that {'drafted' if plain.rounds else 'has no round'}"
-            raise InputError.of("plain", plain, "one of plain decoding", found)
-        if plain.n_sequences != self.n_sequences:
-            found = f"a trace of {plain.n_sequences} sequences at once"
-            raise InputError.of("plain", plain, f"{self.n_sequences}, as in this trace", found)
+        found = f"{plain.n_drafted} drafts in {plain.n_calls} rounds of {plain.n_sequences} sequences at once"
+        if not plain.rounds or plain.n_drafted or plain.n_sequences != self.n_sequences:
+            expected = f"rounds of plain decoding of {self.n_sequences}, as in this trace"
+            raise InputError.of("plain", plain, expected, found, "has")
         return self._with_target_s(plain.run_s)
 
     def _with_target_s(self, target_s: float) -> Trace:
@@ -457,8 +451,8 @@ class Trace(RoundTimes):
         """Speed-up over plain decoding that the measured alpha and the measured times predict.
 
         E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
-        that a round spends in both models. NaN for trees, and where t(1) is not known: `against` takes it
-        from a plain run. It can be an error of measuring, see `invalid_prediction`.
+        that a round spends in both models. NaN for trees, and where t(1) is not known. It can be an error of
+        measuring, see `invalid_prediction`.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -512,10 +506,9 @@ class Trace(RoundTimes):
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
         """The trace as a `pandas.DataFrame`, with a row for each round or for each token.
 
-        Of a round it has the columns of `Round.to_dict`; of a token of the result ``round``, ``position`` (in
-        the new text, from 0), ``token``, ``origin`` (`Round.origin`) and ``beta``, of the draft that was
-        judged at its position, NaN where none was. The first column is ``run``: which of the runs of a
-        `joined` trace, from 0.
+        The first column is ``run``: which of the runs of a `joined` trace, from 0. The others are those of
+        `Round.to_dict`, or of a token ``round``, ``position`` (in the new text, from 0), ``token``,
+        ``origin`` (`Round.origin`) and ``beta``, of the draft that was judged there, NaN where none was.
 
         Examples
         --------
@@ -531,10 +524,9 @@ class Trace(RoundTimes):
                 rows.append({"run": run} | round_.to_dict())
                 continue
             betas = (*round_.betas, *[math.nan] * len(round_.tokens))
-            each = zip(round_.tokens, round_.origin, betas, strict=False)
-            for token, origin, beta in list(each)[: round_.kept]:
-                values = (run, round_.index, position, token, origin, beta)
-                rows.append(dict(zip(("run", *_TOKEN_COLUMNS), values, strict=True)))
+            for values in zip(round_.tokens[: round_.kept], round_.origin, betas, strict=False):
+                row = zip(_TOKEN_COLUMNS, (round_.index, position, *values), strict=True)
+                rows.append({"run": run, **dict(row)})
                 position += 1
         return data_frame(rows, ["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
 
@@ -593,9 +585,8 @@ class Trace(RoundTimes):
 class Step(NamedTuple):
     """One run of the target and what of it is in the text.
 
-    Drafted tokens count as far as they reach, accepted ones (the end-of-text token, where it was drafted, is
-    one) and the new tokens `n_emitted` as far as the text goes, as do `betas`. `depth` is the length of the
-    longest drafted path.
+    Accepted tokens (a drafted end-of-text token is one), the new tokens `n_emitted` and `betas` count as far
+    as the text goes. `depth` is the length of the longest drafted path.
     """
 
     n_drafted: int
