@@ -135,13 +135,9 @@ def test_plain_decoding_takes_its_turn(target: specdec.Model, clock: list[Any]) 
 
 
 @pytest.mark.oracle
-def test_a_search_by_the_clock_on_the_wall(
-    target: specdec.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search = search_skips(
-        target, PROMPTS, n_trials=3, temperature=0.8, top_k=20, path=tmp_path / "found.json",
-        **OPTIONS | {"progress": True},
-    )  # fmt: skip
+def test_a_search_by_the_clock_on_the_wall(target: specdec.Model, tmp_path: Path, capsys: Any) -> None:
+    options = OPTIONS | {"progress": True, "path": tmp_path / "found.json"}
+    search = search_skips(target, PROMPTS, n_trials=3, temperature=0.8, top_k=20, **options)
     assert "6/6" in capsys.readouterr().err
     assert SkipSearch.load(tmp_path / "found.json") == search
     assert len(search.trials) == 3 and len(search.finals) == 3

@@ -100,14 +100,6 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == "invalid: 2.50 is above 2.00 tokens per run"
 
 
-def beginnings(r: Any) -> list[tuple[int, ...]]:
-    """Of each node of a tree the guesses from the root to it."""
-    found: list[tuple[int, ...]] = [()]
-    for token, parent in zip(r.drafted, r.parents, strict=True):
-        found.append((*found[parent], token))
-    return found
-
-
 def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
     """Its tokens per run are those of runs, its oracle drafts the accepted paths, and no formula is shown."""
     draft = ModelDraft(pair[1], tree=StaticTree((2, 1, 1)))  # samples: equal guesses share a row
@@ -123,7 +115,12 @@ def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
         ]
         row = found[f"gamma {gamma}"]
         assert row.tokens_per_call == sum(len(r.tokens) for r in rounds) / len(rounds)
-        rows = [len({*beginnings(r)}) for r in rounds]
+        texts = []  # of each node of a tree the guesses from the root to it
+        for r in rounds:
+            texts.append([()])
+            for token, parent in zip(r.drafted, r.parents, strict=True):
+                texts[-1].append((*texts[-1][parent], token))
+        rows = [len({*several}) for several in texts]
         assert any(n <= r.n_drafted for n, r in zip(rows, rounds, strict=True))
         verification = math.fsum(TIMES.target_s[n] for n in rows)
         assert row.speedup == pytest.approx(sum(len(r.tokens) for r in rounds) / verification, rel=1e-2)

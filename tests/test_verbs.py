@@ -123,7 +123,7 @@ def test_examples_can_be_read() -> None:
         parse(["generate", "--no-such-option"])
 
 
-def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_drafts_and_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     def completed(line: str) -> set[str]:
         words = line.split(" ")
         monkeypatch.setenv("_SPECDEC_COMPLETE", "bash_complete")
@@ -131,16 +131,13 @@ def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         return {entry.partition(",")[2] for entry in run().output.split()}
 
+    lines = run("drafts").output.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
     assert completed("specdec ge") == {"generate"}
     assert completed("specdec ") == set(VERBS)
     assert completed("specdec generate --gam") == {"--gamma"}
     assert completed("specdec --no-c") == {"--no-color"}
     assert completed("specdec --dtype int") == {"int8", "int4"}
-
-
-def test_the_list_of_drafts() -> None:
-    lines = run("drafts").output.splitlines()
-    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
 
 
 def test_generate_prints_the_text_alone(models: Pair) -> None:
@@ -163,6 +160,7 @@ def test_generate_prints_the_text_alone(models: Pair) -> None:
     ("words", "sent", "options"),
     [
         ("--temperature 0.9 --seed 4 --stop never -", "abc", {"temperature": 0.9, "seed": 4}),
+        ("--gamma 0 --seed 1 -", "abc", {"gamma": 0, "seed": 1}),
         ("--lines --batch-size 2 -", "abc\n\nb a\r\nccc\n", {}),
         ("--temperature 1 --seed 3 --samples 2 --logprobs 2 --lines -", "abc\nb a\n",
          {"temperature": 1.0, "seed": 3, "n": 2, "logprobs": 2}),
@@ -180,15 +178,11 @@ def test_generate_as_json(models: Pair, words: str, sent: str, options: dict[str
         assert (line["prompt"], line["text"], line["tokens"]) == (prompt, result.text, result.tokens)
         assert line["seed"] == list(result.seed) or not options  # which is a fresh one
         assert (line["finish_reason"], line["n_calls"]) == (result.finish_reason, trace.n_calls)
-        assert line["acceptance_rate"] == pytest.approx(trace.acceptance_rate)
+        rate = trace.acceptance_rate if trace.n_drafted else None
+        assert line["acceptance_rate"] == (rate and pytest.approx(rate))
         if "logprobs" in options:
             assert line["logprobs"] == result.logprobs.tolist()
             assert line["top_logprobs"] == [[list(pair) for pair in top] for top in result.top_logprobs]
-
-
-def test_generate_plainly_as_json(models: Pair) -> None:
-    line = found("generate", "--target", "big", "--max-new-tokens", "3", "abc")
-    assert line["acceptance_rate"] is None and line["n_drafted"] == 0
 
 
 @pytest.mark.parametrize(

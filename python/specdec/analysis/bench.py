@@ -491,9 +491,8 @@ def bench_rows(
     if n_categories > 1:
         groups[OVERALL] = list(range(len(questions)))
 
-    both = (answers, plain)
     return tuple(
-        _row(name, *([[run[i] for i in ids] for run in runs] for runs in both), sampled=sampled)
+        _row(name, [[r[i] for i in ids] for r in answers], [[r[i] for i in ids] for r in plain], sampled)
         for name, ids in groups.items()
     )
 

@@ -22,7 +22,7 @@ from specdec.errors import InputError, kind_of, printable
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, interval, marked, plain
+from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, marked, plain
 
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
@@ -347,7 +347,7 @@ class Tuning(OneTable):
         columns = [
             experiment.starred([self.rows[self.gamma]]), figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
-            ("95 % by alpha", lambda row: interval(*row.speedup_bounds[1:], spec=".2f")),
+            ("95 % by alpha", lambda row: "{:.2f} to {:.2f}".format(*row.speedup_bounds[1:])),
             figure("ideal (Theorem 3.8)", "ideal_speedup", ".2f", "X"),
         ]  # fmt: skip
         return Table.of(title, list(self.rows.values()), columns)
