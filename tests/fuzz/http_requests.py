@@ -81,10 +81,8 @@ ODD: list[Any] = [
 LIMITS = ServerLimits(n_new_tokens=8, n_texts=8, n_body_bytes=200_000, body_s=0.2, write_s=2.0, n_waiting=64)
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 REFUSED = {400, 404, 408, 413, 415, 429}
-LONGEST = 200_000
-"""Bytes of a body that is sent in chunks."""
-LARGEST = 64 << 20
-"""Bytes by which the process may grow after its first requests."""
+LONGEST = 200_000  # bytes of a body that is sent in chunks
+LARGEST = 64 << 20  # bytes by which the process may grow after its first requests
 
 
 @st.composite
