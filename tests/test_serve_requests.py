@@ -870,39 +870,6 @@ def test_trailers_are_no_headers(target: specdec.Model) -> None:
         raw(server.url, head + in_chunks(BODY, 1000, trailers=b"Host: evil\r\n"), 200).close()
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the memory of this process")
-@pytest.mark.parametrize(
-    ("head", "block", "n_blocks"),
-    [
-        (b"", HEALTH + b"\r\n", 200_000),
-        (b"", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 500\r\n\r\n" + b"x" * 500, 40_000),
-        (CHUNKED + in_chunks(b"{}", 2)[:-2], b"ab: c\r\n", 3_000_000),
-        (CHUNKED + b"2;", b"ab=c;", 4_000_000),
-        (HEALTH, b"ab: c\r\n", 3_000_000),
-    ],
-    ids=["requests", "bodies", "trailers", "extension", "headers"],
-)
-def test_one_connection_takes_little_memory(
-    target: specdec.Model, head: bytes, block: bytes, n_blocks: int
-) -> None:
-    """Some 20 MB that were each kept as objects would take more than 400 MB."""
-
-    def memory() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    with serving(target) as (_, server):
-        connection, size = connected(server.url), 100_000 // len(block)
-        before = most = memory()
-        with suppress(OSError):
-            connection.sendall(head)
-            for _ in range(0, n_blocks, size):
-                connection.sendall(block * size)
-                most = max(most, memory())
-        assert most - before < 50e6
-        assert ask(server.url, "/health")[0] == 200
-        connection.close()
-
-
 def chat() -> bytes:
     """A request for a reply."""
     body = json.dumps(body_of(CHAT)).encode()
