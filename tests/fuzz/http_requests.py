@@ -199,7 +199,9 @@ class Served:
     def send(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
         """Status and answer of a request."""
         status, answer = ask(self.url, path, body, headers=JSON | headers)
-        if isinstance(answer, list) and not ((answer and answer[-1] == "[DONE]") or _is_response(answer)):
+        last = answer[-1] if isinstance(answer, list) and answer else {}
+        ends = ("response.completed", "response.incomplete")
+        if isinstance(answer, list) and last != "[DONE]" and last.get("type") not in ends:
             raise Failure(f"a stream that ends with {str(answer[-1:])[:200]}")
         return status, answer
 
@@ -248,11 +250,6 @@ class Served:
                     connection.recv(request["reads"])
                 except OSError:
                     pass
-
-
-def _is_response(events: list[Any]) -> bool:
-    """Whether a stream of `/v1/responses` has come to its end."""
-    return events[-1:] != [] and events[-1].get("type") in ("response.completed", "response.incomplete")
 
 
 def _head(path: str) -> bytes:
