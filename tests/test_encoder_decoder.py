@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from compiled import score as score_of
 from descriptions import by_method
 from sessions import Session
 from specdec import _core, reference
@@ -257,7 +258,7 @@ def test_sources_that_a_model_cannot_read_are_named(models):
     uses = (
         lambda source, m=model: _core.Decoder(m, capacity=4, source=source),
         lambda source, m=model: session_of(m, [[1]], None if source is None else [source]),
-        lambda source, m=model: _core.score(m, [1, 2, 3], source=source),
+        lambda source, m=model: score_of(m, [1, 2, 3], source=source),
     )
     for use in uses:
         for source, message in (
@@ -349,7 +350,7 @@ def test_every_allocation_may_fail():
     assert fail_each_allocation(lambda: _core.Decoder(model, capacity=4, source=source)) >= 6
     assert fail_each_allocation(decode) > 20
     assert fail_each_allocation(lambda: beams(model, draft, [1, 2], source=source)) > 10
-    assert fail_each_allocation(lambda: _core.score(model, [1, 2, 3], source=source)) >= 6
+    assert fail_each_allocation(lambda: score_of(model, [1, 2, 3], source=source)) >= 6
 
 
 def test_threads_may_share_a_model():

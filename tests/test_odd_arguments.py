@@ -238,9 +238,10 @@ def theory_case(name: str) -> Callable[[World], Case]:
 
 def drafts_of_defaults() -> list[str]:
     """The drafts whose every parameter has a default."""
+    public = {name: getattr(drafts, name) for name in drafts.__all__}
     return [
         name
-        for name, value in vars(drafts).items()
+        for name, value in public.items()
         if inspect.isclass(value) and issubclass(value, drafts.Draft) and not inspect.isabstract(value)
         if all(entry.default is not entry.empty for entry in inspect.signature(value).parameters.values())
     ]

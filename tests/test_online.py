@@ -24,8 +24,7 @@ from processes import wait_for
 from refusals import refuses, refuses_field
 from specdec import drafts
 from specdec.decoding.request import Request
-from specdec.decoding.scheduler import Scheduler, decode
-from specdec.decoding.sequence import sequences_of
+from specdec.decoding.scheduler import Scheduler, decode, sequences_of
 from specdec.drafts.learned.online.learner import Corrections, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred

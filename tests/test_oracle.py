@@ -92,20 +92,13 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     wrong = ForwardTimes({m: 1.0 if m != 3 else 0.2 for m in range(1, 50)}, 0.01)
     use_forward_times(monkeypatch, wrong.target_s, 0.01)
     found = specdec.oracle(*pair, PROMPTS, max_new_tokens=40, gammas=[0, 1, 2], n_threads=1)
-    rows = {row.name: row for row in found.rows}
-    assert rows["gamma 2"].invalid and rows["oracle"].invalid
-    assert not rows["gamma 0"].invalid and not rows["gamma 1"].invalid
+    invalid = {row.name for row in found.rows if row.invalid}
+    assert invalid >= {"gamma 2", "oracle"} and not invalid & {"gamma 0", "gamma 1"}
     assert found.best.name == "gamma 1"
-    assert (
-        str(found).count("X !") >= 2
-        and "! an error of measurement" in str(found)
-        and "gamma 2 ★" not in str(found)
-    )
+    text = str(found)
+    assert text.count("X !") >= 2 and "! an error of measurement" in text and "gamma 2 ★" not in text
     assert "with an oracle (invalid); invalid: above the tokens per run" in repr(found)
-    reason = "invalid: 2.50 is above 2.00 tokens per run"
-    assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == reason
-    reason = "invalid: 1.0004 is above 1.0000 tokens per run"  # of a draft that is never right
-    assert OracleRow("auto", 1.0, 1.0004, 1.0, 1.0).invalid == reason
+    assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == "invalid: 2.50 is above 2.00 tokens per run"
 
 
 def beginnings(r: Any) -> list[tuple[int, ...]]:
@@ -157,10 +150,8 @@ def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
         for prompt in PROMPTS * 2
     ]
     n_calls = sum(run.trace.n_calls for run in runs)
-    assert (
-        first["gamma 4"].tokens_per_call
-        == sum(len(r.tokens) for run in runs for r in run.trace.rounds) / n_calls
-    )
+    n_tokens = sum(len(r.tokens) for run in runs for r in run.trace.rounds)
+    assert first["gamma 4"].tokens_per_call == n_tokens / n_calls
     assert runs[2].trace.n_calls < runs[0].trace.n_calls
 
 

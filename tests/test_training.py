@@ -95,11 +95,11 @@ class WorkClock:
 
     def __init__(self, patch: pytest.MonkeyPatch, token_s: float, step_s: float) -> None:
         from specdec import time_limit
-        from specdec.training import batch, held_out, training_texts
+        from specdec.training import held_out, trainer, training_texts
 
         self.now, self.step_s = 0.0, step_s
         patch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: self.now))
-        generate, of, step = training_texts.generate, batch.TargetStates.of, loop.train_step
+        generate, of, step = training_texts.generate, trainer.TargetStates.of, loop.train_step
 
         def generated(*given: Any, **options: Any) -> Any:
             found = generate(*given, **options)
@@ -117,7 +117,7 @@ class WorkClock:
 
         patch.setattr(training_texts, "generate", generated)
         patch.setattr(held_out, "generate", generated)
-        patch.setattr(batch.TargetStates, "of", states)
+        patch.setattr(trainer.TargetStates, "of", states)
         for module in (loop, run):
             patch.setattr(module, "train_step", stepped)
 
@@ -251,7 +251,7 @@ def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -
 
 
 def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Path) -> None:
-    from specdec.training.batch import TargetStates
+    from specdec.training.trainer import TargetStates
     from specdec.training.training_texts import Texts
 
     quantised = specdec.load(target.path, "int8")

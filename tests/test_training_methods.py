@@ -238,7 +238,7 @@ def test_a_folder_drafts_as_its_network_does(name: str, target: specdec.Model, t
 )
 def test_a_loss_is_the_mean_over_the_tokens_that_are_drafted(name: str, target: specdec.Model) -> None:
     """Each against the target's distribution of the very token that it is for, one text at a time."""
-    from specdec.training.batch import TargetStates
+    from specdec.training.trainer import TargetStates
     from specdec.training.training_texts import Texts
 
     kind = trainer_of(target, name, {"n_points": 99} if name == "pass" else {}, length=12)
@@ -387,7 +387,7 @@ def test_targets_that_torch_would_read_otherwise_are_refused_by_name(tmp_path: P
 
 def test_what_drafts_leave_is_the_residual_of_the_rule(target: specdec.Model, trained: Any) -> None:
     """By enumeration: the chance that all of them are rejected, and the distribution then."""
-    from specdec.training.batch import EarlierDrafts, softmax
+    from specdec.training.trainer import EarlierDrafts, softmax
 
     folders = [trained(name).folder for name in ("small", "recurrent")]
     cover = EarlierDrafts(target, folders)

@@ -21,7 +21,7 @@ from exact import chain_distribution, first_tokens, round_distribution
 from refusals import refuses
 from sessions import Session
 from specdec import _core, drafts
-from specdec.drafts.translation import _for_encoder, translation_of
+from specdec.drafts.model_draft import _for_encoder, translation_of
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.vocabulary import correspondence_of

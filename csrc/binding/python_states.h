@@ -1,5 +1,4 @@
-/* A Python object whose states follow a text and the guesses behind it: of a constraint, or of a transform.
- * */
+/* A Python object whose states follow a text and its guesses: of a constraint, or of a transform. */
 #ifndef SD_PYTHON_STATES_H
 #define SD_PYTHON_STATES_H
 

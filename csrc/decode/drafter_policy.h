@@ -59,9 +59,6 @@ struct sd_drafter_policy {
 /* A policy that has learnt nothing. */
 void sd_drafter_policy_reset(sd_drafter_policy* policy);
 
-/* A session begins with what an earlier one has learnt. */
-void sd_drafter_policy_start(sd_drafter_policy* policy);
-
 /* Tell the throughput what rounds with this drafter would be like. gamma: most guesses of a sequence. Comes
  * between sd_throughput_begin and sd_drafter_policy_begin. */
 void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput, int gamma);

@@ -151,7 +151,7 @@ def _with_packed_header(data: bytes, header: bytes) -> bytes:
         return data
     magic, n, _ = _PACKED.unpack_from(data)
     end = _PACKED.size + n
-    begun = _PACKED.pack(magic, len(header), _core.checksum(header)) + header
+    begun = _PACKED.pack(magic, len(header), _core.checksums(header)[0]) + header
     return begun + bytes(-len(begun) % _PAGE) + data[end + -end % _PAGE :]
 
 

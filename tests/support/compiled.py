@@ -22,7 +22,6 @@ Decoder = _core.Decoder
 Ngram = _core.Ngram
 LookAheadEmbeddings = _core.LookAheadEmbeddings
 product = _core.product
-score = _core.score
 score_texts = _core.score_texts
 tensor_shapes = _core.tensor_shapes
 
@@ -69,6 +68,13 @@ def scores_of(
     flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
     n_given = np.ones(len(texts), np.int32) if given is None else np.array(given, np.int32)
     found: tuple[Any, ...] = score_texts(model, (flat, lengths), n_given, **options)
+    return found
+
+
+def score(model: Model, ids: Sequence[int], source: Any = None, **options: Any) -> Array:
+    """ln p of each token of a text but the first."""
+    sources = None if source is None else (np.array(source, np.int32), np.array([len(source)], np.int32))
+    found: Array = scores_of(model, [ids], sources=sources, **options)[0]
     return found
 
 

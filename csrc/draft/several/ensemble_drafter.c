@@ -421,7 +421,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->base.within = d->within, d->base.n_within = o->n_drafters, d->base.several = 1;
     sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) {
-        sd_drafter_policy_start(&d->inners[i].policy);
+        sd_drafter_schedule_start(&d->inners[i].policy.schedule);
         expect_extra(d, &d->inners[i]);
     }
     d->options.gammas = NULL; /* was borrowed */

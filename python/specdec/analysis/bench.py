@@ -43,7 +43,7 @@ from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
 from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, or_dash, tables_by_position
-from specdec.trace import DraftCounts
+from specdec.trace import StepFigures
 from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
@@ -563,8 +563,8 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     )
 
 
-def _counts(answers: Sequence[Answer]) -> DraftCounts:
-    return DraftCounts.of(step for answer in answers for reply in answer.replies for step in reply.steps)
+def _counts(answers: Sequence[Answer]) -> StepFigures:
+    return StepFigures(step for answer in answers for reply in answer.replies for step in reply.steps)
 
 
 def _per_s(answers: Sequence[Answer], seconds: str = "wall_s") -> float:

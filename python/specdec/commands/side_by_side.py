@@ -28,8 +28,7 @@ from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.scheduler import Scheduler, decode
-from specdec.decoding.sequence import sequences_of
+from specdec.decoding.scheduler import Scheduler, decode, sequences_of
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft

@@ -311,8 +311,8 @@ class Engine:
         Raises
         ------
         InputError
-            A setting is out of its range, as in `specdec.generate`; there is a list of several prompts; a
-            prediction is given to an engine without predictions; the rule cannot judge what would be drafted.
+            As `specdec.generate`; also for several prompts, for a prediction that the engine does not take,
+            and where the rule cannot judge what would be drafted.
         ContextLengthError
             The prompt is too long: an `InputError` too.
         BusyError
@@ -385,8 +385,7 @@ class Engine:
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more requests, and return when the texts have ended.
 
-        `drain` lets the texts that run, and those that wait, come to their ends; else all are cancelled, as
-        are after `timeout` seconds those that are still there.
+        `drain` lets all texts come to their ends, if they do within `timeout` seconds; others are cancelled.
         """
         timeout = check_timeout(timeout)
         hurries = not check_flag("drain", drain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from specdec import _core
@@ -103,11 +103,6 @@ class Random(Draft):
 
     def __repr__(self) -> str:
         return "<specdec.drafts.Random>"
-
-
-def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:
-    """Make the draft of a pickle from the arguments of its class."""
-    return kind(*given, **options)
 
 
 def loaded_again(

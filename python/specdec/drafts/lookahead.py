@@ -12,11 +12,10 @@ class Lookahead(Draft):
     """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): no draft, the target's own parallel guesses.
 
     Ahead of the text is a window of ``ngram - 1`` rows of ``window`` columns, which the target reads in the
-    same forward pass as everything else. What it predicts after the last row of each column is the next row
-    (Jacobi iteration), and makes an n-gram of the column. The n-grams of the last 256 rounds are kept, for
-    each sequence its own. Those that begin with the text's last token are candidates for what comes next, at
-    most ``candidates``, the most recent first. Every draft token is chosen and not drawn; row 0 of the window
-    may be accepted too.
+    same forward pass. What it predicts after the last row of each column is the next row (Jacobi iteration),
+    and makes an n-gram of the column. Of those of a sequence's last 256 rounds, the most recent ones that
+    begin with the text's last token are candidates, at most ``candidates``. Every draft token is chosen and
+    not drawn; row 0 of the window may be accepted too.
 
     Parameters
     ----------
@@ -36,11 +35,9 @@ class Lookahead(Draft):
 
     Notes
     -----
-    A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows cost
-    little more than one. The paper's windows (W = 15, N = 5 on a GPU with arithmetic to spare) cost more on a
-    CPU than they bring: hence the small default, which pays for greedy decoding, mostly of text that
-    repeats itself, and hardly for sampling. The argmax is that of the target's logits before penalties and
-    biases.
+    A round reads ``gamma + 1`` rows at most to gain a token or two. The paper's windows (W = 15, N = 5 on a
+    GPU) cost more on a CPU than they bring: the small default pays for greedy decoding, mostly of text that
+    repeats itself, and hardly for sampling. The argmax is that of logits before penalties and biases.
     """
 
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:

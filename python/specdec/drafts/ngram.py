@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab, loaded_again
-from specdec.drafts.memory_draft import IntegerFile
+from specdec.drafts.memories import IntegerFile
 from specdec.drafts.texts import MAX_N, Ids, check_ids, check_n_ids, check_texts
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.safetensors_file import write_safetensors
@@ -156,16 +156,15 @@ class Ngram(Draft):
     """A draft that knows the last n - 1 tokens: a model of negligible cost (arXiv 2211.17192, section 3.6).
 
     P_0(x) = (n(x) + d / n_vocab) / (n + d), with n(x) how often token x was seen, n = Σ n(x), and d how many
-    different tokens were seen: Witten and Bell's interpolation with the uniform distribution (IEEE
-    Transactions on Information Theory 37, 1991), so that no token has probability 0. Let h be the last k
-    tokens, n(hx) how often x followed them, N = Σ n(hx) and D how many different tokens followed them. From
-    k = 1 to n - 1, where h was ever followed by anything:
+    different tokens were seen: Witten and Bell's interpolation with the uniform distribution (IEEE Trans. on
+    Information Theory 37, 1991), so that no token has probability 0. Let h be the last k tokens, n(hx) how
+    often x followed them, N = Σ n(hx) and D how many different tokens followed them. From k = 1 to n - 1,
+    where h was ever followed by anything:
 
     - ``"interpolated"``: P_k(x) = (n(hx) + D P_{k-1}(x)) / (N + D), of the same paper;
-    - ``"backoff"``: P_k(x) = n(hx) / (N + D) if n(hx) > 0, else D / (N + D) P_{k-1}(x) / U, with U the sum of
-      P_{k-1} over the tokens that did not follow h (Katz, IEEE Transactions on Acoustics, Speech and Signal
-      Processing 35, 1987, with the discount of Witten and Bell). U is taken as 1e-9 where it is less, and
-      the row then divided by its sum.
+    - ``"backoff"``: P_k(x) = n(hx) / (N + D) if n(hx) > 0, else D / (N + D) P_{k-1}(x) / U, with U ≥ 1e-9 the
+      sum of P_{k-1} over the tokens that did not follow h (Katz, IEEE Trans. on Acoustics, Speech and Signal
+      Processing 35, 1987, with the discount of Witten and Bell); the row is then divided by its sum.
 
     Counting takes memory for some 40 bytes a token, and about n seconds for a million of them.
 
@@ -284,11 +283,9 @@ class Ngram(Draft):
         ----------
         path : path
         mmap : bool, default False
-            False: read the table into memory, so that what becomes of the file does not matter. True: leave
-            it in the file and map it, for tables larger than memory or shared by processes; opening reads it
-            once, to check it, and from then on the system keeps in memory what is used. The file must then
-            stay as it is: if another program cuts it short, the system ends the process (SIGBUS). `save`
-            replaces a file and cuts none short.
+            False: read the table into memory. True: check it once and map it, for tables larger than memory
+            or shared by processes. The file must then stay as it is: if another program cuts it short, the
+            system ends the process (SIGBUS). `save` replaces a file and cuts none short.
         """
         file, mmap = check_path("path", path, CheckpointError), check_flag("mmap", mmap)
         mapped = ReadFiles.at(file, [file]) if mmap else None
@@ -444,11 +441,10 @@ def check_smoothing(smoothing: Any) -> Smoothing:
 class OnlineNgram(Draft):
     """An n-gram draft that counts each text, prompt included, as it grows.
 
-    After every round its distributions are those of `Ngram` of the table that it began with and of the
-    text so far: ``Ngram([*texts, text_so_far], n_vocab, n)``. Draft tokens are not counted, only what became
-    text. Every sequence of a batch has counts of its own, so its output is that of its single run, and they
-    end with it. Room for the longest text is taken when a run begins (4 bytes a token, and 8 for each
-    token of the vocabulary), so that a round never allocates.
+    After every round its distributions are those of ``Ngram([*texts, text_so_far], n_vocab, n)``, of the
+    table that it began with and of the text so far, without draft tokens. Every sequence of a batch has
+    counts of its own, which end with it. They take 4 bytes a token of the longest text, and 8 for each token
+    of the vocabulary, when a run begins.
 
     Parameters
     ----------

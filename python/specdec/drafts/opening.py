@@ -22,12 +22,10 @@ from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.memories import MemoryDraft, SuffixMemory, TokenRecycling
 from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.skip_layers import SkipLayers
-from specdec.drafts.suffix_memory import SuffixMemory
-from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError
 from specdec.models.loading import embedded_pair
@@ -54,14 +52,12 @@ def load(
         - The folder of a learned draft: that draft, such as `Heads`.
         - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
-        - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
-          the layer that the file names. The target is the model of the same folder, loaded from there.
-        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft; `dtype`, `tree` and
-          `gamma` must be None.
+        - The folder of a target that was trained to leave early (with ``specdec_exit.json``), which `target`
+          was loaded from: `EarlyExit` at the layer that the file names.
+        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft, without settings.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
-        The model that the draft is for. None, for ``"embedded-heads"`` only: the target of
-        `specdec.embedded_pair`.
+        The model that the draft is for; of ``"embedded-heads"`` by default that of `specdec.embedded_pair`.
     dtype, tree, gamma
         See `specdec.drafts`.
 
@@ -97,18 +93,13 @@ def load(
 
 @dataclass(frozen=True)
 class DraftName:
-    """A word that names a draft of a class, with its meaning in one line.
-
-    `argument` is what follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
-    `make` gives the draft of (argument or "", target, number format or None). `takes_dtype`: it has weights,
-    or drafts within it may have.
-    """
+    """A word that names a draft of a class, with its meaning in one line."""
 
     draft: type[Draft]
-    argument: str
+    argument: str  # after a colon: "" nothing, "FILE" is required, "[FILE]" is optional
     meaning: str
-    make: Callable[[str, Model, Dtype | None], Draft]
-    takes_dtype: bool = False
+    make: Callable[[str, Model, Dtype | None], Draft]  # of (argument or "", target, number format or None)
+    takes_dtype: bool = False  # it has weights, or drafts within it may have
 
     def usage(self, word: str) -> str:
         """Return how it is written: "heads[:DIR]"."""

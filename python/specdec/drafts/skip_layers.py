@@ -16,18 +16,16 @@ _ATTN, _MLP = 1, 2  # as the core has them (forward.h)
 class SkipLayers(Draft):
     """The target itself, without some of its attentions and MLPs: Draft & Verify (arXiv 2309.08168).
 
-    The layers that draft are the target's own, so nothing is trained or stored, and they draft with what the
-    target knows of the text. What a draft token went through before the first layer that is skipped is not
-    computed again when it is verified. Which layers to skip depends on the model: see
-    `specdec.search_skips`.
+    Nothing is trained or stored, and the layers draft with what the target knows of the text. Those before
+    the first one that is skipped are not run again to verify a token. Which layers to skip depends on the
+    model: see `specdec.search_skips`.
 
     Parameters
     ----------
     attn : iterable of int, default ()
         Layers, from 0, whose attention is skipped: the hidden state passes it by.
     mlp : iterable of int, default ()
-        Layers whose MLP is skipped. At least one attention or MLP must be. That every layer is one of the
-        target's, and that something is left of it, is checked when the target is known.
+        Layers whose MLP is skipped. At least one attention or MLP must be, and one left of the target's.
 
     Examples
     --------

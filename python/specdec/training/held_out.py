@@ -19,9 +19,8 @@ from specdec.errors import CheckpointError, number_of
 from specdec.fields import read_json_object
 from specdec.models.model import Model
 from specdec.tables import OneTable, Table
-from specdec.training.batch import EarlierDrafts, TargetStates, softmax
 from specdec.training.settings import TrainingSettings
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import DraftTrainer, EarlierDrafts, TargetStates, softmax
 from specdec.training.training_texts import HELD_OUT_KEY, OPENING, Prompts, Texts, continued
 
 TEMPERATURES_SHOWN = (0.0, 1.0)  # greedy decoding, and the target's own distribution

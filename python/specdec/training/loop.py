@@ -22,9 +22,8 @@ from specdec.atomic_file import replacing
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import CheckpointError
 from specdec.plot.style import looks, pyplot, styled
-from specdec.training.batch import Batch
 from specdec.training.settings import Loss
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Batch, DraftTrainer
 
 DECAY_SHARE = 0.4  # the learning rate is held, then falls to 0 over this last share of the steps
 WARM_UP = 30  # steps, or a twentieth of all

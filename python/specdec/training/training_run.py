@@ -27,7 +27,6 @@ from specdec.models.number_formats import Dtype
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
-from specdec.training.batch import Batch, EarlierDrafts, TargetStates
 from specdec.training.held_out import TEMPERATURES_SHOWN, DraftFigures, HeldOut, TrainedDraft, alpha_of, gain
 from specdec.training.loop import (
     LossCurve,
@@ -39,7 +38,7 @@ from specdec.training.loop import (
     train_step,
 )
 from specdec.training.settings import TrainingOptions, TrainingSettings
-from specdec.training.trainer import DraftTrainer, trainer_type
+from specdec.training.trainer import Batch, DraftTrainer, EarlierDrafts, TargetStates, trainer_type
 from specdec.training.training_texts import (
     LENGTHS,
     STEPS_OF_GROUP,
@@ -78,15 +77,14 @@ def train_draft(
     options : TrainingOptions, optional
         Loss, texts, minutes or steps, and others.
     prompts : path-like, or sequence of prompts, optional
-        What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are
-        20 or more. None: the token that begins a text.
+        What texts begin with: a file with a prompt a line, or prompts, of which a tenth is held out if there
+        are 20 or more. None: the token that begins a text.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         Number format of a target that is given by path or name; None: that of its files.
     progress : bool, default False
         Show a progress bar (needs tqdm).
     say : callable, optional
-        Takes progress messages: what the trainer finds before it begins, what it measures, and, at an
-        interruption, what is kept.
+        Takes progress messages: what is measured, and, at an interruption, what is kept.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_path
 from specdec.decoding.generate import generate
-from specdec.drafts.memory_draft import IntegerFile
+from specdec.drafts.memories import IntegerFile
 from specdec.errors import CheckpointError, InputError, shown
 from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import write_safetensors

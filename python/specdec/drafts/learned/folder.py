@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.atomic_file import replacing
+from specdec.atomic_file import write_json
 from specdec.checks import check_choice, check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, kind_of, shown
 from specdec.fields import Fields, as_json, read_json_object
@@ -128,25 +128,26 @@ class TargetIdentity:
 
     def check(self, target: Model, draft: str) -> None:
         """Refuse another target, and name both; `draft` is the draft's name in the message."""
-        given = TargetIdentity.of(target)
-        for name in ("d_model", "n_layer", "n_vocab"):
-            ours, theirs = getattr(self, name), getattr(given, name)
-            if ours != theirs:
-                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
-        if self.fingerprint != given.fingerprint:
-            expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
+        self._check_sizes(target, draft, "d_model", "n_layer", "n_vocab")
+        given = TargetIdentity.of(target).fingerprint
+        if self.fingerprint != given:
+            expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given}"
             trained = self._trained(draft, target)
             raise InputError(f"{trained} of another configuration and the same sizes; expected {expected}")
         self.check_tokens(target, draft)
 
     def check_tokens(self, target: Model, draft: str) -> None:
         """Refuse a target with other tokens."""
-        given = TargetIdentity.of(target)
-        if given.n_vocab != self.n_vocab:
-            trained = self._trained(draft, target)
-            raise InputError(f"{trained} of n_vocab {given.n_vocab}; expected {self.n_vocab}")
-        if None not in (self.vocabulary, given.vocabulary) and self.vocabulary != given.vocabulary:
+        self._check_sizes(target, draft, "n_vocab")
+        given = TargetIdentity.of(target).vocabulary
+        if None not in (self.vocabulary, given) and self.vocabulary != given:
             raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
+
+    def _check_sizes(self, target: Model, draft: str, *names: str) -> None:
+        for name in names:
+            ours, theirs = getattr(self, name), getattr(TargetIdentity.of(target), name)
+            if ours != theirs:
+                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
 
     def _trained(self, draft: str, target: Model) -> str:
         return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
@@ -203,15 +204,9 @@ class LearnedWeights:
 
     @classmethod
     def of(
-        cls,
-        method: str,
-        target: Model,
-        fields: Mapping[str, Any],
-        tensors: Mapping[str, NDArray[Any]],
-        *,
-        taps: Sequence[int] = (),
-        tokens: NDArray[Any] | Sequence[int] | None = None,
-    ) -> LearnedWeights:
+        cls, method: str, target: Model, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], *,
+        taps: Sequence[int] = (), tokens: NDArray[Any] | Sequence[int] | None = None,
+    ) -> LearnedWeights:  # fmt: skip
         """Make weights in memory, as training for a target leaves them; raises as `read`.
 
         `fields` are the method's own of ``config.json``, `tensors` are held as float32, `tokens` are those
@@ -254,10 +249,8 @@ class LearnedWeights:
         tensors, metadata = read_safetensors_with_metadata(file)
         named = values.get("weights")
         if named is not None and metadata.get("weights") != named:
-            raise CheckpointError.of(
-                file, "weights", metadata.get("weights"),
-                f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts",
-            )  # fmt: skip
+            expected = f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts"
+            raise CheckpointError.of(file, "weights", metadata.get("weights"), expected)
         return cls._checked(str(path), Fields(values, config), tensors, files)
 
     @classmethod
@@ -354,16 +347,12 @@ class LearnedWeights:
             raise InputError.of("path", str(folder), "a folder, not a file")
         folder.mkdir(parents=True, exist_ok=True)
         word = secrets.token_hex(8)
-        written = {
-            name: _rounded(name, tensor.array(), tensor.format, dtype) for name, tensor in self._held.items()
-        }
+        written = {name: _rounded(name, one.array(), one.format, dtype) for name, one in self._held.items()}
         if self.tokens is not None:
             written["d2t"] = self.tokens.astype(np.int64) - np.arange(len(self.tokens))
         write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
         fields = self.fields.replaced(weights=word, n_draft_vocab=self.n_draft_vocab)
-        text = json.dumps(fields.as_dict(), indent=2) + "\n"
-        with replacing(folder / CONFIG_NAME) as file:
-            file.write(text.encode())
+        write_json(folder / CONFIG_NAME, fields.as_dict())
         return folder
 
 
@@ -386,9 +375,8 @@ def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[A
         finite = np.isfinite(rounded)
     if not finite.all():
         at = [int(i) for i in np.argwhere(~finite)[0]]
-        raise InputError.of(
-            f"tensor {shown(name)}: element {at}", float(values[tuple(at)]), f"a finite number in {dtype}"
-        )
+        element = f"tensor {shown(name)}: element {at}"
+        raise InputError.of(element, float(values[tuple(at)]), f"a finite number in {dtype}")
     return rounded
 
 

@@ -25,11 +25,10 @@ EXIT_NAME: Final = "specdec_exit.json"
 class EarlyExit(Draft):
     """The target's first layers and its head: self-speculative decoding of LayerSkip (arXiv 2404.16710).
 
-    A token goes through the first layers, and the output norm and head predict the next one. Verification
-    continues from there, with the keys, values and hidden states that drafting left, so no layer is run twice
-    for a token. What drafting adds is the head for every draft token, and that the first layers are read for
-    one token at a time. A model drafts well this way if it was trained to (layer dropout, and a loss at every
-    exit); others do poorly, so measure.
+    The output norm and head predict the next token after the first layers. Verification continues from
+    there, so no layer is run twice for a token: drafting adds the head for every draft token, and reads the
+    first layers for one token at a time. A model drafts well this way if it was trained to (layer dropout,
+    and a loss at every exit); others do poorly, so measure.
 
     Parameters
     ----------

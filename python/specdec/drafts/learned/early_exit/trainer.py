@@ -27,8 +27,7 @@ from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.settings_table import choice, flag, integer, number
-from specdec.training.batch import Batch, softmax
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Batch, DraftTrainer, softmax
 from specdec.training.training_texts import Texts
 
 _MAX_GAMMA = 6  # of those that are timed

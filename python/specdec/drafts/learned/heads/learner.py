@@ -16,9 +16,7 @@ from specdec.models.model import Model
 
 
 class HeadsLearner(GradientLearner):
-    """Heads learn by gradient steps on their corrections, as a `NetworkLearner` does.
-
-    Each correction teaches the head whose token was rejected, from the hidden state that it predicted from.
+    """Heads learn as in `NetworkLearner`: each correction teaches the head whose token was rejected.
 
     Parameters
     ----------

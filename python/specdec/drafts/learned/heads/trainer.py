@@ -23,8 +23,7 @@ from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.settings_table import flag, integer, number, other
-from specdec.training.batch import Batch
-from specdec.training.trainer import LearnedTrainer
+from specdec.training.trainer import Batch, LearnedTrainer
 
 _RARE = 50.0
 """Nats that a token of a text costs at most; one outside the draft's vocabulary has probability 0."""

@@ -18,8 +18,7 @@ from specdec.drafts.learned.networks import hf_folder, numbers_of, open_decoder,
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError
 from specdec.settings_table import integer
-from specdec.training.batch import Batch
-from specdec.training.trainer import LearnedTrainer
+from specdec.training.trainer import Batch, LearnedTrainer
 
 
 class LookAheadNetwork(nn.Module):

@@ -77,29 +77,25 @@ _ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
 class Online(Draft):
     """A draft that learns from its own mistakes while it serves (OSD, arXiv 2310.07177).
 
-    Where the target rejects its draft tokens, the text before and the target's distribution there are kept,
-    in a buffer of the last ones. A thread of low priority learns from them every so often, and the better
-    draft takes the place of the old one between two rounds, also in the middle of a text. So the draft
-    follows texts that change their kind.
+    Where the target rejects its draft tokens, the last texts before and the target's distributions there are
+    kept. A thread of low priority learns from them every so often, and the better draft takes the place of
+    the old one between two rounds, also in the middle of a text.
 
     The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
     bit. With the other rules and a temperature above 0 a seed fixes the distribution and not the output,
-    since draft tokens depend on when something has been learned. Random numbers are as of `SuffixMemory`.
-    With ``interval=None`` and calls of `learn` between them runs can be repeated in the same order, by a new
-    object.
+    since draft tokens depend on when something has been learned; with ``interval=None`` and calls of `learn`
+    a new object repeats runs in the same order. Random numbers are as of `SuffixMemory`.
 
     One object serves any number of calls and threads, which learn together. What it reads is not kept in a
-    `PromptCache`, as its weights change. In a forked process it drafts with what it has learned by then and
-    learns nothing more by itself.
+    `PromptCache`, as its weights change. In a forked process it learns nothing more by itself.
 
     Parameters
     ----------
     draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
-        The first draft: a model from a Hugging Face folder or a recurrent network (learning needs
-        ``pip install torch transformers``), heads, or a table, or an `OnlineNgram` that has one.
+        The first draft: a model from a Hugging Face folder, a recurrent network or heads (learning needs
+        ``pip install torch transformers``), or a table, or an `OnlineNgram` that has one.
     learner : Learner, optional
-        What learns, with settings of its own: by default a `NetworkLearner` or a `TableLearner` of the draft.
-        Heads need a `HeadsLearner`, which knows the target.
+        By default a `NetworkLearner` or `TableLearner` of the draft; heads need a `HeadsLearner`.
     interval : float or None, default 10.0
         Seconds between two times of learning. None: there is no thread, and `learn` must be called.
     n_positions : int, default 4096
@@ -115,9 +111,8 @@ class Online(Draft):
     Notes
     -----
     An exception in the learner ends the learning; every later call that drafts with the object raises a
-    `LearningError` with it as its cause. `draft` is then still the last that was learned. A pickle names the
-    file that the object was loaded from or saved to last; without one, or with a `learner` that was given,
-    there is none.
+    `LearningError` with it as its cause. `draft` is then still the last that was learned. Pickles are as of
+    `SuffixMemory`; with a `learner` that was given there is none.
 
     Examples
     --------
@@ -339,7 +334,7 @@ def _learner_of(draft: Draft) -> Learner:
     if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
         return TableLearner(draft)
     if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, Recurrent):
-        from specdec.drafts.learned.online.network_learner import NetworkLearner
+        from specdec.drafts.learned.online.learner import NetworkLearner
 
         return NetworkLearner(draft)
     raise InputError.of(

@@ -16,8 +16,7 @@ from specdec.drafts.learned.networks import numbers_of, take_weights
 from specdec.drafts.learned.objective import Objective
 from specdec.drafts.learned.recurrent.draft import RecurrentShape
 from specdec.drafts.learned.recurrent.network import RecurrentNetwork
-from specdec.training.batch import Batch
-from specdec.training.trainer import LearnedTrainer
+from specdec.training.trainer import Batch, LearnedTrainer
 from specdec.training.training_texts import TextWriter
 
 

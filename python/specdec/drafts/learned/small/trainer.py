@@ -16,8 +16,7 @@ from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
-from specdec.training.batch import Batch, load_small
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Batch, DraftTrainer, load_small
 from specdec.training.training_texts import TextWriter, continued
 
 
