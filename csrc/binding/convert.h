@@ -1,6 +1,5 @@
 /* Between Python objects and the core's values. */
-#ifndef SD_CONVERT_H
-#define SD_CONVERT_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -175,5 +174,3 @@ int sd_fields_from_mapping(PyObject* mapping, const char* of, const sd_field* fi
     sd_fields_from(dict, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
 #define SD_FIELDS_FROM_MAPPING(mapping, of, fields) \
     sd_fields_from_mapping(mapping, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
-
-#endif

@@ -1,6 +1,5 @@
 /* The types of the extension module and what they share. */
-#ifndef SD_MODULE_H
-#define SD_MODULE_H
+#pragma once
 
 #include "adaptive_gamma.h"
 #include "automaton.h"
@@ -220,5 +219,3 @@ PyObject* sd_processor(PyObject* module, PyObject* ignored);
     SD_MEMBER("dtype", T_STRING, struct_, figures.dtype, "Number format of the matrices."),     \
         SD_MEMBER("n_bytes", T_PYSSIZET, struct_, figures.n_bytes, "Bytes of packed weights."), \
         SD_MEMBER("n_parameters", T_LONGLONG, struct_, figures.n_parameters, "Weights.")
-
-#endif

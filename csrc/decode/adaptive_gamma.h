@@ -1,6 +1,5 @@
 /* gamma="auto": the policy of a session's one drafter, and the throughput that it goes by. */
-#ifndef SD_ADAPTIVE_GAMMA_H
-#define SD_ADAPTIVE_GAMMA_H
+#pragma once
 
 #include "drafter_policy.h"
 
@@ -32,5 +31,3 @@ typedef struct sd_adaptive_gamma_round {
 } sd_adaptive_gamma_round;
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* adaptive, const sd_adaptive_gamma_round* round);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The target's distribution is masked and renormalised token by token, and so are those of drafts: a mask is
  * computed once for all who ask, after whichever nodes they ask for. */
-#ifndef SD_CONSTRAINT_H
-#define SD_CONSTRAINT_H
+#pragma once
 
 #include "state_tree.h"
 
@@ -73,5 +72,3 @@ sd_status sd_constraint_check(const sd_constraint* constraint);
 /* The tokens that must come next, one after the other because nothing else may, at most n: tokens [n].
  * Returns how many there are. text [n_text] has room for them behind; they are written there. */
 int sd_constraint_forced(sd_constraint* constraint, int32_t* text, int n_text, int n);
-
-#endif

@@ -1,6 +1,5 @@
 /* Verifies the tree of a sequence by the target's logits: answers what sd_verify asks about its nodes. */
-#ifndef SD_VERIFIER_H
-#define SD_VERIFIER_H
+#pragma once
 
 #include "adjustment.h"
 #include "constraint.h"
@@ -73,5 +72,3 @@ sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verifica
  * for. Fails as sd_verifier_run does. */
 sd_status sd_verifier_distribute(sd_verifier* verifier, const sd_verification* verification, int node,
                                  const sd_distribution** distribution);
-
-#endif

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -127,7 +126,7 @@ class RequestQueue:
     have work. `closing`: no more requests are taken; `hurries`: all texts that are there are to be cancelled.
     """
 
-    def __init__(self, *, n_slots: int, max_waiting: int, counters: Counters) -> None:
+    def __init__(self, n_slots: int, max_waiting: int, counters: Counters) -> None:
         self._n_slots, self._max_waiting, self._counters = n_slots, max_waiting, counters
         self._scorer: ThreadPoolExecutor | None = None
         self.lock = threading.Condition()
@@ -192,7 +191,7 @@ class RequestQueue:
             self.lock.notify_all()
 
     def stop_scoring(self, *, wait: bool = False) -> None:
-        """End the thread that scores prompts."""
+        """End the thread that scores prompts; `wait` for those that it has."""
         if self._scorer is not None:
             self._scorer.shutdown(wait=wait)
 
@@ -245,12 +244,10 @@ class RequestQueue:
     def give_back_slot(self, sample: Sample) -> None:
         """Free the slot of a text that was taken."""
         with self.lock:
-            self._n_held[sample.generation] -= 1
-            if not self._n_held[sample.generation]:
-                del self._n_held[sample.generation]
+            self._n_held -= Counter([sample.generation])  # which keeps no zeros
 
     def drop_unwanted(self) -> list[Sample]:
-        """Drop the texts that nobody wants any more, and return them."""
+        """Drop the texts that nobody wants any more, all if it `hurries`, and return them."""
         gone: list[Sample] = []
         with self.lock:
             for generation, samples in tuple(self._waiting.items()):
@@ -265,14 +262,6 @@ class RequestQueue:
     def is_unwanted(self, sample: Sample) -> bool:
         """Whether a text is to be cancelled."""
         return sample.cancelled or self.hurries
-
-    def drop_all(self) -> list[Sample]:
-        """Drop all texts, and return them; first those whose prompts are being scored are waited for."""
-        self.stop_scoring(wait=True)
-        with self.lock:
-            gone = list(itertools.chain.from_iterable(self._waiting.values()))
-            self._waiting.clear()
-        return gone
 
 
 class ConstraintTurns:
