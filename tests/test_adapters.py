@@ -6,9 +6,9 @@ of a batch with the texts of each adapter alone.
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from command_line import run
 from drafters import DRAFTS, World
 from grids import in_few_items
-from refusals import refuses_field
+from refusals import refuses, refuses_field
 from specdec import reference
-from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
+from tensor_files import canonical
 from toy_pair import blurred
 from worlds.adapters import (
     LLAMA_MODULES,
@@ -75,10 +75,6 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
     return Adapted(tmp_path_factory.mktemp("adapted"))
 
 
-def canonical(path: Path) -> dict[str, np.ndarray]:
-    return {name: array for name, array, _ in open_checkpoint(path).tensors()}
-
-
 CANONICAL = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down")
 
 
@@ -87,9 +83,6 @@ def canonical_name(module: str) -> str:
         return "head"
     _, _, layer, name = module.split(".", 3)
     return f"layers.{layer}.{CANONICAL[LLAMA_MODULES.index(name)]}.weight"
-
-
-# --------------------------------------------------------------------------------------------- numbers
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
@@ -182,10 +175,8 @@ def test_prompts_in_other_orders_of_sums(adapted: Adapted, settings: dict[str, A
 
 def test_scores_threads_and_beams(adapted: Adapted) -> None:
     model = adapted.adapted[1]
-    logits = model.logits(IDS).astype(np.float64)
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    log_probs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    wanted = log_probs[np.arange(len(IDS) - 1), IDS[1:]]
+    logits = model.logits(IDS[:-1]).astype(np.float64)
+    wanted = logits[np.arange(len(logits)), IDS[1:]] - np.log(np.exp(logits).sum(axis=1))
     assert np.allclose(model.score(IDS, n_threads=3), wanted, atol=1e-5)
     many = model.score([(IDS[:20], IDS[20:]), (IDS[:20], IDS[:9])])
     assert np.array_equal(many[0].log_probs, model.score(IDS)[19:])
@@ -230,14 +221,9 @@ def test_a_batch_of_adapters_is_each_alone(
     """Every draft, in three slots for four texts: tokens and logits to the bit, whatever shares a forward."""
     draft = DRAFTS[name](adapted.world)
     found = specdec.generate(
-        adapted.target,
-        draft,
-        PROMPTS,
-        adapter=[*adapted.adapted, None],
-        batch_size=3,
-        n_threads=2,
+        adapted.target, draft, PROMPTS, adapter=[*adapted.adapted, None], batch_size=3, n_threads=2,
         **options_of(how, [(5, i) for i in range(4)]),
-    )
+    )  # fmt: skip
     for i, (one, other) in enumerate(zip(found, wanted[how], strict=True)):
         assert one.tokens == other.tokens, i
         assert np.array_equal(one.logits, other.logits), i
@@ -288,21 +274,16 @@ def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_pat
 
 
 def test_folders_samples_and_streams(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
-    texts = specdec.generate(
-        adapted.target, adapted.draft, PROMPTS[:2], adapter=[str(adapted.folders[0]), adapted.folders[1]],
-        n=2, **options_of("greedy", None),
-    )  # fmt: skip
+    given, options = [str(adapted.folders[0]), adapted.folders[1]], options_of("greedy", None)
+    texts = specdec.generate(adapted.target, adapted.draft, PROMPTS[:2], adapter=given, n=2, **options)
     assert [[one.tokens for one in of] for of in texts] == [[one.tokens] * 2 for one in wanted["greedy"][:2]]
-    both = specdec.generate(
-        adapted.target, None, [PROMPTS[1]] * 3, adapter=[None, adapted.folders[1], adapted.folders[1]],
-        prompt_logprobs=0, **options_of("greedy", None),
-    )  # fmt: skip
+    options["prompt_logprobs"] = 0
+    given = [None, adapted.folders[1], adapted.folders[1]]
+    both = specdec.generate(adapted.target, None, [PROMPTS[1]] * 3, adapter=given, **options)
     assert both[0].tokens != both[1].tokens == both[2].tokens == wanted["greedy"][1].tokens
     for one, model in zip(both, (adapted.target, *[adapted.adapted[1]] * 2), strict=True):
         assert np.array_equal(one.prompt_logprobs, model.score(PROMPTS[1]))
-    one = specdec.generate(
-        adapted.target, None, [PROMPTS[1]] * 2, adapter=adapted.folders[1], **options_of("greedy", None)
-    )
+    one = specdec.generate(adapted.target, None, [PROMPTS[1]] * 2, adapter=given[1], **options)
     assert one[0].tokens == one[1].tokens == wanted["greedy"][1].tokens
 
 
@@ -351,9 +332,6 @@ def test_a_target_with_an_adapter_takes_others(
     assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"][:2]]
     plain = specdec.generate(target, None, PROMPTS[3], adapter=adapted.target, **options)
     assert plain.tokens == wanted["greedy"][3].tokens
-
-
-# ------------------------------------------------------------------------------------------ what is kept
 
 
 def test_what_tells_adapters_apart(adapted: Adapted) -> None:
@@ -579,22 +557,20 @@ def test_importance_is_that_of_the_merged_model(tmp_path: Path) -> None:
     assert np.array_equal(found, wanted) and not np.array_equal(found, plain)
 
 
-def wrong_arguments(adapted: Adapted) -> Iterator[tuple[Callable[[], Any], str]]:
-    target, model, other = adapted.target, adapted.adapted[0], adapted.draft
-    yield lambda: model.with_adapter(adapted.folders[0]), "has an adapter beside its weights"
-    yield lambda: specdec.generate(target, None, IDS, adapter=3), "adapter is an int; expected a model"
-    yield lambda: specdec.generate(target, None, [IDS], adapter=[None, 3]), r"adapter\[1\] is an int"
-    yield lambda: specdec.generate(target, None, [IDS], adapter=[None] * 2), "a list of 2 for 1 prompt"
-    yield lambda: specdec.generate(target, None, IDS, adapter=[None]), "a list of 1 for 1 prompt"
-    yield lambda: specdec.generate(target, None, IDS, adapter=other), "whose weights are not those of"
-    yield lambda: specdec.load(adapted.path, adapter=3), "adapter is"
-    yield lambda: model.quantization_report(), "has an adapter beside its weights"
-
-
 def test_wrong_arguments(adapted: Adapted) -> None:
-    for call, message in wrong_arguments(adapted):
+    for prompts, given, message in (
+        (IDS, 3, "adapter is an int; expected a model"), ([IDS], [None, 3], r"adapter\[1\] is an int"),
+        ([IDS], [None] * 2, "a list of 2 for 1 prompt"), (IDS, [None], "a list of 1 for 1 prompt"),
+        (IDS, adapted.draft, "whose weights are not those of"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=message):
+            specdec.generate(adapted.target, None, prompts, adapter=given)
+    model = adapted.adapted[0]
+    for call in (lambda: model.with_adapter(adapted.folders[0]), model.quantization_report):
+        with pytest.raises(InputError, match="has an adapter beside its weights"):
             call()
+    with refuses("adapter", 3):
+        specdec.load(adapted.path, adapter=3)
 
 
 def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
@@ -604,19 +580,12 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
     given = [(f"{name}.down", down, "f32"), (f"{name}.up", up, "f32")]
     assert core.adapted({name: 2}, given).base is core
     refused: list[tuple[Any, Any, str]] = [
-        ({}, [], "the adapter is for no tensor"),
-        ({"x": 1}, [], "tensor x: not part of the model"),
+        ({}, [], "the adapter is for no tensor"), ({"x": 1}, [], "tensor x: not part of the model"),
         ({"layers.0.attn_norm.weight": 1}, [], "cannot be adapted beside the model"),
-        ({"token_embedding": 1}, [], "cannot be adapted beside the model"),
-        ({name: 0}, [], "the rank is 0"),
-        ({name: 2**40}, [], "the rank is 0"),
-        ({name: 2}, given[:1], "layers.0.attn_q.weight.up: missing"),
-        ({name: 2}, given[1:], "layers.0.attn_q.weight.down: missing"),
-        ({name: 2}, [*given, given[0]], "given twice"),
-        ({name: 3}, given, "shape"),
-        ({name: 2}, [("layers.0.attn_k.weight.up", up, "f32")], "not part of the adapter"),
+        ({name: 0}, [], "the rank is 0"), ({name: 2}, given[:1], "layers.0.attn_q.weight.up: missing"),
+        ({name: 2}, [*given, given[0]], "given twice"), ({name: 3}, given, "shape"),
         ({name: 2}, [(name, up, "f32")], "not part of the adapter"),
-    ]
+    ]  # fmt: skip
     for ranks, tensors, message in refused:
         with pytest.raises(ValueError, match=message):
             core.adapted(ranks, tensors)
@@ -630,14 +599,8 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
 def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
     """`--adapter` merges, here into the target in the package."""
     target, _ = specdec.embedded_pair()
-    config = {
-        "hidden_size": target.config.d_model,
-        "intermediate_size": target.config.d_ff,
-        "num_hidden_layers": target.config.n_layer,
-        "num_attention_heads": target.config.n_head,
-        "num_key_value_heads": target.config.n_kv_head,
-    }
-    folder = llama_adapter(tmp_path / "adapter", config, 1)
+    fields = json.loads((target.path / "config.json").read_text())
+    folder = llama_adapter(tmp_path / "adapter", fields, 1)
     arguments = [*"--temperature 0 --repetition-penalty 1 --max-new-tokens 12".split(), "Once upon a time"]
     found = [
         run("generate", *own, *arguments).stdout

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import specdec
+from chat_templates import library_tokenizer
 from refusals import refuses, refuses_field
 from specdec import progress
 from specdec.checkpoints import open_checkpoint
@@ -32,6 +33,7 @@ from specdec.errors import (
 )
 from specdec.models.checkpoints import hub
 from specdec.models.checkpoints.safetensors_file import read_safetensors
+from tensor_files import canonical
 from worlds.folders import (
     gpt2_config,
     gpt2_tensors,
@@ -46,18 +48,6 @@ from worlds.folders import (
     write_llama2c,
     write_llama2c_tokenizer,
 )
-
-
-def canonical(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a checkpoint as float32."""
-    return {
-        name: (array.astype(np.uint32) << 16).view(np.float32) if form == "bf16" else array.astype(np.float32)
-        for name, array, form in open_checkpoint(path).tensors()
-    }
-
-
-# ── What is read
-# ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_llama_config_and_tensors(make_llama):
@@ -143,7 +133,7 @@ def test_end_ids(make_llama):
         for file, text in ("generation_config", generation), ("tokenizer_config", settings):
             if text:
                 (folder / f"{file}.json").write_text(text)
-        (folder / "tokenizer.json").write_text(_byte_level_json())
+        (folder / "tokenizer.json").write_text(library_tokenizer([]).to_str())
         return open_checkpoint(folder).tokenizer
 
     assert tokenizer("a", eos_token_id=2).eos_ids == (2,)
@@ -163,7 +153,7 @@ def test_end_ids(make_llama):
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(_byte_level_json())
+    (tmp_path / "tokenizer.json").write_text(library_tokenizer([]).to_str())
     folder = make_llama(vocab_size=5)
     with pytest.warns(UserWarning, match=r"the tokenizer has \d+ ids; expected at most 5"):
         specdec.load(folder, tokenizer=tmp_path)
@@ -209,20 +199,6 @@ def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, name: value}))
     with pytest.warns(UserWarning, match=f"generation_config.json: field '{name}' is .*; it is left out"):
         assert specdec.load(folder).default_sampling == {"temperature": 1.0}
-
-
-def _byte_level_json() -> str:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer.to_str()
-
-
-# ── Which loader
-# ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 NOWHERE = ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin", "../x", "/x"]
@@ -331,10 +307,6 @@ def test_hub_failures(monkeypatch):
     assert failed.value.args[0].count("\n") == 0
 
 
-# ── Bad configurations
-# ───────────────────────────────────────────────────────────────────────────────────────
-
-
 BAD_LLAMA: dict[type[CheckpointError], dict[str, list[Any]]] = {
     UnsupportedModelError: {
         "architectures": [
@@ -423,10 +395,6 @@ def test_bad_config_file(make_llama, text, message):
         specdec.load(folder)
 
 
-# ── Bad weights
-# ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_tensors_that_are_missing_or_of_another_shape(make_llama):
     name = "model.layers.0.self_attn.k_proj.weight"
     for changed, message in (
@@ -444,25 +412,12 @@ def test_tensors_that_are_missing_or_of_another_shape(make_llama):
     ["model.layers.0.self_attn.q_proj.bias", "model.layers.2.mlp.up_proj.weight", "score.weight", "x.lora_A"],
 )
 def test_tensor_that_the_config_does_not_use(make_llama, name):
-    tensors = {**llama_tensors(llama_config()), name: np.ones(3, np.float32)}
+    harmless = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
+    tensors = llama_tensors(llama_config()) | harmless
+    open_checkpoint(make_llama(tensors=tensors))
+    tensors[name] = np.ones(3, np.float32)
     with pytest.raises(UnsupportedModelError, match=re.escape(f"'{name}'")):
         specdec.load(make_llama(tensors=tensors))
-
-
-def test_harmless_llama_buffer(make_llama):
-    tensors = llama_tensors(llama_config())
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
-    open_checkpoint(make_llama(tensors=tensors))
-
-
-def test_a_tied_head_that_differs_is_the_head(make_llama):
-    """As in transformers 5; see test_absent_fields.py for its logits."""
-    tensors = llama_tensors(llama_config(tie_word_embeddings=True))
-    same = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]}
-    assert "head" not in canonical(make_llama("same", tensors=same, tie_word_embeddings=True))
-    other = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
-    found = canonical(make_llama("other", tensors=other, tie_word_embeddings=True))
-    np.testing.assert_array_equal(found["head"], other["lm_head.weight"])
 
 
 def test_both_names_of_one_tensor(make_gpt2):
@@ -572,17 +527,13 @@ def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
     path = tmp_path / "damaged.safetensors"
     outcomes = {"both read": 0, "both refuse": 0, "we refuse": 0}
     for _ in range(1500):
-        data = bytearray(good)
-        kind = rng.integers(5)
+        data, kind = bytearray(good), rng.integers(5)
         if kind == 0:
             del data[rng.integers(len(data)) :]
-        elif kind == 1:
-            data += bytes(rng.integers(1, 9))
-        else:  # digits and punctuation of the header, where damage is likeliest to pass for sense
-            for _ in range(rng.integers(1, 4)):
-                at = rng.integers(n_header) if kind < 4 else rng.integers(len(data))
-                flipped = data[at] ^ (1 << rng.integers(8))
-                data[at] = flipped if kind == 2 else rng.choice(list(b'0123456789[]{}",: FU'))
+        for _ in range(rng.integers(1, 4) if kind else 0):  # of the header, where damage may pass for sense
+            at = rng.integers(n_header if kind < 4 else len(data))
+            flipped, written = data[at] ^ (1 << rng.integers(8)), rng.choice(list(b'0123456789[]{}",: FU'))
+            data[at] = flipped if kind == 2 else written
         path.write_bytes(data)
         try:
             with safe_open(str(path), framework="np") as library:
@@ -770,10 +721,6 @@ def test_llama2c_finds_its_tokenizer(tmp_path):
     write_llama2c_tokenizer(tmp_path / "tok19.bin", tokens)
     assert open_checkpoint(path).tokenizer.n_vocab == 19
     assert open_checkpoint(path).tokenizer.eos_ids == (1, 2)
-
-
-# ── The model object
-# ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_model_attributes(make_llama):

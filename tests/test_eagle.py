@@ -285,7 +285,7 @@ def test_what_training_wrote_of_the_target_counts(target: specdec.Model, layout:
     config = json.loads((path / "config.json").read_text())
     config.pop("eagle_config", None)
     taps = list(folder.taps)
-    identity = random_heads(target).target.as_dict()
+    identity = vars(random_heads(target).target)
     config["specdec_draft"] = {"target": identity, "taps": taps}
     (path / "config.json").write_text(json.dumps(config))
     assert_chains_of_the_paper(folder, drafts.load(path, target))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
 from compiled import score as score_of
 from descriptions import by_method
 from sessions import Session
@@ -59,9 +59,6 @@ def session_of(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- The encoder
-
-
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 75])
 def test_the_output_is_near_the_reference_and_does_not_depend_on_threads(name, n):
@@ -87,11 +84,8 @@ def test_a_source_that_is_longer_than_any_text_is_attended_to_in_the_same_order(
 
 def test_tensors_have_names_of_their_own():
     shapes, relative = _core.tensor_shapes(OTHER_SIZES), _core.tensor_shapes(RELATIVE)
-    for name, shape in (
-        ("encoder.token_embedding", (77, 40)), ("encoder.layers.2.relative_bias", (2 * 3, 4)),
-        ("layers.0.relative_bias", (8, 6)), ("layers.1.cross_k.weight", (2 * 8, 40)),
-    ):  # fmt: skip
-        assert shapes[name] == shape
+    assert shapes["encoder.token_embedding"] == (77, 40) and shapes["layers.0.relative_bias"] == (8, 6)
+    assert shapes["layers.1.cross_k.weight"] == (2 * 8, 40)
     assert not {"relative_bias", "encoder.head"} & shapes.keys() and "encoder.token_embedding" not in relative
     stream = _core.tensor_shapes(ENCODER_DECODERS["norms-of-the-stream"])
     assert not {"output_norm.weight", "encoder.output_norm.weight"} & stream.keys()
@@ -175,9 +169,6 @@ def test_no_format_changes_that(dtype, cache_dtype):
     world.check(world.draft, n_threads=2)
 
 
-# ----------------------------------------------------------------------------------------- What texts share
-
-
 def finish(session: Session) -> tuple[list[int], Any]:
     """New tokens and logits of sequence 0."""
     tokens, logits = [], []
@@ -234,14 +225,8 @@ def test_rounds_allocate_nothing():
         build(RELATIVE, tensors), [[1, 2]], [source_of(RELATIVE)], build(RELATIVE, perturbed(tensors))
     )
     session.prefill()
-    _core._alloc_fail_after(0)
-    try:
+    with allowing(0):
         assert len(finish(session)[0]) == 8
-    finally:
-        _core._alloc_fail_after(-1)
-
-
-# ---------------------------------------------------------------------------------------------------- Beams
 
 
 # ------------------------------------------------------------------------------------------ What is refused
@@ -324,12 +309,9 @@ def test_tensors_of_an_encoder_are_checked():
 def test_an_encoder_that_overflows_is_named(layer):
     tensors = random_tensors(OTHER_SIZES)
     tensors[f"encoder.layers.{layer}.mlp_down.weight"][:] = 3e38
-    model = build(OTHER_SIZES, tensors)
-    message = rf"output of layer {layer} \(of 0 to 2\) of the encoder at position 0 is not finite"
-    with pytest.raises(NotFiniteError, match=f"the model: the {message}"):
-        model.encode([1, 2, 3])
-    with pytest.raises(NotFiniteError, match=f"the target: the {message}"):
-        run_session(model, None, [[1]], sources=[[1, 2, 3]])
+    message = rf"the model: the output of layer {layer} \(of 0 to 2\) of the encoder at position 0"
+    with pytest.raises(NotFiniteError, match=message):
+        build(OTHER_SIZES, tensors).encode([1, 2, 3])
 
 
 @pytest.mark.slow

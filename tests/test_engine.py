@@ -368,14 +368,6 @@ def test_prompts_are_cached_and_scored(world: World) -> None:
         assert np.array_equal(score.log_probs, expected.prompt_logprobs)
 
 
-def test_results_are_awaited(world: World, engine: Engine) -> None:
-    one, two = (engine.submit(world.ids[:9], max_new_tokens=6, n=n) for n in (1, 2))
-    assert asyncio.run(one.aresult()) == one.result()
-    assert asyncio.run(two.aresults()) == two.results()
-    with pytest.raises(InputError, match="there are 2 samples"):
-        asyncio.run(two.aresult())
-
-
 class Gate:
     """A transform that keeps the engine's thread from going on until the gate is opened."""
 
@@ -462,7 +454,11 @@ def test_bad_engines_and_waits_are_refused(world: World) -> None:
 # -------------------------------------------------------------------------------------- event loops
 
 
-def test_agenerate_and_astream(world: World) -> None:
+def test_agenerate_and_astream(world: World, engine: Engine) -> None:
+    one, two = (engine.submit(world.ids[:9], max_new_tokens=6, n=n) for n in (1, 2))
+    assert asyncio.run(one.aresult()) == one.result() and asyncio.run(two.aresults()) == two.results()
+    with pytest.raises(InputError, match="there are 2 samples"):
+        asyncio.run(two.aresult())
     assert inspect.iscoroutinefunction(specdec.agenerate) and inspect.isasyncgenfunction(specdec.astream)
     prompts = [world.ids[:5], world.ids[:30], "It was"]
     how: dict[str, Any] = {"max_new_tokens": 20, "seed": 3, "temperature": 1.0, "verify": "coupled"}
@@ -585,3 +581,13 @@ def test_requests_take_turns_in_a_single_slot(world: World) -> None:
     assert started == sorted(started)
     by_end = sorted(requests, key=lambda one: one.times.ended)
     assert by_end == [requests[i] for i in (1, 4, 2, 0, 3)]
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_prompts_are_read_in_the_order_in_which_they_came(world: World, drafted: bool) -> None:
+    """Also those that wait in higher slots, while lower slots are taken again."""
+    long = (world.ids * 5)[:400]
+    with Engine(world.target, world.draft if drafted else None, n_slots=4, n_text=500, n_threads=1) as engine:
+        requests = [engine.submit([3 + i, *long], max_new_tokens=1) for i in range(12)]
+        ended = [request.results(WAIT_S) and request.times.first_token for request in requests]
+    assert ended == sorted(ended, key=float)  # type: ignore[arg-type]

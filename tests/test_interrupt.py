@@ -41,9 +41,7 @@ def model(config, dtype="f32"):
     return _core.Model(config, constant(config), dtype=dtype)
 
 def session(target, draft, gamma):
-    how = {"temperature": 0.0}
-    s = Session(target, draft, [[1, 2, 3]], gamma=gamma, max_new_tokens=2000, sampling=how,
-                      draft_sampling=how, seeds=[(1, 0)], n_threads=1)
+    s = Session(target, draft, [[1, 2, 3]], gamma=gamma, max_new_tokens=2000, temperature=0.0)
     s.prefill()
     return s.core
 

@@ -40,16 +40,12 @@ def decode(model, **how):
     return decoder.forward([1, 2], [-1, 0])
 
 
-OPTIONS = {
-    "sampling": {"temperature": 0.0}, "draft_sampling": {"temperature": 0.0}, "seeds": [(1, 0)],
-    "n_threads": 1,
-}  # fmt: skip
-
-
 def generate_refilled():
     """Three prompts in two places; the third begins as the first."""
-    how = OPTIONS | {"gamma": 4, "max_new_tokens": 10, "n_text": 20, "node_budget": 7}
-    session = Session(load(), small(), [[1, 2, 3], [4, 5]], **how | {"seeds": [(1, 0), (1, 1)]})
+    session = Session(
+        load(), small(), [[1, 2, 3], [4, 5]], gamma=4, max_new_tokens=10, n_text=20, node_budget=7,
+        temperature=0.0,
+    )  # fmt: skip
     session.prefill()
     session.finish(1)
     session.replace(1, [1, 2, 3, 4, 5], (1, 2))
@@ -58,7 +54,7 @@ def generate_refilled():
 
 def generate_with_a_cached_text():
     """A text that goes on with one of another session."""
-    target, how = load(), OPTIONS | {"gamma": 0, "max_new_tokens": 4}
+    target, how = load(), {"gamma": 0, "max_new_tokens": 4, "temperature": 0.0}
     first = Session(target, None, [[1, 2, 3]], **how)
     first.prefill()
     second = Session(target, None, [[1, 2, 3, 4, 5]], **how)
@@ -138,11 +134,8 @@ def session_bytes(target, draft, temperature, rule="rejection"):
     """Bytes that a session takes."""
     gc.collect()
     before = bytes_held()
-    how = {"temperature": temperature}
-    session = Session(
-        target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, max_new_tokens=20, sampling=how,
-        draft_sampling=how, seeds=[(1, i) for i in range(N_SEQUENCES)], n_threads=1, rule=rule,
-    )  # fmt: skip
+    how = {"max_new_tokens": 20, "temperature": temperature, "rule": rule}
+    session = Session(target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, **how)
     session.prefill()
     while session.round():
         pass

@@ -12,6 +12,7 @@ import specdec
 from refusals import refuses_field
 from specdec import CheckpointError, UnsupportedModelError, reference
 from specdec.checkpoints import open_checkpoint
+from tensor_files import canonical
 from worlds.folders import write_hf
 from worlds.mixtures import (
     N_EXPERTS,
@@ -28,12 +29,7 @@ IDS = np.random.default_rng(4).integers(0, 61, 40)
 
 
 def reference_logits(folder: Path) -> np.ndarray:
-    checkpoint = open_checkpoint(folder)
-    weights = {}
-    for name, array, form in checkpoint.tensors():
-        wide = (array.astype(np.uint32) << 16).view(np.float32) if form == "bf16" else array
-        weights[name] = np.array(wide, dtype=np.float32)
-    return reference.logits(checkpoint.config, weights, IDS.tolist())
+    return reference.logits(open_checkpoint(folder).config, canonical(folder), IDS.tolist())
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +57,6 @@ def test_names_of_transformers_5(published, tmp_path):
     assert np.array_equal(specdec.load(folder).logits(IDS), specdec.load(published).logits(IDS))
 
 
-# ------------------------------------------------------------------------------------------- MXFP4
-
-
 @pytest.mark.parametrize(("low", "high"), [(120, 130), (1, 3), (250, 251)])
 def test_mxfp4_is_what_its_formula_says(tmp_path, low, high):
     """With subnormal numbers of bf16, and the largest, as files are read."""
@@ -72,12 +65,11 @@ def test_mxfp4_is_what_its_formula_says(tmp_path, low, high):
     for name, array in tensors.items():
         if name.endswith("_scales"):
             tensors[name] = rng.integers(low, high, array.shape, dtype=np.uint8)
-    found = {n: a for n, a, _ in open_checkpoint(write_hf(tmp_path / "model", config, tensors)).tensors()}
+    found = canonical(write_hf(tmp_path / "model", config, tensors))
     name = "model.layers.1.mlp.experts.down_proj"
     wanted = mxfp4_values(tensors[f"{name}_blocks"], tensors[f"{name}_scales"])
     for expert, values in enumerate(wanted):
-        bits = found[f"layers.1.experts.{expert}.mlp_down.weight"]
-        assert np.array_equal((bits.astype(np.uint32) << 16).view(np.float32), values)
+        assert np.array_equal(found[f"layers.1.experts.{expert}.mlp_down.weight"], values)
 
 
 def test_scales_that_are_no_numbers_give_no_model(tmp_path):
@@ -104,14 +96,10 @@ def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
         np.testing.assert_allclose(found.logits(IDS), reference_logits(packed), atol=2e-4)
 
 
-# ------------------------------------------------------------------------------------- what is refused
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num_experts_per_tok": 6}, "n_experts_per_token is 6, expected 1 to 5"),
-        ({"num_experts": 0}, "field 'num_experts' is 0"),
         ({"num_experts": 10**8}, "num_experts.* is 100000000; expected a whole number from 1 to"),
         ({"num_experts": 6}, "tensor 'model.layers.0.mlp.gate.weight' has shape"),
         ({"mlp_only_layers": [0]}, "tensor 'model.layers.0.mlp.gate_proj.weight' is missing"),

@@ -301,7 +301,7 @@ def test_the_loss_is_that_of_the_distributions(models: list[specdec.Model]) -> N
     """Of the most probable tokens and the rest, against NumPy on the target's and draft's logits."""
     import torch
 
-    from specdec.drafts.learned.objective import Objective
+    from specdec.drafts.learned.networks import Objective
     from specdec.drafts.learned.online.learner import target_of
 
     online = learning("model", models)

@@ -138,12 +138,6 @@ def test_dora_and_biases_are_merged(tmp_path: Path, name: str, bias: str) -> Non
         specdec.load(base, tokenizer=False).with_adapter(adapter)
 
 
-def test_what_is_no_plain_lora(tmp_path: Path) -> None:
-    base, adapter, _ = saved(llama(), tmp_path, init_lora_weights="olora")
-    with pytest.raises(UnsupportedModelError, match="adapter_config.json: field 'init_lora_weights'"):
-        specdec.load(base, tokenizer=False, adapter=adapter)
-
-
 def test_an_encoder_decoder(tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = transformers.T5Config(

@@ -314,21 +314,15 @@ def test_a_mapped_table_is_pickled_by_its_file(world: World, tmp_path: Path) -> 
 
 def test_memories_are_pickled_by_their_file(world: World, tmp_path: Path) -> None:
     memory = drafts.SuffixMemory(min_match=1, factor=2.0)
-    assert again(memory).factor == 2.0
-    specdec.generate(world.target, memory, [world.ids[:9]], max_new_tokens=5)
-    with pytest.raises(InputError, match=r"^<specdec\.drafts\.SuffixMemory .*expected one that was saved"):
-        pickle.dumps(memory)
-    memory.save(tmp_path / "memory")
-    copied = again(memory)
-    assert (copied.n_texts, copied.factor, copied.min_match) == (1, 2.0, 1)
-    assert again(copied).n_texts == 1
-
     matrix = drafts.TokenRecycling(3, tree=drafts.StaticTree((2, 1)))
-    assert again(matrix).tree == matrix.tree
-    specdec.generate(world.target, matrix, [world.ids[:9]], max_new_tokens=5, verify="coupled", temperature=1)
-    with pytest.raises(InputError, match=r"^<specdec\.drafts\.TokenRecycling .*expected one that was saved"):
-        pickle.dumps(matrix)
-    matrix.save(tmp_path / "matrix")
+    assert again(memory).factor == 2.0 and again(matrix).tree == matrix.tree
+    for draft, name in ((memory, "memory"), (matrix, "matrix")):
+        specdec.generate(world.target, draft, [world.ids[:9]], max_new_tokens=5, verify="coupled")
+        with pytest.raises(InputError, match="expected one that was saved"):
+            pickle.dumps(draft)
+        draft.save(tmp_path / name)
+    copied = again(again(memory))
+    assert (copied.n_texts, copied.factor, copied.min_match) == (1, 2.0, 1)
     assert np.array_equal(again(matrix).rows(), matrix.rows())
     pickled = pickle.dumps(matrix)
     (tmp_path / "matrix").unlink()
@@ -344,8 +338,7 @@ def test_a_draft_that_learns_is_pickled_by_its_file(world: World, tmp_path: Path
         pickle.dumps(online)
     online.save(tmp_path / "learnt")
     copied = again(online)
-    assert (copied.n_seen, copied.n_updates, copied.interval, copied.n_positions) == (
-        online.n_seen, 1, None, 50,
-    )  # fmt: skip
+    assert (copied.n_seen, copied.n_updates) == (online.n_seen, 1)
+    assert (copied.interval, copied.n_positions) == (None, 50)
     assert np.array_equal(copied.draft.counts.unigrams, online.draft.counts.unigrams)  # type: ignore[attr-defined]
     assert np.array_equal(again(copied).draft.counts.unigrams, copied.draft.counts.unigrams)

@@ -98,10 +98,7 @@ def test_what_plain_decoding_computes(slices: Any) -> None:
     slices(64)
     target = build(CONFIG, random_tensors(CONFIG))
     work = []
-    session = Session(
-        target, None, [ids_of(60), [9]], max_new_tokens=3, seeds=[(0, 0), (0, 1)], n_threads=1, gamma=0,
-        sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0},
-    )  # fmt: skip
+    session = Session(target, None, [ids_of(60), [9]], max_new_tokens=3, gamma=0, temperature=0.0)
     for call in (session.prefill, session.round, session.round, session.round):
         before = _core._forward_work(), _core._forward_count()
         call()
@@ -214,11 +211,8 @@ def read(session: Session) -> tuple[Ids, bytes]:
 
 
 def session_of(target: Model, prompt: Ids) -> Session:
-    sampling = {"temperature": 0.0}
-    return Session(
-        target, None, [prompt], sampling=sampling, draft_sampling=sampling, gamma=3, max_new_tokens=20,
-        n_threads=1, seeds=[(0, 0)], keep_logits=True,
-    )  # fmt: skip
+    how: dict[str, Any] = {"seeds": [(0, 0)], "temperature": 0.0, "keep_logits": True}
+    return Session(target, None, [prompt], gamma=3, max_new_tokens=20, **how)
 
 
 @WINDOWS

@@ -261,22 +261,6 @@ def test_lenience_of_argmax_looks_at_the_distribution_before_it_is_standardised(
     assert generate(pair, False, lenience=lenience).tokens == generate(pair, False).tokens
 
 
-def test_betas_of_a_lenient_run(pair: Any) -> None:
-    """alpha of appendix A.5: sum(min(T / l, D))."""
-    out = generate(pair, True, temperature=1.0, lenience=0.4, gamma=1)
-    seen = iter(np.concatenate([np.zeros((0, out.logits.shape[1])), out.logits]))
-    tokens = list(PROMPT)
-    for r in out.trace.rounds:
-        row = next(seen)
-        if r.drafted:
-            draft = reference.distribution(pair[1].logits(tokens)[-1], 1.0)
-            overlap = np.minimum(reference.distribution(row, 1.0) / 0.4, draft).sum()
-            assert r.betas[0] == pytest.approx(overlap, rel=1e-4)
-        for _ in range(r.kept - 1):
-            next(seen)
-        tokens += r.tokens[: r.kept]
-
-
 # ----------------------------------------------------------------------------------------- bad input
 
 

@@ -16,9 +16,6 @@ from hand_made_rounds import chain, result_of, tree
 from refusals import refuses
 from specdec import Round, Sampling, Trace, theory
 
-# ----------------------------------------------------------------------------------------- rounds
-
-
 CORRECTED = chain(0, (11, 12, 13, 14), 2, (1.0, 0.9, 0.2))
 BONUS = chain(1, (21, 22, 23, 24), 4, (0.9, 0.8, 1.0, 0.7))
 NONE = chain(2, (31, 32, 33, 34), 0, (0.1,))
@@ -263,9 +260,6 @@ def test_summary_and_repr_show_the_figures() -> None:
     assert "batch of  3 sequences" in Trace(TRACE.rounds, n_sequences=3).summary()
     shown = "Trace(n_tokens=11, n_calls=4, n_accepted=7, n_drafted=13, acceptance_rate=0.689"
     assert repr(TRACE).startswith(shown)
-
-
-# --------------------------------------------------------------------------------------- sampling
 
 
 def test_sampling_takes_numbers_of_numpy() -> None:

@@ -43,8 +43,8 @@ def libraries() -> None:
     global torch, objective, Objective, TargetDistribution
     import torch
 
-    from specdec.drafts.learned import objective
-    from specdec.drafts.learned.objective import Objective, TargetDistribution
+    from specdec.drafts.learned import networks as objective
+    from specdec.drafts.learned.networks import Objective, TargetDistribution
 
 
 @pytest.fixture(scope="module")

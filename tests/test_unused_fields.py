@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import peft
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from worlds.adapters import adapter_config, llama_shapes, low_rank_tensors, write_adapter
@@ -35,9 +36,6 @@ def warned(act: Callable[[], Any]) -> list[str]:
 
 
 write = tiny_folder
-
-
-# ---------------------------------------------------------------------------------------- config.json
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -98,13 +96,10 @@ def test_one_warning_names_file_and_fields(tmp_path: Path) -> None:
     assert one.filename == __file__
 
 
-# As published, in the writing of several versions of transformers and of other programs.
 WITHOUT_CLASS = {"LamdaForCausalLM", "MiMoForCausalLM"}
 """Families that transformers has no configuration class for."""
-
-PUBLISHED: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "data" / "published_configs.json").read_text()
-)
+PUBLISHED = json.loads((Path(__file__).parent / "data" / "published_configs.json").read_text())
+"""As several versions of transformers and other programs write them."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -370,9 +365,6 @@ def test_tensors_of_factors_that_nothing_reads(tmp_path: Path) -> None:
             specdec.load(path)
 
 
-# ---------------------------------------------------------------------------------------------- adapters
-
-
 def of_adapter(folder: Path, config: dict[str, Any]) -> list[str]:
     """The fields of an adapter's configuration that are warned of."""
     model = specdec.load(write(folder / "model", "LlamaForCausalLM"))
@@ -387,6 +379,5 @@ def test_an_unknown_field_of_an_adapter(tmp_path: Path) -> None:
 
 @pytest.mark.oracle
 def test_fields_of_peft_are_known(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
     defaults = json.loads(json.dumps(peft.LoraConfig(r=4).to_dict(), default=list))
     assert of_adapter(tmp_path, defaults | {"peft_type": "LORA"}) == []

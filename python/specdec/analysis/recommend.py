@@ -19,10 +19,10 @@ from specdec.checks import check_choice, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, SuffixMemory, named
 from specdec.drafts.draft import check_source
-from specdec.drafts.learned.early_exit.draft import EXIT_NAME
 from specdec.drafts.model_draft import DraftLike, as_draft, translation_of
 from specdec.drafts.opening import load
 from specdec.drafts.python_draft import Drafter
+from specdec.drafts.self_drafts import EXIT_NAME
 from specdec.errors import InputError, SpecdecError, UnsupportedModelError, VocabularyMismatchError, shown
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.model_config import ModelConfig

@@ -40,7 +40,7 @@ from specdec.commands.verb import (
     several,
     verb,
 )
-from specdec.drafts.learned.early_exit.draft import EarlyExit
+from specdec.drafts.self_drafts import EarlyExit
 from specdec.errors import InputError
 from specdec.verification.sampling import TRUNCATIONS
 

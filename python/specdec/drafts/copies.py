@@ -51,9 +51,7 @@ class ContextCopy(Draft):
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         found = [] if documents is None else plain(documents)
-        if isinstance(found, np.ndarray) and found.ndim == 2:
-            found = list(found)
-        if not isinstance(found, list | tuple):
+        if not isinstance(found, list | tuple | np.ndarray):
             raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
         texts = check_items("documents", found, "a list of texts, or None")
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
@@ -116,10 +114,8 @@ class InputCopy(Draft):
     def describe(self, target: Model) -> Description:
         encoder, n_vocab = target.config.encoder, target.config.n_vocab
         if self._source is None and encoder is not None and encoder.n_vocab != n_vocab:
-            raise InputError.of(
-                "source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, as the encoder of "
-                f"{target.path} has {encoder.n_vocab} of its own",
-            )  # fmt: skip
+            why = f"as the encoder of {target.path} has {encoder.n_vocab} of its own"
+            raise InputError.of("source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, {why}")
         source = None if self._source is None else ids_of("source", self._source, target)
         return "input_copy", {"source": source, **self._settings}
 

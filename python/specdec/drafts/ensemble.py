@@ -89,10 +89,7 @@ class Ensemble(Draft):
 
 
 class DraftSelection(Ensemble):
-    """Drafts side by side; `_core.Settings.drafters` of each text names those that draft for it.
-
-    `gammas` are the draft tokens of each in a round at most. With `predictions` the first copies from them.
-    """
+    """Drafts of at most `gammas` tokens, after copies of `predictions`; each text names those that it has."""
 
     def __init__(
         self, drafts: Sequence[Draft], gammas: Sequence[int], *, predictions: bool, adaptive: bool

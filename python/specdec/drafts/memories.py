@@ -67,11 +67,7 @@ Memory = TypeVar("Memory", bound="MemoryDraft")
 
 
 class MemoryDraft(Draft):
-    """A draft that one object shares between texts, with a file to save it.
-
-    A pickle names the file that it was loaded from or saved to last, and another process begins with what
-    that holds. One that has no file and has begun a text cannot be pickled; an empty one can.
-    """
+    """A draft that one object shares between texts, with a file to save it, which a pickle names."""
 
     metadata: ClassVar[Mapping[str, str]]  # of its file
     holds: ClassVar[str]  # its file, in messages
@@ -101,10 +97,8 @@ class MemoryDraft(Draft):
         if self._file is not None:
             return loaded_again, (type(self), self._file.reference(), (), self._settings)
         if self._has_begun or self._knows_something():
-            raise InputError(
-                f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
-                "file or loaded from one, which a pickle names"
-            )
+            expected = "one that was saved to a file or loaded from one, which a pickle names"
+            raise InputError(f"{self!r} cannot be pickled, as it lives in this process; expected {expected}")
         return partial(type(self), **self._settings), ()
 
     def text_key(self) -> tuple[int, ...]:

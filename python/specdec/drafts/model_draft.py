@@ -83,11 +83,15 @@ def _translation(target: Model, draft: Model) -> _core.Translation:
         "first": draft.decoder_start or _first(theirs, ours.adds_bos or theirs.adds_bos),
         "target_first": target.decoder_start or _first(ours, True),
     }  # fmt: skip
+
+    def for_draft(text: str, begins: int) -> list[int]:
+        return theirs.encode(text, add_bos=False) if begins else encode_continuing(theirs, text)
+
     return _core.Translation(
         draft.core, b"".join(strings[0]), b"".join(strings[1]),
         {name: np.asarray(values, np.int32) for name, values in arrays.items()},
         ours.strip is not Strip.NOTHING, theirs.strip is not Strip.NOTHING,
-        partial(_for_draft, theirs), partial(_for_target, ours), _for_encoder(target, draft),
+        for_draft, partial(_for_target, ours), _for_encoder(target, draft),
     )  # fmt: skip
 
 
@@ -97,11 +101,6 @@ def _starts(strings: Sequence[bytes]) -> Any:
 
 def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
     return (tokenizer.bos_id,) if begins and tokenizer.bos_id is not None else ()
-
-
-def _for_draft(tokenizer: ByteTokenizer, text: str, begins: int) -> list[int]:
-    """Return the draft's ids of a text, which begins or follows another one."""
-    return tokenizer.encode(text, add_bos=False) if begins else encode_continuing(tokenizer, text)
 
 
 def _for_target(tokenizer: ByteTokenizer, text: str, n_before: int) -> list[int]:
@@ -148,10 +147,8 @@ def open_stored(
     """Open the draft of a folder, or of a file that its `save` wrote; None for a model's, or nothing."""
     form = _format_of(path)
     if form == ONLINE_FORMAT:
-        raise InputError(
-            f"{path} is what a specdec.drafts.Online has learned; expected specdec.drafts.Online.load(path, "
-            "draft), with the draft that it began with"
-        )
+        expected = "specdec.drafts.Online.load(path, draft), with the draft that it began with"
+        raise InputError(f"{path} is what a specdec.drafts.Online has learned; expected {expected}")
     if form in _OPENERS:
         stored = _OPENERS[form](path)
         for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
@@ -241,16 +238,13 @@ class ModelDraft(Draft):
         translation = translation_of(target, self.model)
         self._warn_if_larger(target)
         if self.draft is not None:
-            raise VocabularyMismatchError(
-                f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft of "
-                "its own; expected one without, or a model with the target's, whose draft may have another"
-            )
+            found = f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft"
+            expected = "one without, or a model with the target's, whose draft may have another"
+            raise VocabularyMismatchError(f"{found} of its own; expected {expected}")
         if self.vocabulary == "text":
             if self.tree is not None:
-                raise InputError.of(
-                    "tree", self.tree, "None, as vocabulary='text' writes a chain, or "
-                    "vocabulary='intersection', which takes trees",
-                )  # fmt: skip
+                expected = "None, as vocabulary='text' writes a chain, or vocabulary='intersection'"
+                raise InputError.of("tree", self.tree, expected)
             return "text", {"translation": translation, "measured": False}
         if self.vocabulary == "auto" and self.tree is None:
             return "text", {"translation": translation, "measured": True}
@@ -308,11 +302,9 @@ class ModelDraft(Draft):
 
     def _warn_if_larger(self, target: Model) -> None:
         if self.model.n_parameters > target.n_parameters:
-            ours, its = f"{self.model.n_parameters:,} parameters", f"{target.n_parameters:,}"
-            warn(
-                f"the draft {self.model.path} has {ours}, more than the target {target.path} with {its}; "
-                "expected a smaller draft, as this one slows decoding down"
-            )
+            more = f"{self.model.n_parameters:,} parameters, more than the target {target.path}"
+            expected = "expected a smaller draft, as this one slows decoding down"
+            warn(f"the draft {self.model.path} has {more} with {target.n_parameters:,}; {expected}")
 
     @property
     def identity(self) -> object:

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
@@ -37,6 +37,7 @@ Table = TypeVar("Table", bound="Ngram")
 
 Smoothing: TypeAlias = Literal["interpolated", "backoff"]  # how longer and shorter contexts are joined
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
+check_smoothing = partial(check_choice, "smoothing", choices=SMOOTHINGS)
 
 METADATA: Final = {"format": "specdec n-gram counts", "version": "1"}
 _MOST: Final = 2**31 - 1  # counts and numbers of n-grams fit 32 bits
@@ -45,15 +46,11 @@ _PARTS: Final = ("starts", "tokens", "counts")  # 64 bits first: so each array i
 
 @dataclass(frozen=True)
 class NgramLevel:
-    """The k-grams of a text, sorted by their tokens: the last token of each, and how often it occurred.
+    """The k-grams of a text, sorted by their tokens."""
 
-    Those that begin with (k - 1)-gram i of the level before, which is the vocabulary for k = 2, are
-    ``starts[i]`` to ``starts[i + 1] - 1``. `starts` is [n_shorter + 1], the others are [n_grams].
-    """
-
-    starts: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-    counts: NDArray[np.int32]
+    starts: NDArray[np.int64]  # [n_shorter + 1] the first of those that begin with (k - 1)-gram i
+    tokens: NDArray[np.int32]  # [n_grams] the last token of each
+    counts: NDArray[np.int32]  # [n_grams] how often it occurred
 
 
 @dataclass(frozen=True)
@@ -65,10 +62,7 @@ class NgramCounts:
 
     @staticmethod
     def count(texts: Sequence[NDArray[np.int64]], n_vocab: int, n: int, min_count: int = 1) -> NgramCounts:
-        """Count texts, between which no n-gram reaches; 2-grams and longer from `min_count` occurrences on.
-
-        Takes some 40 bytes for a token, and the time of n - 1 sorts.
-        """
+        """Count texts, between which no n-gram reaches; those of 2 tokens and more from `min_count` on."""
         ids = np.concatenate(texts)
         left = np.concatenate([np.arange(len(text), 0, -1) for text in texts])  # tokens, to the text's end
         begins, numbers = np.arange(len(ids)), ids  # where each n-gram begins, and its number in its level
@@ -403,10 +397,7 @@ class Bigram(Ngram):
 def row_after(
     table: Ngram, context: Sequence[int], seen: Mapping[tuple[int, ...], Counter[int]] | None = None
 ) -> NDArray[np.float64]:
-    """Return the distribution [n_vocab] of the token after a text, or after its last n - 1 tokens.
-
-    `seen` is counted on top of the table: how often which token followed a context of 0 to n - 1 tokens.
-    """
+    """Return the distribution [n_vocab] of the token after a text; `seen` is counted on top of the table."""
     tokens: NDArray[np.integer[Any]]
     counts: NDArray[np.integer[Any]]
     row = np.full(table.n_vocab, 1.0 / table.n_vocab)
@@ -431,11 +422,6 @@ def row_after(
             row[tokens] += counts
             row /= n
     return row / row.sum() if table.smoothing == "backoff" else row
-
-
-def check_smoothing(smoothing: Any) -> Smoothing:
-    """Return the argument `smoothing`."""
-    return check_choice("smoothing", smoothing, SMOOTHINGS)
 
 
 class OnlineNgram(Draft):

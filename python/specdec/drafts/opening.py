@@ -16,16 +16,14 @@ from specdec.drafts.copies import ContextCopy, InputCopy
 from specdec.drafts.draft import MAX_GAMMA, Draft, Random, check_model
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
-from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit, open_exit
 from specdec.drafts.learned.heads.draft import Heads
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
-from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.memories import MemoryDraft, SuffixMemory, TokenRecycling
 from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
-from specdec.drafts.skip_layers import SkipLayers
+from specdec.drafts.self_drafts import EXIT_NAME, EarlyExit, Lookahead, SkipLayers, open_exit
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError
 from specdec.models.loading import embedded_pair
@@ -160,10 +158,8 @@ def _refuse_misspelled(text: str, word: str) -> None:
     """Refuse what is nearly a name, and no file; a hub name without an owner is let through."""
     nearest = get_close_matches(word, NAMES, 1, 0.75)
     if nearest and "/" not in text and not check_path("draft", text).exists():
-        raise InputError.of(
-            "draft", text, f"{nearest[0]} perhaps: one of {', '.join(NAMES)}; anything else is a path or a "
-            "hub name",
-        )  # fmt: skip
+        names = f"one of {', '.join(NAMES)}; anything else is a path or a hub name"
+        raise InputError.of("draft", text, f"{nearest[0]} perhaps: {names}")
 
 
 def _read(argument: str) -> str:

@@ -140,23 +140,18 @@ class PythonDraft(Draft):
         self._trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
         self._draws = _takes(drafter.propose, "rng", f"propose {of}", ("sequence", "tokens", "budget"))
         begin = getattr(drafter, "begin", None)
-        self._reads_source = begin is not None and _takes(
-            begin, "source", f"begin {of}", ("sequence", "prompt")
-        )
+        named = f"begin {of}"
+        self._reads_source = begin is not None and _takes(begin, "source", named, ("sequence", "prompt"))
         self.drafter = drafter
 
     def describe(self, target: Model) -> Description:
         drafter: Any = self.drafter
         return "python", {
-            "name": type(drafter).__name__,
-            "propose": drafter.propose,
-            "begin": getattr(drafter, "begin", None),
-            "commit": getattr(drafter, "commit", None),
-            "proposal_type": Proposal,
-            "generator": _generator if self._draws else None,
-            "trees": self._trees,
+            "name": type(drafter).__name__, "propose": drafter.propose, "proposal_type": Proposal,
+            "begin": getattr(drafter, "begin", None), "commit": getattr(drafter, "commit", None),
+            "generator": _generator if self._draws else None, "trees": self._trees,
             "reads_source": self._reads_source,
-        }
+        }  # fmt: skip
 
     @property
     def identity(self) -> object:

@@ -103,7 +103,7 @@ def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
             status = file.stat() if file.is_file() else None
             if state != ([status.st_size, status.st_mtime_ns] if status else [None, 0]):
                 return True
-    except (OSError, ValueError) as error:
+    except OSError as error:
         pass_signals_on(error)
     return False
 

@@ -123,10 +123,7 @@ class TrainingSettings(TrainingOptions):
     prompts: str = ""
 
     def check_same(self, path: Path, prompts: str) -> None:
-        """Refuse to continue a training that began with other settings, which are in the file `path`.
-
-        `prompts` is the name of the prompts in a message.
-        """
+        """Refuse to continue a training that began with other settings, those of `path`, or other prompts."""
         stored, ours = read_json_object(path), json.loads(json.dumps(asdict(self)))
         folder = path.parent.parent
         for name in ours:

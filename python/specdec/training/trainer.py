@@ -19,7 +19,7 @@ from specdec.drafts import load as load_draft
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.folder import LearnedWeights
 from specdec.drafts.learned.methods import METHODS
-from specdec.drafts.learned.objective import Objective, TargetDistribution
+from specdec.drafts.learned.networks import Objective, TargetDistribution
 from specdec.errors import InputError, shown
 from specdec.fields import read_json_object
 from specdec.models.loading import load
@@ -40,11 +40,9 @@ _TOP = 256  # of larger vocabularies, so many of the most probable tokens
 class EarlierDrafts:
     """What earlier drafts leave to a new one that drafts next to them.
 
-    Where the draft token of the first draft, drawn from its distribution Q, is rejected, the next one is
-    judged by the residual of the target's distribution, max(0, P - Q) normalized, and so on (SpecInfer, arXiv
-    2305.09781). So a new draft is trained on the residual that the earlier ones leave, each position weighted
-    by the chance that it comes to it. Earlier drafts are small models or recurrent drafts, whose distribution
-    depends on the text alone, in the order in which they are asked.
+    Where the token of a draft, drawn from Q, is rejected, the next one is judged by the residual, max(0, P -
+    Q) normalized (SpecInfer, arXiv 2305.09781). So a new draft learns the residual of the earlier ones, small
+    models or recurrent drafts in their order, each position weighted by the chance of it.
     """
 
     def __init__(
@@ -111,8 +109,7 @@ def _opened(
     if not isinstance(draft, drafts.Recurrent):
         expected = "a small model or a recurrent draft, whose distribution depends on the text alone"
         raise InputError.of("after", str(folder), expected, f"{folder}, a draft by {method!r}")
-    core = draft.core
-    return draft, lambda ids: core.logits(ids)
+    return draft, draft.core.logits
 
 
 @dataclass(frozen=True)
@@ -139,8 +136,7 @@ class Batch:
 class TargetStates:
     """Makes batches: runs the target over texts, in specdec, in the number format in which it decodes.
 
-    Distributions are kept of `top` tokens; 0: all of a small vocabulary, 256 of a large one. Earlier drafts
-    leave a part of them to learn, and of the weights.
+    Distributions are kept of `top` tokens; 0: all of a small vocabulary, 256 of a large one.
     """
 
     def __init__(
@@ -163,7 +159,11 @@ class TargetStates:
         for i in range(n):
             begin, end = int(texts.begins[i]), int(texts.ends[i])
             ids = texts.ids[i, :end]
-            logits, states = self.logits(ids)
+            decoder = _core.Decoder(
+                self._target.core, capacity=end, n_threads=self._n_threads, taps=self._taps or None
+            )
+            logits = decoder.prefill(ids, logits=True, finite=True)
+            assert logits is not None
             weights[i, max(begin, 1) - 1 : end - 1] = 1.0
             if self._earlier is not None:
                 logits, shares = self._earlier(ids, logits)
@@ -171,22 +171,14 @@ class TargetStates:
             padded = torch.zeros(time, config.n_vocab)
             padded[:end] = torch.from_numpy(logits)
             found.append(TargetDistribution.of_logits(padded, self._top, self._temperature))
-            for layer, state in states.items():
-                hidden[layer][i, :end] = torch.from_numpy(state)
+            for layer, states in hidden.items():
+                states[i, :end] = torch.from_numpy(decoder.tapped(layer))
         target = TargetDistribution(
             torch.stack([one.log_probs for one in found]),
             None if found[0].tokens is None else torch.stack([one.tokens for one in found]),
             self._temperature,
         )
         return Batch(torch.from_numpy(texts.ids.astype(np.int64)), weights, target, hidden)
-
-    def logits(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.float32], dict[int, NDArray[np.float32]]]:
-        """Return the target's logits after each token of a text, and its hidden states."""
-        threads, taps = self._n_threads, self._taps or None
-        decoder = _core.Decoder(self._target.core, capacity=len(ids), n_threads=threads, taps=taps)
-        logits = decoder.prefill(ids, logits=True, finite=True)
-        assert logits is not None
-        return logits, {layer: decoder.tapped(layer) for layer in self._taps}
 
 
 class DraftTrainer(ABC):
@@ -253,10 +245,7 @@ class DraftTrainer(ABC):
         return 1.0
 
     def check_begun(self, found: Mapping[str, object], asked: Mapping[str, object] | None = None) -> None:
-        """Refuse settings `asked` that contradict those `found` in the folder ``settings.begin``.
-
-        By default they are what the caller has set, except a 0 that stands for what fits.
-        """
+        """Refuse settings that contradict those `found` in ``settings.begin``: `asked`, or the caller's."""
         if asked is None:
             shape = self.shape
             opened = [each.name for each in fields(shape) if type(each.default) is int and not each.default]
@@ -280,8 +269,12 @@ class LearnedTrainer(DraftTrainer):
 
     def begun(self) -> LearnedWeights | None:
         """Open the folder ``settings.begin``, of a draft for this target; None if there is none."""
-        begin = self.settings.begin
-        return None if begin is None else LearnedWeights.of_method(Path(begin), self.method, self.target)
+        if self.settings.begin is None:
+            return None
+        weights = LearnedWeights.read(Path(self.settings.begin))
+        weights.check_method(self.method)
+        weights.check_target(self.target)
+        return weights
 
     def save(
         self, folder: Path, fields: Mapping[str, Any], numbers: Mapping[str, NDArray[Any]],

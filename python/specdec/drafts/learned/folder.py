@@ -53,10 +53,9 @@ Core = TypeVar("Core")
 
 
 def configuration_digest(config: ModelConfig) -> str:
-    """Digest what a model computes: its canonical configuration, less the length of its context.
+    """Digest a canonical configuration, less the length of its context.
 
-    A field with its default counts as absent, and numbers count with 6 digits, so that it outlives new fields
-    and other mathematical libraries.
+    Defaults count as absent and numbers have 6 digits, so that it outlives new fields and other libraries.
     """
 
     def plain(value: Any) -> Any:
@@ -121,10 +120,6 @@ class TargetIdentity:
         sizes = {name: fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")}
         texts = {name: fields.text(name) for name in ("name", "fingerprint")}
         return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the object ``target`` of a file."""
-        return dict(vars(self))
 
     def check(self, target: Model, draft: str) -> None:
         """Refuse another target, and name both; `draft` is the draft's name in the message."""
@@ -207,16 +202,15 @@ class LearnedWeights:
         cls, method: str, target: Model, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], *,
         taps: Sequence[int] = (), tokens: NDArray[Any] | Sequence[int] | None = None,
     ) -> LearnedWeights:  # fmt: skip
-        """Make weights in memory, as training for a target leaves them; raises as `read`.
+        """Make weights in memory of the method's own fields of ``config.json`` and tensors, held as float32.
 
-        `fields` are the method's own of ``config.json``, `tensors` are held as float32, `tokens` are those
-        that may be drafted; None: all.
+        `tokens` are those that may be drafted; None: all.
         """
         identity, held = TargetIdentity.of(target), _held(tensors)
         if tokens is not None:
             held["d2t"] = HeldTensor(np.asarray(tokens, np.int64) - np.arange(len(tokens)), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": list(taps),
+            "specdec_draft": VERSION, "method": method, "target": vars(identity), "taps": list(taps),
             "n_draft_vocab": identity.n_vocab if tokens is None else len(tokens), **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
@@ -229,14 +223,6 @@ class LearnedWeights:
         if not isinstance(weights, str | os.PathLike):
             raise InputError.of("weights", weights, f"the folder of {what}", kind_of(weights))
         return cls.read(check_path("weights", weights, CheckpointError))
-
-    @classmethod
-    def of_method(cls, path: Path, method: str, target: Model) -> LearnedWeights:
-        """Open the folder of a draft of a method, which must have been trained for this target."""
-        weights = cls.read(path)
-        weights.check_method(method)
-        weights.check_target(target)
-        return weights
 
     @classmethod
     def read(cls, path: Path) -> LearnedWeights:
@@ -314,12 +300,9 @@ class LearnedWeights:
         n_threads: int | None,
     ) -> Core:  # fmt: skip
         """Pack the weights for a type of the core, made with `config`, in their own format by default."""
-        tensors = self.tensors(shapes)
+        tensors, threads = self.tensors(shapes), check_threads(n_threads)
         with self.naming():
-            return core(
-                config, tensors, tokens=self.tokens, dtype=dtype or self.dtype,
-                n_threads=check_threads(n_threads),
-            )  # fmt: skip
+            return core(config, tensors, tokens=self.tokens, dtype=dtype or self.dtype, n_threads=threads)
 
     def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearnedWeights:
         """Return the same draft with other numbers, in memory: of the same names and shapes, held as f32."""
@@ -338,8 +321,8 @@ class LearnedWeights:
     def save(self, path: Any, dtype: str = "bf16") -> Path:
         """Write them to a folder, which is made if needed, as "bf16", "f16" or "f32".
 
-        Each file is replaced as a whole, and the two files of a folder share a word: a crash between them
-        leaves a folder that `read` refuses. A number that is too large for the format is refused.
+        The two files share a word, so that `read` refuses what a crash between them leaves. A number that is
+        too large for the format is refused.
         """
         folder = check_path("path", path)
         check_choice("dtype", dtype, ("bf16", "f16", "f32"))
@@ -381,10 +364,7 @@ def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[A
 
 
 def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
-    """Return the target's token of each of the draft's: i + d2t[i] for token i, all different.
-
-    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens.
-    """
+    """Return the target's token, i + d2t[i], of each of the draft's; None where it has all of them."""
     name = f"{where}: tensor 'd2t'"
     if d2t is None:
         if n_draft == n_vocab:

@@ -55,7 +55,7 @@ class LearnedDraft(Draft):
         """Pack the weights for the core, and set what else follows from them, such as the usual gamma."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"tree": self.tree, "gamma": self.gamma}
+        options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma}
         if self.has_matrices:
             options["dtype"] = self.core.dtype
         return partial(type(self), **options), (self.weights,)

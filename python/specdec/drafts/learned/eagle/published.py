@@ -140,10 +140,7 @@ _OUTSIDE: Final = {
 def _entries_of(
     path: Path, config: dict[str, Any], table: Mapping[str, str], joined: Mapping[str, list[str]]
 ) -> dict[str, Entry]:
-    """Return where each tensor of the core comes from.
-
-    `table`: names outside the layers, without suffix, and the file's; `joined`: vectors that are in pieces.
-    """
+    """Return where each tensor of the core comes from: `table` outside the layers; `joined`, of pieces."""
     try:
         shapes = _core.tensor_shapes(config)
     except ValueError as error:  # the core's checks name the field of the canonical configuration
@@ -193,15 +190,12 @@ def open_native_head(target: Model) -> PublishedDraft:
         held[name if name.startswith(tuple(table.values())) else f"layers.0.{name}"] = tensor
     entries = _entries_of(path, config, table, {})
     projection = "feature_projection.weight"
-    entries[projection] = replace(entries[projection], take=_swapped)
+    # The core has the embedding's columns first, these files the feature's.
+    entries[projection] = replace(
+        entries[projection], take=lambda arrays: np.roll(arrays[0], arrays[0].shape[1] // 2, axis=1)
+    )
     layers = (target.config.n_layer + 1,)
     return PublishedDraft(path, "MTP", config, entries, held, layers, None, normed_feedback=True)
-
-
-def _swapped(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Columns for feature and embedding in the order of the core: the embedding's first."""
-    half = arrays[0].shape[1] // 2
-    return np.concatenate([arrays[0][:, half:], arrays[0][:, :half]], axis=1)
 
 
 _EAGLE3_NAMES: Final = frozenset(
@@ -333,10 +327,7 @@ def _ends(
 def _taps(
     target: Model, given: Sequence[int] | None, *named: tuple[Fields, str, int]
 ) -> tuple[int, ...] | None:
-    """Return the hidden states of a feature: those given, or those of the first field that is there.
-
-    ``named``: objects, names of fields in them, and what is added to the numbers there.
-    """
+    """Return the hidden states of a feature: those given, or of the first field (holder, name, shift)."""
     last = target.config.n_layer + 1
     if given is not None:
         listed = check_items("taps", given, "a sequence of integers")

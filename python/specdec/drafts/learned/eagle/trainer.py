@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,22 @@ from torch import Tensor, nn
 from specdec.atomic_file import write_json
 from specdec.drafts.learned.eagle.published import open_published, usual_taps
 from specdec.drafts.learned.folder import TargetIdentity
-from specdec.drafts.learned.networks import OnTarget, TargetEnds, as_torch, stored_tensors
-from specdec.drafts.learned.objective import Objective, reachable, scattered
+from specdec.drafts.learned.networks import (
+    Objective,
+    OnTarget,
+    TargetEnds,
+    as_torch,
+    reachable,
+    scattered,
+    stored_tensors,
+)
 from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.safetensors_file import open_weights, write_safetensors
 from specdec.models.model import Model
 from specdec.training.trainer import Batch, DraftTrainer
 
 _ROPE_THETA, _NORM_EPS = 10000.0, 1e-5
+_norm = partial(nn.RMSNorm, eps=_NORM_EPS)
 
 
 @dataclass(frozen=True)
@@ -51,10 +60,6 @@ class EagleShape:
             "max_position_embeddings": n_ctx, "rope_theta": _ROPE_THETA, "rope_scaling": None,
             "rms_norm_eps": _NORM_EPS, "attention_bias": False, "mlp_bias": False,
         }  # fmt: skip
-
-
-def _norm(d_model: int) -> nn.RMSNorm:
-    return nn.RMSNorm(d_model, eps=_NORM_EPS)
 
 
 class FeedForward(nn.Module):
@@ -347,8 +352,7 @@ class EagleTrainer(DraftTrainer):
             ids = torch.arange(shape.n_vocab) if ids is None else ids.cpu()
             tensors["d2t"] = ids - torch.arange(len(ids))
             tensors["t2d"] = torch.zeros(shape.n_vocab, dtype=torch.bool).index_fill(0, ids, True)
-        trained_for = TargetIdentity.of(self.target).as_dict()
-        config["specdec_draft"] = {"target": trained_for, "taps": list(shape.taps)}
+        config["specdec_draft"] = {"target": vars(TargetIdentity.of(self.target)), "taps": list(shape.taps)}
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", config)
         arrays = {

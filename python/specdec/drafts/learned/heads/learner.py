@@ -56,7 +56,7 @@ class HeadsLearner(GradientLearner):
     def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
         import torch
 
-        from specdec.drafts.learned.objective import scattered
+        from specdec.drafts.learned.networks import scattered
 
         n, half = len(corrections), max(1, min(self.batch // 2, n_new))
         for _ in range(math.ceil(self.passes * n_new / self.batch)):

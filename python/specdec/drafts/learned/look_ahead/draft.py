@@ -55,9 +55,8 @@ class LookAheadEmbeddings(LearnedDraft):
         weights.check_taps()
         self.n_tokens = self.gamma = weights.fields.integer("n_tokens", maximum=MAX_GAMMA)
         if weights.tokens is not None:
-            raise weights.fields.error(
-                "n_draft_vocab", f"{weights.target.n_vocab}: the target's head predicts"
-            )
+            every = f"{weights.target.n_vocab}: the target's head predicts"
+            raise weights.fields.error("n_draft_vocab", every)
         ((_, array, form),) = weights.tensors({"embeddings": (self.n_tokens, weights.target.d_model)})
         with weights.naming():
             return _core.LookAheadEmbeddings(np.ascontiguousarray(widened(array, form)))

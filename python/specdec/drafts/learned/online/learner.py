@@ -6,7 +6,7 @@ import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,14 +62,9 @@ class Corrections:
         """Return a number above those of all texts."""
         return int(self.text.max(initial=-1)) + 1
 
-    @property
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return the arrays by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
     def followed_by(self, newer: Corrections, most: int) -> Corrections:
         """Return these and newer ones, of all of them the last `most`."""
-        both = [(getattr(self, each.name), getattr(newer, each.name)) for each in fields(self)]
+        both = zip(vars(self).values(), vars(newer).values(), strict=True)
         return Corrections(*(np.concatenate(arrays)[-most:] for arrays in both))
 
 
@@ -82,10 +77,7 @@ class Passage(NamedTuple):
 
 
 def passages(corrections: Corrections, longest: int) -> list[Passage]:
-    """Return the corrections by the passages that hold them, each of at most `longest` tokens.
-
-    Corrections of one text whose windows overlap are in one passage, which is read once for all of them.
-    """
+    """Return passages of at most `longest` tokens, each of a text's corrections whose windows overlap."""
     n_before = corrections.before.shape[1]
     order = np.lexsort((corrections.position, corrections.text))
     found: list[Passage] = []
@@ -262,7 +254,7 @@ class GradientLearner(Learner):
         """Take a step on some corrections, for which the network gives `logits` [n, n_vocab]."""
         import torch
 
-        from specdec.drafts.learned.objective import Objective
+        from specdec.drafts.learned.networks import Objective
 
         # Ids that a small vocabulary lacks are one token that the draft never drafts.
         logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
@@ -335,7 +327,7 @@ def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -
     """Return the target's distribution at some corrections; id `n_vocab` is any that a draft lacks."""
     import torch
 
-    from specdec.drafts.learned.objective import TargetDistribution
+    from specdec.drafts.learned.networks import TargetDistribution
 
     top = corrections.top[rows].astype(np.int64)
     tokens = np.where((top < 0) | (top >= n_vocab), n_vocab, top)

@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.networks import open_decoder, transformers, write_decoder
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, open_decoder, transformers, write_decoder
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
@@ -77,10 +76,7 @@ class SmallTrainer(DraftTrainer):
 
 
 def small_decoder(target: Model, shape: SmallShape) -> Any:
-    """Make a decoder of random weights, transformers' ``LlamaForCausalLM``, whose head is its token table.
-
-    Matrices that add to the residual stream begin at 0, so that the logits are those of its embedding.
-    """
+    """Make a ``LlamaForCausalLM`` of random weights, whose logits are at first those of its embedding."""
     library, shape = transformers(), shape.settled()
     bos_id = None if target.tokenizer is None else target.tokenizer.bos_id
     config = library.LlamaConfig(
