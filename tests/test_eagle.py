@@ -73,15 +73,6 @@ def assert_chains_of_the_paper(folder: EagleFolder, draft: Any, **options: Any) 
     return result
 
 
-@pytest.mark.parametrize("layout", FOLDERS)
-def test_greedy_chains_are_those_of_the_paper(target: specdec.Model, layout: str, tmp_path: Path) -> None:
-    folder = FOLDERS[layout](target)
-    draft = drafts.Eagle(folder.write(tmp_path), target)
-    assert draft.taps == folder.taps
-    result = assert_chains_of_the_paper(folder, draft)
-    assert result.trace.n_drafted > 80
-
-
 QUICK = ("EAGLE-1", "speculators")
 
 
