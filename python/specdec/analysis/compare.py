@@ -88,7 +88,8 @@ def compare(
     asked = [decoding.replace(temperature=one).temperature for one in temperatures]
     chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
-    repeats = repeats if check_flag("timing", timing) else 1
+    timing = check_flag("timing", timing)
+    repeats = repeats if timing else 1
     setup = Setup.of(target, decoding, prompts)
     ways: Ways = {
         (name, gamma): (draft, gamma)
