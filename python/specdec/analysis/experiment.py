@@ -94,8 +94,7 @@ class Speedup:
 
 
 _ENDS: Final = ("low", "high", "invalid")
-NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
-"""The speed-up where nothing was timed."""
+NOT_RUN: Final = Speedup((math.nan,), (math.nan,))  # where nothing was timed
 
 
 @dataclass(frozen=True, kw_only=True)
