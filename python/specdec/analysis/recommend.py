@@ -15,7 +15,7 @@ from specdec.analysis import arguments
 from specdec.analysis.arguments import Setup
 from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
-from specdec.checks import check_choice, check_integer
+from specdec.checks import check_choice, check_integer, check_path
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, SuffixMemory, named
 from specdec.drafts.draft import check_source
@@ -346,8 +346,8 @@ def _by_name(given: Any) -> dict[str, Any]:
         arguments.check_names("drafts", given, "drafts by their names")
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    texts = [one if isinstance(one, str | os.PathLike) else arguments.name_of(one) for one in several]
-    names = arguments.short_names(list(map(os.fspath, texts)))
+    texts = [str(check_path("drafts", one)) if isinstance(one, os.PathLike) else one for one in several]
+    names = arguments.short_names([one if isinstance(one, str) else arguments.name_of(one) for one in texts])
     return dict(zip(arguments.unique(names), several, strict=True))
 
 
