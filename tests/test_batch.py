@@ -10,7 +10,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
+from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
 from refusals import refuses
 from sessions import Session
 from toy_pair import WatchedSession

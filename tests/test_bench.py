@@ -182,7 +182,7 @@ def test_tables_and_json(pair: Pair, found: Bench) -> None:
     values = json.loads(json.dumps(found.to_dict()))
     assert values["rows"][0]["category"] == "letters" and values["settings"]["gamma"] == 3
     assert "answers" not in values and "<table>" in found._repr_html_()
-    assert repr(found).startswith("<specdec.Bench of 'small one' drafting for 'target': 3 questions, alpha ")
+    assert repr(found).startswith("<specdec.Bench: small one drafting for target, gamma 3, temperature 0; ")
     with pytest.raises(KeyError):
         found["no such category"]
     questions = [Question(1, "a\x1b[2J\nb", ("ab",))]  # a category does not steer the terminal

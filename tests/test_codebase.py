@@ -27,23 +27,12 @@ CSRC = ROOT / "csrc"
 PACKAGE = ROOT / "python" / "specdec"
 
 BELOW: dict[str, list[str]] = {
-    "base": [],
-    "kernels": ["base"],
-    "blas": ["base"],
-    "verify": ["kernels"],
-    "model/weights": ["kernels", "blas"],
-    "model/cache": ["model/weights"],
-    "model/layers": ["model/cache"],
-    "model/uses": ["model/layers"],
-    "decode": ["verify", "model/uses"],
-    "beam": ["verify", "model/uses"],
-    "draft": ["decode"],
-    "draft/model": ["draft"],
-    "draft/tables": ["draft"],
-    "draft/copy": ["draft"],
-    "draft/learned": ["draft"],
-    "draft/several": ["draft"],
-}
+    "base": [], "kernels": ["base"], "blas": ["base"], "verify": ["kernels"],
+    "model/weights": ["kernels", "blas"], "model/cache": ["model/weights"], "model/layers": ["model/cache"],
+    "model/uses": ["model/layers"], "decode": ["verify", "model/uses"], "beam": ["verify", "model/uses"],
+    "draft": ["decode"], "draft/model": ["draft"], "draft/tables": ["draft"], "draft/copy": ["draft"],
+    "draft/learned": ["draft"], "draft/several": ["draft"],
+}  # fmt: skip
 """Folders of the core and those each is built on: it may include from itself, from these and from what they
 are built on. ``binding`` is built on all of them, ``testing`` on all and ``binding``."""
 BELOW["binding"] = list(BELOW)

@@ -27,7 +27,6 @@ from specdec.commands.program import PROMPT_VERB, program
 from specdec.commands.verb import OPTION_OF, by_option
 from specdec.display.rounds import visible
 from toy_pair import load_pair, notice_interrupts
-from worlds.learned import random_heads
 
 Pair = tuple[specdec.Model, specdec.Model]
 
@@ -339,12 +338,6 @@ def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     printed(*short, "--target", "target", "--draft", "draft", "--draft-dtype", "int8")
     assert asked == [(None, None), ("bf16", "int4"), ("target", None), ("draft", "int8")]
     assert run(*short, "--dtype", "f16").exit_code == 2
-
-
-def test_a_learnt_draft(embedded: Pair, tmp_path: Path) -> None:
-    folder = random_heads(embedded[0]).save(tmp_path / "heads")
-    output = printed("abc", "--max-new-tokens", "8", "--target", "big", "--draft", str(folder))
-    assert "identical, all 8 tokens" in output
 
 
 def test_out_of_memory_is_an_error(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

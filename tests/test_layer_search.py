@@ -135,13 +135,9 @@ def test_plain_decoding_takes_its_turn(target: specdec.Model, clock: list[Any]) 
 
 
 @pytest.mark.oracle
-def test_a_search_by_the_clock_on_the_wall(
-    target: specdec.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search = search_skips(
-        target, PROMPTS, n_trials=3, temperature=0.8, top_k=20, path=tmp_path / "found.json",
-        **OPTIONS | {"progress": True},
-    )  # fmt: skip
+def test_a_search_by_the_clock_on_the_wall(target: specdec.Model, tmp_path: Path, capsys: Any) -> None:
+    options = OPTIONS | {"progress": True, "path": tmp_path / "found.json"}
+    search = search_skips(target, PROMPTS, n_trials=3, temperature=0.8, top_k=20, **options)
     assert "6/6" in capsys.readouterr().err
     assert SkipSearch.load(tmp_path / "found.json") == search
     assert len(search.trials) == 3 and len(search.finals) == 3
@@ -279,10 +275,9 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
     assert lines[0] == "tiny drafting for itself at temperature 0, 3 trials"
     assert lines[2].split("  ")[0] == "attn 1, mlp 0 1 ★" and lines[2].endswith("1.25X  1.10 to 1.30")
     assert lines[3].startswith("mlp 0 1 ") and "–" in lines[4]
-    assert "speed-up 1.25" in repr(search) and "<table>" in search._repr_html_()
+    assert repr(search) == f"<specdec.SkipSearch: {lines[0]}>" and "<table>" in search._repr_html_()
     honest = replace(search, finals=(slow,))
-    assert not honest.pays and "nothing beats plain decoding" in str(honest)
-    assert "nothing beats plain decoding" in repr(honest)
+    assert not honest.pays and "nothing beats plain decoding" in repr(honest)
 
 
 def test_a_speed_up_above_the_tokens_per_run_is_invalid(tmp_path: Path) -> None:
@@ -294,7 +289,7 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(tmp_path: Path) -> None:
     assert "★" in lines[2] and "1.25X" in lines[2] and "★" not in lines[3]
     assert lines[3].endswith("1.90X !  1.80 to 2.50")
     alone = replace(search, finals=(wrong,))
-    assert not alone.pays and "★" not in str(alone) and "speed-up 1.90 !" in repr(alone)
+    assert not alone.pays and "★" not in str(alone)
     entries = search.to_dict()  # a file of an earlier version
     for entry in (*entries["trials"], *entries["finals"]):
         del entry["speedup_low"], entry["speedup_high"]

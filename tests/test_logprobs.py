@@ -13,7 +13,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from core_work import blocks_of_a_token, counted_work
+from compiled import blocks_of_a_token, counted_work
 from refusals import refuses
 from specdec import PromptCache, drafts, reference
 from worlds.encoder_decoders import EncoderDecoder

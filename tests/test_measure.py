@@ -205,7 +205,7 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pyt
         yield told.append
         counts.append([total, sum(told)])
 
-    for view in ("measure", "tune"):
+    for view in ("measure", "compare"):
         monkeypatch.setattr(f"specdec.analysis.{view}.counted", counted)
     options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8}
     for draft in (pair[1], ContextCopy()):
@@ -230,13 +230,13 @@ def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measur
 def test_speedup_is_the_median_ratio_of_times_a_token(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which prefills take 100 s, and everything else ten times longer with each repetition."""
     clock = SimpleNamespace(now=0.0)
-    calls: list[tuple[int, int]] = []
+    calls: list[tuple[int, int, int]] = []
 
     def generate(target: Any, draft: Any, prompt: Any, *, gamma: int = 0, **options: Any) -> Any:
         assert options.get("lenience", 1.0) == (0.3 if gamma else 1.0) and (draft is None) == (gamma == 0)
         out = specdec.generate(target, draft, prompt, gamma=gamma, **options)
-        ((repetition, _),) = options["seed"]
-        calls.append((repetition, gamma))
+        ((repetition, index),) = options["seed"]
+        calls.append((repetition, index, gamma))
         slowness = 10.0 ** (repetition - 7) / (1 + gamma * (1.0 if repetition < 9 else 5.0))
         clock.now += 100.0 + slowness * len(out.tokens)
         out.trace.prefill_s = 100.0
@@ -251,8 +251,9 @@ def test_speedup_is_the_median_ratio_of_times_a_token(pair: Pair, monkeypatch: p
     one, four = (row.speedup for row in rows)
     assert one.ratios == pytest.approx((2.0, 2.0, 6.0)) and four.ratios == pytest.approx((5.0, 5.0, 21.0))
     assert (four.median, four.low, four.high) == pytest.approx((5.0, 5.0, 21.0))
+    assert rows[0].n_tokens > 2 * 15 and all(row.verify_ratio > 0.0 for row in rows)  # of all turns
     assert calls == [
-        (r, g) for r in (7, 8, 9) for _ in range(2) for g in ((4, 1, 0) if r == 8 else (0, 1, 4))
+        (r, i, g) for r in (7, 8, 9) for i in range(2) for g in ((4, 1, 0) if r == 8 else (0, 1, 4))
     ]
 
 
@@ -402,13 +403,10 @@ def test_ctrl_c_keeps_the_rows_that_were_measured(pair: Pair, monkeypatch: pytes
         specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
 
 
-def test_vocabularies_must_agree(pair: Pair, make_llama) -> None:
-    with pytest.raises(VocabularyMismatchError):
-        specdec.measure(pair[0], make_llama(vocab_size=77), PROMPTS)
-
-
 def test_one_prompt_and_paths_are_taken(make_llama) -> None:
     target, draft = make_llama("target"), make_llama("draft", seed=1)
+    with pytest.raises(VocabularyMismatchError):
+        specdec.measure(target, make_llama("other", vocab_size=77), PROMPTS[1:2])
     found = specdec.measure(target, draft, [1, 2, 3], n_tokens=5, timing=False)
     assert found.prompts == [[1, 2, 3]]
     assert (found.target, found.draft, found.text) == ("target", "draft", None)

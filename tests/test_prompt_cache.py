@@ -14,7 +14,7 @@ import pytest
 import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
-from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
+from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
 from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, Repeats, World, named
 from refusals import refuses

@@ -43,11 +43,9 @@ def test_files_of_spec_bench_and_speed_bench(tmp_path: Path) -> None:
 
 
 SAID = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "a"},
-    {"role": "assistant", "content": None, "tool_calls": []},
-    {"role": "user", "content": "b"},
-]
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"},
+    {"role": "assistant", "content": None, "tool_calls": []}, {"role": "user", "content": "b"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -235,20 +235,19 @@ def test_each_allocation_may_fail() -> None:
 
 
 def test_who_is_told_may_end_it() -> None:
-    model = build(LLAMA, random_tensors(LLAMA))
-    told: list[int] = []
+    model, told = build(LLAMA, random_tensors(LLAMA)), list[int]()
+    run(model, TEXTS, done=told.append)
+    assert sum(told) == len(TEXTS)
 
     def done(n: int) -> None:
         told.append(n)
         if len(told) == 3:
             raise KeyError("enough")
 
+    told.clear()
     with pytest.raises(KeyError, match="enough"):
         run(model, TEXTS, done=done, n_texts=1)
     assert len(told) == 3
-    counts: list[int] = []
-    run(model, TEXTS, done=counts.append)
-    assert sum(counts) == len(TEXTS)
 
 
 # ------------------------------------------------------------------------------------------------ from Python

@@ -248,15 +248,6 @@ def test_an_object_is_told_the_source(t5: EncoderDecoder) -> None:
         specdec.generate(t5.target, Early(), [5])
 
 
-def test_tables_count_what_a_target_has_written(t5: EncoderDecoder) -> None:
-    sources = t5.sources(*LENGTHS)
-    plain = generate(t5.target, None, sources)
-    table = drafts.Ngram.from_results(plain, t5.target, n=3)
-    found = generate(t5.target, table, sources)
-    assert sum(one.trace.n_accepted for one in found) > 20
-    assert_equal(found, plain)
-
-
 # ------------------------------------------------------------------------------------------ prompt cache
 
 
@@ -324,13 +315,6 @@ def test_what_is_measured(texts: EncoderDecoder) -> None:
     once: dict[str, Any] = {"gammas": [1], "temperatures": [0.0], "n_tokens": 10, "timing": False}
     for draft in (drafts.Bigram(tokens, 61), decoder_only()):
         assert 0.0 <= specdec.measure(texts.target, draft, source, **once).rows[0].alpha <= 1.0
-
-
-@pytest.mark.slow
-def test_tuning_and_oracle(texts: EncoderDecoder) -> None:
-    assert specdec.tune(texts.target, texts.draft, ["ab", "a"], n_tokens=20, max_gamma=2).gamma in (0, 1, 2)
-    found = specdec.oracle(texts.target, texts.draft, "ab", gammas=[1, 2], max_gamma=2, max_new_tokens=10)
-    assert found.n_tokens == 10
 
 
 def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) -> None:

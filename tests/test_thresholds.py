@@ -168,10 +168,7 @@ class MadeUpMachine:
     """A product takes two and a half seconds, less what each right choice saves, and a share of noise."""
 
     def __init__(self, best: dict[str, list[int]], saved: float, noise: float) -> None:
-        self.best = best
-        self.saved = saved
-        self.noise = noise
-        self.rng = np.random.default_rng(0)
+        self.best, self.saved, self.noise, self.rng = best, saved, noise, np.random.default_rng(0)
 
     def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
         f = FORMATS.index(dtype)
@@ -221,22 +218,20 @@ def test_what_is_measured_here_can_be_used(monkeypatch) -> None:
 @pytest.fixture
 def process(monkeypatch, tmp_path):
     """Begin a new process, as far as thresholds go, whose measurements give the number that is given."""
-    n_measured = 0
+    values: list[int] = []
 
     def measured() -> dict[str, list[int]]:
-        nonlocal n_measured
-        n_measured += 1
+        values.append(process.value)
         return forced(process.value)
 
     def process(value: int = 7) -> int:
         """Settle as a new process does; how many measurements that takes."""
-        process.value = value
-        before = n_measured
+        process.value, before = value, len(values)
         monkeypatch.setattr(thresholds, "_settled", False)
         _core.set_thresholds(_core.own_thresholds())
         thresholds.settle()
         thresholds.settle()
-        return n_measured - before
+        return len(values) - before
 
     monkeypatch.setattr(thresholds, "measured", measured)
     monkeypatch.setattr(_core, "kernels", lambda: "avx2")  # of "ref" nothing is measured

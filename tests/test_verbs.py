@@ -12,6 +12,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_examples_can_be_read() -> None:
         parse(["generate", "--no-such-option"])
 
 
-def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_drafts_and_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     def completed(line: str) -> set[str]:
         words = line.split(" ")
         monkeypatch.setenv("_SPECDEC_COMPLETE", "bash_complete")
@@ -130,16 +131,13 @@ def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         return {entry.partition(",")[2] for entry in run().output.split()}
 
+    lines = run("drafts").output.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
     assert completed("specdec ge") == {"generate"}
     assert completed("specdec ") == set(VERBS)
     assert completed("specdec generate --gam") == {"--gamma"}
     assert completed("specdec --no-c") == {"--no-color"}
     assert completed("specdec --dtype int") == {"int8", "int4"}
-
-
-def test_the_list_of_drafts() -> None:
-    lines = run("drafts").output.splitlines()
-    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
 
 
 def test_generate_prints_the_text_alone(models: Pair) -> None:
@@ -162,6 +160,7 @@ def test_generate_prints_the_text_alone(models: Pair) -> None:
     ("words", "sent", "options"),
     [
         ("--temperature 0.9 --seed 4 --stop never -", "abc", {"temperature": 0.9, "seed": 4}),
+        ("--gamma 0 --seed 1 -", "abc", {"gamma": 0, "seed": 1}),
         ("--lines --batch-size 2 -", "abc\n\nb a\r\nccc\n", {}),
         ("--temperature 1 --seed 3 --samples 2 --logprobs 2 --lines -", "abc\nb a\n",
          {"temperature": 1.0, "seed": 3, "n": 2, "logprobs": 2}),
@@ -179,15 +178,11 @@ def test_generate_as_json(models: Pair, words: str, sent: str, options: dict[str
         assert (line["prompt"], line["text"], line["tokens"]) == (prompt, result.text, result.tokens)
         assert line["seed"] == list(result.seed) or not options  # which is a fresh one
         assert (line["finish_reason"], line["n_calls"]) == (result.finish_reason, trace.n_calls)
-        assert line["acceptance_rate"] == pytest.approx(trace.acceptance_rate)
+        rate = trace.acceptance_rate if trace.n_drafted else None
+        assert line["acceptance_rate"] == (rate and pytest.approx(rate))
         if "logprobs" in options:
             assert line["logprobs"] == result.logprobs.tolist()
             assert line["top_logprobs"] == [[list(pair) for pair in top] for top in result.top_logprobs]
-
-
-def test_generate_plainly_as_json(models: Pair) -> None:
-    line = found("generate", "--target", "big", "--max-new-tokens", "3", "abc")
-    assert line["acceptance_rate"] is None and line["n_drafted"] == 0
 
 
 @pytest.mark.parametrize(
@@ -239,29 +234,23 @@ def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.
 
 
 def test_chat(chat_model: specdec.Model) -> None:
-    """Each turn goes on with all turns before; a new conversation forgets them."""
+    """Each turn goes on with all turns before, of which it reads what is new; orders begin with a slash."""
     asked = ["chat", "--target", "m", "--draft", "copy", "--max-new-tokens", "12", "--system", "Be brief."]
-    done = run(*asked, sent="Hello!\n\nAnd now?\n/new\nHello!\n/quit\nno more\n")
+    done = run(*asked, sent="Hello!\n\nAnd now?\n/figures\n/what\n/new\n/figures\nHello!\n/quit\nno more\n")
     assert done.exit_code == 0, done.output
     messages: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
     said = []
     for question in ("Hello!", "And now?"):
         messages.append({"role": "user", "content": question})
+        n_before = len(chat_model.chat_ids(messages[:2]))
         reply = specdec.generate(chat_model, None, messages=messages, max_new_tokens=12)
         assert isinstance(reply, specdec.Result) and reply.text is not None
         messages.append({"role": "assistant", "content": reply.text})
         said.append(ended(reply))
     assert done.stdout == "".join([*said, said[0]])
-
-
-def test_chat_reads_what_is_new_alone_and_takes_orders(chat_model: specdec.Model) -> None:
-    sent = "Hello there!\nAnd now?\n/figures\n/what\n/new\n/figures\n/quit\nno more\n"
-    done = run("chat", "--target", "m", "--max-new-tokens", "8", sent=sent)
     figures, what, none = done.stderr.splitlines()
-    assert figures.startswith("8 tokens in 8 runs of the model")
-    n_first = len(chat_model.chat_ids([{"role": "user", "content": "Hello there!"}]))
-    n_cached = re.search(r"(\d+) of \d+ tokens of the conversation read before", figures)
-    assert n_cached and int(n_cached[1]) >= n_first
+    n_cached = re.search(r"^12 tokens in .* (\d+) of \d+ tokens of the conversation read before", figures)
+    assert n_cached and int(n_cached[1]) >= n_before
     assert "/new forgets" in what and "no reply yet" in none
 
 
@@ -292,22 +281,20 @@ def test_ctrl_c_ends_a_reply(
 
 
 def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model, tmp_path: Path) -> None:
-    done = run("chat", sent="Hello\n")
-    assert done.exit_code == 2
-    assert f"{models[0].path} has no chat template" in done.output and "--chat-template FILE" in done.output
     template = tmp_path / "template.jinja"
+    own = ["chat", "--chat-template", str(template), "--max-new-tokens", "6"]
     template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
-    done = run("chat", "--chat-template", str(template), "--max-new-tokens", "6", sent="abc\n")
-    assert done.exit_code == 0
     chatting = models[0].with_chat_template(template.read_text())
-    said = [{"role": "user", "content": "abc"}]
-    reply = specdec.generate(chatting, None, messages=said, max_new_tokens=6)
-    assert isinstance(reply, specdec.Result) and done.output == f"{reply.text}\n"
+    reply = specdec.generate(chatting, None, messages=[{"role": "user", "content": "abc"}], max_new_tokens=6)
+    done = run(*own, sent="abc\n")
+    assert isinstance(reply, specdec.Result) and (done.exit_code, done.output) == (0, f"{reply.text}\n")
     template.write_text("{% for")
-    done = run("chat", "--chat-template", str(template), sent="abc\n")
-    assert done.exit_code == 2 and str(template) in done.output
-    done = run("chat", "--target", "m", sent=b"ab\xff\n")
-    assert done.exit_code == 2 and "no UTF-8" in done.output
+    for asked, sent, messages in (
+        (["chat"], "Hello\n", [f"{models[0].path} has no chat template", "--chat-template FILE"]),
+        (own, "abc\n", [str(template)]), (["chat", "--target", "m"], b"ab\xff\n", ["no UTF-8"]),
+    ):  # fmt: skip
+        done = run(*asked, sent=sent)
+        assert done.exit_code == 2 and all(message in done.output for message in messages)
 
 
 def test_measure(models: Pair, prompts: str) -> None:
@@ -383,13 +370,12 @@ def test_tables_have_names_of_ones_own(models: Pair, prompts: str, tmp_path: Pat
         assert names.get("draft", "the small one") == "the small one"
 
 
-def test_compare(models: Pair, prompts: str) -> None:
+def test_compare_and_recommend(models: Pair, prompts: str) -> None:
     asked = ["compare", "--target", "big", "--prompts", prompts, "--n-tokens", "20", "--no-timing"]
     asked += ["--temperatures", "0", "--gammas", "1,3"]
     ways = {"mine": models[1], "copy": specdec.drafts.ContextCopy(), "random": specdec.drafts.Random()}
-    wanted = specdec.compare(
-        models[0], ways, ["abc", "ba ab"], temperatures=[0.0], gammas=[1, 3], n_tokens=20, timing=False
-    )
+    options: dict[str, Any] = {"gammas": [1, 3], "n_tokens": 20}
+    wanted = specdec.compare(models[0], ways, ["abc", "ba ab"], temperatures=[0.0], timing=False, **options)
     assert found(*asked, "mine=small", "copy", "random") == as_read(wanted)
     assert run(*asked, "mine=small", "copy", "random").output == f"{wanted}\n"
     for wrong, message in (
@@ -398,18 +384,15 @@ def test_compare(models: Pair, prompts: str) -> None:
     ):  # fmt: skip
         done = run(*asked, *wrong)
         assert done.exit_code == 2 and message in done.output
-
-
-def test_recommend(models: Pair, prompts: str) -> None:
     asked = ["--prompts", prompts, "--n-tokens", "20", "--gamma", "1,3", "--repeats", "1"]
     asked += ["--temperature", "0.7", "--target-name", "large"]
-    wanted = specdec.recommend_draft(
-        {"large": models[0]}, {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3],
-        n_tokens=20, repeats=1, temperature=0.7,
-    )  # fmt: skip
+    ways = {"mine": models[1], "copy": "copy"}
+    best = specdec.recommend_draft(
+        {"large": models[0]}, ways, ["abc", "ba ab"], repeats=1, temperature=0.7, **options
+    )
     said = found("recommend", "big", "mine=small", "copy", *asked)
-    assert said["fits"] == wanted.to_dict()["fits"]
-    tokens = [row.tokens_per_call for row in wanted.comparison.rows]
+    assert said["fits"] == best.to_dict()["fits"]
+    tokens = [row.tokens_per_call for row in best.comparison.rows]
     assert [row["tokens_per_call"] for row in said["comparison"]["rows"]] == tokens
     done = run("recommend", "big", *asked)
     assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
@@ -423,14 +406,11 @@ def test_tune(models: Pair) -> None:
     assert [row["gamma"] for row in tuned["rows"]] == [0, 1, 2] and tuned["gamma"] in (0, 1, 2)
     assert "gamma" in run(*asked, "small").output
     assert "--draft is missing" in fails("tune", "--target", "big")
+    message = "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype"
+    assert message in fails("tune", "--target", "big", "--draft", "exit", "--draft-dtype", "int8")
     tuned = found(*asked, "exit")
     names = {one["draft"] for one in (tuned, *tuned["others"])}
     assert names == {f"exit at layer {layer}" for layer in range(1, models[0].config["n_layer"])}
-
-
-def test_an_exit_has_no_number_format_of_its_own(models: Pair) -> None:
-    errors = fails("tune", "--target", "big", "--draft", "exit", "--draft-dtype", "int8")
-    assert "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype" in errors
 
 
 def test_eval_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,29 +450,29 @@ def test_eval_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_without_a_prompt(tmp_path: Path) -> None:
-    with command_process(tmp_path, "generate", *PLAIN, "7", stdin=subprocess.PIPE) as piped:
-        output, errors = piped.communicate(b"abc\n", timeout=60)
-    assert (piped.returncode, errors) == (0, b"")
+    """To a verb, and without one."""
+    outputs = []
+    for verb in (["generate"], []):
+        with command_process(tmp_path, *verb, *PLAIN, "7", stdin=subprocess.PIPE) as piped:
+            outputs.append(piped.communicate(b"abc\n", timeout=60))
+        assert piped.returncode == 0
     wanted = specdec.generate(load_pair(tmp_path)[0], None, "abc", max_new_tokens=7)
-    assert output.decode() == ended(wanted)
+    assert outputs[0] == (ended(wanted).encode(), b"") and b"\nabc" in outputs[1][0]
 
 
 @pytest.mark.slow
-def test_a_pipe_without_a_verb(tmp_path: Path) -> None:
-    with command_process(tmp_path, *PLAIN, "7", stdin=subprocess.PIPE) as figure:
-        assert b"\nabc" in figure.communicate(b"abc\n", timeout=60)[0]
-    assert figure.returncode == 0
-
-
-@pytest.mark.slow
-def test_input_that_is_empty_or_closed(tmp_path: Path) -> None:
-    with command_process(tmp_path, "generate", stdin=subprocess.PIPE) as empty:
-        assert b"standard input is empty" in empty.communicate(b"", timeout=60)[1]
-    with command_process(tmp_path, "generate", stdin=subprocess.DEVNULL) as device:
-        assert b"the prompt is missing" in device.communicate(timeout=60)[1]
-    with command_process(tmp_path, "generate", "-", preexec_fn=lambda: os.close(0)) as closed:
-        assert b"standard input is closed" in closed.communicate(timeout=60)[1]
-    assert empty.returncode == device.returncode == closed.returncode == 2
+@pytest.mark.parametrize(
+    ("words", "how", "message"),
+    [
+        ([], {"stdin": subprocess.PIPE}, b"standard input is empty"),
+        ([], {"stdin": subprocess.DEVNULL}, b"the prompt is missing"),
+        (["-"], {"preexec_fn": partial(os.close, 0)}, b"standard input is closed"),
+    ],
+)
+def test_input_that_is_empty_or_closed(tmp_path: Path, words: list[str], how: Any, message: bytes) -> None:
+    with command_process(tmp_path, "generate", *words, **how) as process:
+        assert message in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
 
 
 @pytest.mark.slow

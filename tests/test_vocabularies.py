@@ -462,12 +462,6 @@ def test_drafts_that_learn_need_the_targets_ids(target: Any, models: Any) -> Non
         specdec.generate(target, learning, [3])
 
 
-def test_measurements_run_what_is_translated(target: Any, models: Any) -> None:
-    draft = drafts.ModelDraft(models["refinement"], vocabulary="text")
-    once: dict[str, Any] = {"n_tokens": 20, "temperatures": [0.0], "gammas": [2], "timing": False}
-    assert 0.0 <= specdec.measure(target, draft, ["ab abc"], **once).rows[0].alpha < 1.0
-
-
 @pytest.mark.slow
 def test_tune_pays_for_encoding(target: Any, models: Any) -> None:
     """The seconds of a guess hold those of the tokenizers: with slow ones nothing should be drafted."""

@@ -304,7 +304,6 @@ def _adapter(kind: str) -> Files:
     tensors: dict[str, np.ndarray] = dict(
         adapters.low_rank_tensors(shapes, {name: ranks[name[13:]] for name in shapes}, 7)
     )
-    tensors |= {name: array.astype("<f2") for name, array in tensors.items() if "lora_B" in name}
     if kind == "adapter_dora":
         for name, (n_out, _) in shapes.items():
             tensors[f"base_model.model.{name}.lora_magnitude_vector"] = _array(rng, n_out)

@@ -81,10 +81,8 @@ ODD: list[Any] = [
 LIMITS = ServerLimits(n_new_tokens=8, n_texts=8, n_body_bytes=200_000, body_s=0.2, write_s=2.0, n_waiting=64)
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 REFUSED = {400, 404, 408, 413, 415, 429}
-LONGEST = 200_000
-"""Bytes of a body that is sent in chunks."""
-LARGEST = 64 << 20
-"""Bytes by which the process may grow after its first requests."""
+LONGEST = 200_000  # bytes of a body that is sent in chunks
+LARGEST = 64 << 20  # bytes by which the process may grow after its first requests
 
 
 @st.composite
@@ -201,7 +199,9 @@ class Served:
     def send(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
         """Status and answer of a request."""
         status, answer = ask(self.url, path, body, headers=JSON | headers)
-        if isinstance(answer, list) and not ((answer and answer[-1] == "[DONE]") or _is_response(answer)):
+        last = answer[-1] if isinstance(answer, list) and answer else {}
+        ends = ("response.completed", "response.incomplete")
+        if isinstance(answer, list) and last != "[DONE]" and last.get("type") not in ends:
             raise Failure(f"a stream that ends with {str(answer[-1:])[:200]}")
         return status, answer
 
@@ -250,11 +250,6 @@ class Served:
                     connection.recv(request["reads"])
                 except OSError:
                     pass
-
-
-def _is_response(events: list[Any]) -> bool:
-    """Whether a stream of `/v1/responses` has come to its end."""
-    return events[-1:] != [] and events[-1].get("type") in ("response.completed", "response.incomplete")
 
 
 def _head(path: str) -> bytes:

@@ -34,10 +34,7 @@ class Failure(AssertionError):  # noqa: N818  # it is the finding, not an error 
 
 
 def check(case: Case) -> str:
-    """Run a case: "passed", or "refused" by a named exception that was to be expected.
-
-    Raises Failure if the output is wrong, and whatever the package raises that it should not.
-    """
+    """Run a case: "passed", or "refused" by a named exception that was to be expected; else it raises."""
     from fuzz import damage, decoding, distributions, engines
 
     checks: dict[str, Callable[[Case], str]] = {
@@ -67,10 +64,7 @@ def _left_behind(case: Case) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(more: int) -> Iterator[None]:
-    """Let this process have so many bytes of addresses more than it has now; beyond, allocations fail.
-
-    Only Linux counts them; elsewhere nothing is limited.
-    """
+    """Let allocations fail beyond so many bytes of addresses more than now; only Linux counts them."""
     if sys.platform != "linux":
         yield
         return

@@ -103,11 +103,6 @@ def tokens_of(
     return [result.tokens for result in specdec.generate(target, draft, prompts, **options)]
 
 
-def is_shared(first: specdec.Model, second: specdec.Model) -> bool:
-    """Whether two models are one in this process."""
-    return first.core is second.core
-
-
 #: Seconds: a thread of the lowest priority gets little of a busy machine.
 PATIENCE_S = 120.0
 

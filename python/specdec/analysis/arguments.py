@@ -24,11 +24,9 @@ from specdec.models.model import Model, Prompt
 from specdec.verification.sampling import TRUNCATIONS
 
 _PROMPTS: Final = (
-    "It was a dark and stormy night, and",
-    "She looked out of the window, and",
-    '"My dear sir," said the old gentleman,',
-    "The captain of the ship",
-)
+    "It was a dark and stormy night, and", "She looked out of the window, and",
+    '"My dear sir," said the old gentleman,', "The captain of the ship",
+)  # fmt: skip
 _IN_DISTRIBUTIONS: Final = frozenset({"temperature", *TRUNCATIONS, "seed", "n_threads", "progress"})
 """Options of decoding that measuring a draft by its distribution takes."""
 _NOT_IN_RUNS: Final = frozenset(
@@ -54,17 +52,10 @@ RUN_BY_THE_CORE = (Model, drafts.Draft)
 MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
 
 
-# ------------------------------------------------------------------------------------------------- options
-
-
 def decoding_options(
-    options: DecodingOptions | None,
-    changes: Mapping[str, Any],
-    owns: Mapping[str, str],
-    *,
-    in_distributions: bool = False,
-    **defaults: Any,
-) -> DecodingOptions:
+    options: DecodingOptions | None, changes: Mapping[str, Any], owns: Mapping[str, str], *,
+    in_distributions: bool = False, **defaults: Any,
+) -> DecodingOptions:  # fmt: skip
     """Return the options of a view with the changes that its keyword arguments make.
 
     `owns` names the options that the view has parameters of its own for, and these; with `in_distributions`
@@ -154,9 +145,6 @@ class Setup:
         return settings | {name: in_json(one) for name, one in options.items() if name != "temperature"}
 
 
-# -------------------------------------------------------------------------------------------------- drafts
-
-
 def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
     """Open a draft for measuring: a snapshot of one that learns, the model of one that chains it alone."""
     found: object = opened(draft, target)
@@ -187,9 +175,6 @@ def opened(draft: Any, target: Model) -> Any:
     if isinstance(draft, os.PathLike):
         return drafts.load(draft, target)
     return drafts.named(draft, target) if isinstance(draft, str) else draft
-
-
-# --------------------------------------------------------------------------------------------------- names
 
 
 def name_of(model: object) -> str:
@@ -244,9 +229,6 @@ def short_names(texts: Sequence[str]) -> list[str]:
     """The short name of each text; the text itself where two have the same short name."""
     names = [short_name(text) for text in texts]
     return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
-
-
-# -------------------------------------------------------------------------------------------------- numbers
 
 
 def check_say(say: Any) -> None:

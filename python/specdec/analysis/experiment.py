@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.trace import Trace, invalid_ratio, invalid_speedup
 
 Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item", contravariant=True)
 Work: TypeAlias = Sequence[tuple[Prompt, int]]
 """Prompts, each with its number of new tokens."""
 
@@ -137,12 +136,9 @@ class ExperimentRow:
         By Theorem 3.8, which takes verification as long as one position; and with the measured
         `verify_ratio`, or 1 if that is less: what to choose gamma by. None where `by_running`.
     by_running : bool
-        Whether runs were counted. A draft with a distribution of its own is held against the target's at
-        every position of a text instead.
-    prompts : tuple of ExperimentRow
-        The same for each prompt, where there are several.
-    reason : str
-        Why figures are None; empty if none is.
+        Whether runs were counted; a draft with a distribution of its own is held against the target's.
+    prompts, reason : tuple of ExperimentRow, str
+        The same for each prompt, where there are several; and why figures are None, empty if none is.
     named_share : float or None
         Of a draft with another vocabulary than the target's, the mean share of its distribution that the
         target can name, over its drafts by the intersection. None of other drafts, and of drafts as text.
@@ -294,10 +290,9 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
     low, high = mean_interval([_ends(text) for text in texts])
     names = ("n_tokens", "n_calls", "n_drafted", "n_accepted", "tokens_per_call")
     found: dict[str, Any] = {name: getattr(rounds, name) for name in names} | {
-        "tokens_low": 1.0 / high,
-        "tokens_high": 1.0 / low if low > 0.0 else math.inf,
+        "tokens_low": 1.0 / high, "tokens_high": 1.0 / low if low > 0.0 else math.inf,
         "by_position": tuple(rounds.acceptance_by_position),
-    }
+    }  # fmt: skip
     if any(one.depth != one.n_drafted for one in rounds.rounds):
         return found | {"reason": TREES}
     if not rounds.n_verified:
@@ -311,29 +306,16 @@ def _ends(text: Trace) -> NDArray[np.float64]:
     return np.array([float(i == one.kept) for one in text.rounds for i in range(1, one.kept + 1)])
 
 
-class Runner(Protocol[Item]):
-    """One way to do some work."""
-
-    def run(self, turn: int, index: int, item: Item, seed: int) -> int:
-        """Do item `index` of the work in a repetition; return what a progress bar counts."""
-        ...
-
-
 def take_turns(
-    runners: Sequence[Runner[Item]],
-    work: Sequence[Item],
-    *,
-    repeats: int,
-    seed: int,
-    done: Callable[[int], object] = lambda n: None,
-    limit: TimeLimit = ENDLESS,
+    runners: Sequence[Any], work: Sequence[Any], *, repeats: int, seed: int,
+    done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
     goes_on: Callable[[Any], bool] = lambda runner: True,
-) -> None:
+) -> None:  # fmt: skip
     """Do the same work `repeats` times in several ways that take turns item by item, with seed + k in turn k.
 
-    Every other repetition goes through the ways in reverse. `done` is called with what each run returns. Once
-    the limit is over no run begins, except the first of each way. `goes_on` says whether a way has another
-    repetition.
+    ``run(turn, index, item, seed)`` of a runner returns what `done` is called with. Every other repetition
+    goes in reverse. Once the limit is over no run begins, except the first of each way. `goes_on` says
+    whether a way has another repetition.
     """
     going = list(runners)
     for turn in range(repeats):
@@ -458,18 +440,10 @@ class Configuration:
 
 
 def interleaved(
-    target: Model,
-    drafts: Mapping[Key, tuple[Model | Draft, int | None]],
-    work: Work,
-    options: Mapping[str, Any],
-    *,
-    repeats: int,
-    seed: int,
-    timing: bool = True,
-    at_least: float = 0.0,
-    done: Callable[[int], object] = lambda n: None,
-    limit: TimeLimit = ENDLESS,
-) -> tuple[Configuration, dict[Key, Configuration]]:
+    target: Model, drafts: Mapping[Key, tuple[Model | Draft, int | None]], work: Work,
+    options: Mapping[str, Any], *, repeats: int, seed: int, timing: bool = True, at_least: float = 0.0,
+    done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
+) -> tuple[Configuration, dict[Key, Configuration]]:  # fmt: skip
     """Run plain decoding and each (draft, gamma) by key in turns: (plain, the others by key).
 
     Plain decoding has no lenience, and does not run without `timing`. What has a speed-up below `at_least`

@@ -59,11 +59,10 @@ class Timing:
 class Independence:
     """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
 
-    `n_tokens` positions were looked at. `autocorrelation` is that of beta with itself 1, 2, ... positions
-    before, in the same text, NaN where all betas are the same; without any, 95 % are between -`band` and
-    `band`, 1.96 / sqrt(n_tokens). A small `p_value` of Ljung and Box's `statistic` on these lags speaks
-    against independence. `by_position` has the chance that the first, second, ... draft of a round is
-    accepted if those before it were: each is alpha if betas are independent and alike.
+    `autocorrelation` of the `n_tokens` betas is that with 1, 2, ... positions before, in the same text, NaN
+    where all are the same; without any, 95 % are within `band`, 1.96 / sqrt(n_tokens), of 0. A small
+    `p_value` of Ljung and Box's `statistic` speaks against independence. `by_position`: chance that the
+    first, second, ... draft of a round is accepted if those before it were, alpha for independent betas.
     """
 
     temperature: float
@@ -250,17 +249,13 @@ def measure(
     leniences = arguments.different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     arguments.check_say(say)
-    asked: dict[str, Any] = {
-        "gammas": arguments.check_gammas(gammas),
-        "samplings": [decoding.replace(temperature=one) for one in temperatures],
-        "leniences": [check_lenience("leniences", one, "has") for one in leniences],
-        "timing": timed,
-        "limit": TimeLimit.of(seconds),
-        "say": say,
-    }
+    asked: Any = (
+        arguments.check_gammas(gammas), [decoding.replace(temperature=one) for one in temperatures],
+        [check_lenience("leniences", one, "has") for one in leniences], timed, TimeLimit.of(seconds), say,
+    )  # fmt: skip
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)
-    measuring = _Measuring(setup, *setup.draft(draft), **asked)
+    measuring = _Measuring(setup, *setup.draft(draft), *asked)
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.result()
@@ -281,6 +276,7 @@ class _Measuring:
     say: Callable[[str], object]
     done: Callable[[int], object] = lambda n: None
     share: int = 0  # new tokens of each prompt that are counted
+    work: experiment.Work = ()  # what is counted where drafts are run
     timed: experiment.Work = ()
     timed_leniences: list[float] = field(default_factory=list)
     texts: dict[float, prediction.Acceptance] = field(default_factory=dict)
@@ -306,13 +302,9 @@ class _Measuring:
             n_timed = int(min(n_timed, max(_FEWEST, _TIMING * self.limit.left_s / step_s / max(n_runs, 1))))
         if isinstance(self.draft, arguments.RUN_BY_THE_CORE):
             self.timed = setup.work(n_timed, self.share)
+        self.work = setup.work(len(setup.prompts) * self.share)
         n_of_texts = sum(n for _, n in self.work) if running else len(setup.prompts) * self.share
         return (n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)) * len(self.samplings)
-
-    @property
-    def work(self) -> experiment.Work:
-        """What is counted where drafts are run."""
-        return self.setup.work(len(self.setup.prompts) * self.share)
 
     def result(self) -> Measurement:
         """Measure until all is done, the time is over or Ctrl-C is pressed."""
@@ -328,21 +320,16 @@ class _Measuring:
         times, texts, setup = self.times, self.texts, self.setup
         betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
         return Measurement(
-            target=setup.name,
-            draft=self.name,
-            rows=tuple(self.rows),
+            target=setup.name, draft=self.name, rows=tuple(self.rows),
             verify_ratio={} if times is None else times.verify_ratio,
             target_s=math.nan if times is None else times.target_s[1],
             draft_s=math.nan if times is None or not texts else times.draft_s,
             independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
-            betas=betas,
-            tokens={temperature: found.tokens for temperature, found in texts.items()},
+            betas=betas, tokens={temperature: found.tokens for temperature, found in texts.items()},
             text={t: found.text for t, found in texts.items() if found.text is not None} or None,
-            prompts=[beginning.given for beginning in setup.prompts],
-            seed=setup.seed,
-            n_threads=setup.options.threads,
-            stopped=stopped,
-        )
+            prompts=[beginning.given for beginning in setup.prompts], seed=setup.seed,
+            n_threads=setup.options.threads, stopped=stopped,
+        )  # fmt: skip
 
     def _by_distribution(self) -> bool:
         """Hold a draft's distribution against the target's, then time runs; False if the time was over."""
@@ -419,8 +406,6 @@ def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: 
         return f"{setting}: not timed"
     return f"{setting}: measured speed-up {speedup.text()} ({speedup.interval})"
 
-
-# ------------------------------------------------------------------------------------------------- tables
 
 _SAMPLING: Final[Column] = ("sampling", lambda row: f"T={row.temperature:g}")
 _ALPHA: Final[Column] = figure("alpha", "alpha", ".2f")

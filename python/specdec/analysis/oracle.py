@@ -88,7 +88,8 @@ class Oracle(OneTable):
             return "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}"
 
         title = f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
-        title += f"{self._alpha}c {self.c:.3f}, {self.n_tokens} tokens"
+        title += "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
+        title += f"c {self.c:.3f}, {self.n_tokens} tokens"
         columns = [
             ("", lambda row: row.name + (" ★" if row is best and not row.invalid else "")),
             figure("tokens/run", "tokens_per_call", ".2f"),
@@ -98,19 +99,6 @@ class Oracle(OneTable):
             figure("speed-up, formula", "closed_speedup", ".2f", "X", none=""),
         ]
         return Table.of(title, self.rows, columns)
-
-    def __repr__(self) -> str:
-        ways = {"auto": self["auto"], self.best.name: self.best, "an oracle": self["oracle"]}
-        wrong = {name for name, row in ways.items() if row.invalid}
-        shown = [
-            f"{row.speedup:.2f} with {name}" + " (invalid)" * (name in wrong) for name, row in ways.items()
-        ]
-        why = "; invalid: above the tokens per run, an error of measuring" if wrong else ""
-        return f"<specdec.Oracle: {self._alpha}speed-up {', '.join(shown)}{why}>"
-
-    @property
-    def _alpha(self) -> str:
-        return "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
 
 
 def oracle(
@@ -205,18 +193,13 @@ def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma])
     return [way.results for way in ways]
 
 
-Texts = Sequence[Sequence[Round]]
-"""The rounds of each text."""
+Texts = Sequence[Sequence[Round]]  # the rounds of each text
 
 
 def rows_of(
-    longest: Texts,
-    auto: Texts,
-    gammas: Sequence[int],
-    alpha: float | None,
-    times: prediction.ForwardTimes,
+    longest: Texts, auto: Texts, gammas: Sequence[int], alpha: float | None, times: prediction.ForwardTimes,
     fixed: Mapping[int, Texts] | None = None,
-) -> tuple[OracleRow, ...]:
+) -> tuple[OracleRow, ...]:  # fmt: skip
     """The table, from the rounds of each text with as many guesses as possible, and with auto.
 
     `fixed`: those of each gamma as they ran; None: they are replayed, and the formulas hold.

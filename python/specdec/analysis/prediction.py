@@ -163,9 +163,6 @@ def _sample_text(setup: Setup, tokens: Sequence[Sequence[int]], n_rows: int) -> 
     return PromptIds(ids, ids, sources[len(sources) // 2] if sources else None)
 
 
-# ---------------------------------------------------------------------------------------------- acceptance
-
-
 @dataclass(frozen=True, eq=False)
 class Acceptance:
     """Texts that a target generated, and how likely a draft's tokens in them would have been accepted.
@@ -180,14 +177,9 @@ class Acceptance:
 
 
 def acceptance(
-    setup: Setup,
-    draft: Model | ProbabilityDraft,
-    options: DecodingOptions,
-    *,
-    leniences: Sequence[float],
-    n_tokens: int,
-    done: Callable[[int], object],
-) -> Acceptance:
+    setup: Setup, draft: Model | ProbabilityDraft, options: DecodingOptions, *, leniences: Sequence[float],
+    n_tokens: int, done: Callable[[int], object],
+) -> Acceptance:  # fmt: skip
     """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
 
     At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's distribution at
@@ -255,11 +247,9 @@ def _draft_logits(
 
 
 def _betas(
-    target_logits: NDArray[np.float32],
-    draft_logits: NDArray[np.float32],
-    options: DecodingOptions,
+    target_logits: NDArray[np.float32], draft_logits: NDArray[np.float32], options: DecodingOptions,
     leniences: Sequence[float],
-) -> dict[float, Array]:
+) -> dict[float, Array]:  # fmt: skip
     ours = {name: getattr(options, name) for name in ("temperature", *TRUNCATIONS)}
     rate: Callable[..., float | Array] = theory.acceptance_rate
     targets = ours
@@ -281,13 +271,9 @@ def mean_of(betas: Sequence[Array]) -> float:
 
 
 def predicted_row(
-    draft: str,
-    betas: Sequence[Array],
-    times: ForwardTimes | None,
-    temperature: float,
-    gamma: int,
+    draft: str, betas: Sequence[Array], times: ForwardTimes | None, temperature: float, gamma: int,
     lenience: float = 1.0,
-) -> ExperimentRow:
+) -> ExperimentRow:  # fmt: skip
     """What betas and times of forward passes say of a draft with a distribution of its own."""
     alpha, (low, high) = mean_of(betas), mean_interval(betas)
     timed: dict[str, Any] = {}

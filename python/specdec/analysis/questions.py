@@ -68,14 +68,12 @@ def read_questions(
 ) -> list[Question]:
     """Read the questions of a benchmark.
 
-    A file whose name ends with ``.parquet`` is read with pyarrow; SPEED-Bench comes in such files, as its
-    authors' ``prepare_data.py`` writes them. Any other is JSONL: a question a line, empty lines aside. A line
-    is a text, or an object with these fields:
+    A ``.parquet`` file, as SPEED-Bench's ``prepare_data.py`` writes them, is read with pyarrow. Any other is
+    JSONL: a question a line, empty lines aside. A line is a text, or an object with these fields:
 
     - ``turns`` (Spec-Bench, SPEED-Bench), else ``prompt``, ``messages``, ``question`` or ``text``: what is
-      asked, a text or a list of texts. ``messages`` are objects with ``role`` and ``content``; what the user
-      says there are the turns, what the system says first is `Question.system`, and the assistant's messages
-      are left out.
+      asked, a text or a list of texts; of ``messages``, objects with ``role`` and ``content``, what the user
+      says, with what the system says first as `Question.system`.
     - ``question_id``, else ``id``, ``task_id`` or ``prompt_id``: an integer or a text; by default the number
       of the line.
     - ``category``: a text; by default the name of the file, without its ending.
@@ -223,8 +221,8 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
         return Question(given.get(names_id, number), category, tuple(turns.values()), system)
     except InputError as error:
         fields = {"id": names_id, "turns": asked} | {f"turns[{i}]": name for i, name in enumerate(turns)}
-        name = fields.get(error.argument, error.argument)
-        raise InputError.of(f"{place}: {name}", error.value, error.expected) from None
+        name = str(fields.get(str(error.argument), error.argument))
+        raise InputError.of(f"{place}: {name}", error.value, str(error.expected)) from None
 
 
 def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
@@ -244,8 +242,6 @@ def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
             raise InputError.of(f"{place}: messages[{i}].role", role, roles)
     return turns, system
 
-
-# ------------------------------------------------------------------------------------------------- answers
 
 _OURS: Final = "specdec"
 """The field of a line with what Spec-Bench's own have no place for."""
@@ -291,16 +287,6 @@ class Answer:
     def n_tokens(self) -> int:
         """New tokens of all turns."""
         return sum(len(reply.tokens) for reply in self.replies)
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds of all turns."""
-        return sum(reply.wall_s for reply in self.replies)
-
-    @property
-    def rounds_s(self) -> float:
-        """Seconds of the rounds of all turns."""
-        return sum(reply.rounds_s for reply in self.replies)
 
 
 class AnswerFile:
@@ -378,13 +364,12 @@ def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
     """A line of a file of answers."""
     replies = answer.replies
     choice = {
-        "index": 0,
-        "turns": [reply.text for reply in replies],
+        "index": 0, "turns": [reply.text for reply in replies],
         "decoding_steps": [len(reply.steps) for reply in replies],
         "new_tokens": [len(reply.tokens) for reply in replies],
         "wall_time": [reply.wall_s for reply in replies],
         "accept_lengths": [step.n_emitted for reply in replies for step in reply.steps],
-    }
+    }  # fmt: skip
     ours = [
         {name: getattr(reply, name) for name in _OF_REPLY}
         | {name: [getattr(step, name) for step in reply.steps] for name in Step._fields}
@@ -427,7 +412,7 @@ def _reply(found: Fields, text: str, wall_s: float) -> Reply:
     tokens = found.integers("tokens")
     if not tokens or len(tokens) != sum(columns[-1]):
         raise found.error("tokens", "as many as n_emitted adds up to, at least one")
-    times = (found.amount(name, below=MAX_TIME) for name in ("prefill_s", "rounds_s"))
+    prefill_s, rounds_s = (found.amount(name, below=MAX_TIME) for name in ("prefill_s", "rounds_s"))
     n_prompt, reason = found.integer("n_prompt_tokens", minimum=0), found.text("finish_reason")
     steps = map(Step._make, zip(*columns, map(tuple, betas), strict=True))
-    return Reply(text, tuple(tokens), n_prompt, reason, wall_s, *times, tuple(steps))
+    return Reply(text, tuple(tokens), n_prompt, reason, wall_s, prefill_s, rounds_s, tuple(steps))

@@ -60,12 +60,6 @@ class DraftFit:
     refusal: str = ""
 
     @property
-    def in_common(self) -> str:
-        """Tokens in common of how many, for a table."""
-        n_shared = self.n_vocab if self.n_shared is None else self.n_shared
-        return "–" if self.n_vocab is None else f"{n_shared} of {self.n_vocab}"
-
-    @property
     def overlap(self) -> float | None:
         """Share of the draft's tokens that the target has too; None where the vocabularies are the same."""
         return None if self.n_shared is None or not self.n_vocab else self.n_shared / self.n_vocab
@@ -76,10 +70,9 @@ class DraftRecommendation(Tabular):
     """What `specdec.recommend_draft` found; ``print`` shows its tables, a notebook too.
 
     `fits` has one for each draft that was given. `comparison` is what those that fit gave, by running them in
-    turns (`specdec.plot` draws it), and `drafts` has these by their names in it. `vocabulary` says which
-    public models have the target's vocabulary, empty where that is not known, and `known` are small ones of
-    these, by name: none of them was downloaded or tried. `stopped` says why the measuring ended early, and
-    which drafts were not measured; empty if it did not.
+    turns, and `drafts` has these by their names in it. `vocabulary` says which public models have the
+    target's vocabulary, if known, and `known` are small ones of these, none of which was downloaded or tried.
+    `stopped` says why the measuring ended early, and what was not measured; empty if it did not.
     """
 
     target: str
@@ -130,18 +123,18 @@ class DraftRecommendation(Tabular):
         return found + (f"; next is {_figures(others[0])}" if others else "")
 
     def tables(self) -> list[Table]:
-        """What fits, by which way; what runs gave; known models; the choice.
-
-        More of the runs, by position and by prompt, is in ``comparison.tables()``.
-        """
+        """What fits, by which way; what runs gave (more in `comparison`); known models; the choice."""
         refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
+
+        def in_common(fit: DraftFit) -> str:
+            n_shared = fit.n_vocab if fit.n_shared is None else fit.n_shared
+            return "–" if fit.n_vocab is None else f"{n_shared} of {fit.n_vocab}"
+
         columns: list[Column] = [
-            ("draft", lambda fit: fit.draft),
-            ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
-            ("tokens in common", lambda fit: fit.in_common),
-            ("weights", lambda fit: _size(fit.weight_bytes)),
+            ("draft", lambda fit: fit.draft), ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
+            ("tokens in common", in_common), ("weights", lambda fit: _size(fit.weight_bytes)),
             ("cache of 1000 tokens", lambda fit: _size(1000 * fit.cache_bytes)),
-        ]
+        ]  # fmt: skip
         title = f"Drafts for {self.target}: do they fit?{refused}"
         found = [Table.of(title, self.fits, columns), self.comparison.summary()]
         if self.vocabulary:
@@ -276,14 +269,11 @@ def recommend_draft(
     rows = tuple(row for one in found for row in one.rows)
     known = vocabulary_of(setup.target)
     return DraftRecommendation(
-        target=setup.name,
-        fits=fits,
+        target=setup.name, fits=fits,
         comparison=replace(found[0], rows=rows, plain_tokens_per_s={temperature: tuple(rates)}),
-        vocabulary="" if known is None else known.name,
-        known=known_models(setup.target),
-        drafts=ways,
+        vocabulary="" if known is None else known.name, known=known_models(setup.target), drafts=ways,
         stopped=f"{reason}; not measured: {', '.join(left)}" if left else "",
-    )
+    )  # fmt: skip
 
 
 def _fitting(
@@ -347,7 +337,7 @@ def _by_name(given: Any) -> dict[str, Any]:
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     texts = [one if isinstance(one, str | os.PathLike) else arguments.name_of(one) for one in several]
-    names = arguments.short_names(list(map(os.fspath, texts)))
+    names = arguments.short_names([os.fspath(one) for one in texts])
     return dict(zip(arguments.unique(names), several, strict=True))
 
 
@@ -416,9 +406,6 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
     n_values = sum(n * width for n, width in zip(n_kv_heads, padded, strict=True))
     return n_values * (4 if cache_dtype == "f32" else 2)
-
-
-# ---------------------------------------------------------------------------------- models known by name
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -153,13 +154,6 @@ class SkipSearch(OneTable):
             bounds("min to max", "speedup", ".2f"),
         ]  # fmt: skip
         return Table.of(title + verdict, shown, columns)
-
-    def __repr__(self) -> str:
-        best = self.best
-        speedup = marked(f"{best.speedup:.2f}", best.invalid)
-        speedup += "" if self.pays else ", nothing beats plain decoding"
-        what = f"{best.draft!r} with gamma {best.gamma}, speed-up {speedup}"
-        return f"<specdec.SkipSearch of {len(self.trials)} trials: {what}>"
 
 
 def rank(trial: SkipTrial) -> tuple[bool, float]:
@@ -375,11 +369,10 @@ class _Search:
 def import_optuna() -> Any:
     """The module optuna; MissingPackageError if it is not installed."""
     try:
-        import optuna
+        return import_module("optuna")
     except ImportError as error:
         message = "search_skips needs optuna, which is not installed: pip install optuna"
         raise MissingPackageError(message) from error
-    return optuna
 
 
 def promising(n_layer: int, gamma: int) -> list[Choice]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from specdec.checks import check_integer
 from specdec.errors import InputError, SpecdecError
 from specdec.progress import counted
 from specdec.ray.jobs import Work, connected, do_jobs, machines_of, places_on
-from specdec.ray.records import OutputFolder, Records, block_names, digest, line, records_of
+from specdec.ray.records import OutputFolder, Records, block_names, line, records_of
 
 OnError: TypeAlias = Literal["raise", "keep"]
 ON_ERROR: Final[tuple[OnError, ...]] = ("raise", "keep")
@@ -37,7 +38,8 @@ def in_blocks(
     records = records_of(ray, data)
     places = places_on(machines_of(ray), n_actors, n_threads)
     share = -(-len(records) // (_BLOCKS_OF_AN_ACTOR * places.n_actors))
-    asked = {"n_records": len(records), "data": digest(records), "block_size": block_size, **asked}
+    digest = sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
+    asked = {"n_records": len(records), "data": digest, "block_size": block_size, **asked}
     folder = OutputFolder.begin(output, kind, asked, {"block_size": min(_LARGEST_BLOCK, share), **chosen})
     size = folder.run["block_size"]
     jobs = {

@@ -170,8 +170,6 @@ class _Endpoints:
         self._n_scoring = 0  # requests that have it or wait for it
         self._tokenizing = asyncio.Semaphore(2)  # so that other requests find a thread
 
-    # ── Texts
-
     def texts(self, kind: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
         service = self._service
 
@@ -224,8 +222,6 @@ class _Endpoints:
         n_prompt = sum(len(generation.prompt_ids) for generation in asked.generations)
         more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
         add_to_log(request.scope, more)
-
-    # ── The rest
 
     def answered(self, answer: Callable[[Mapping[str, Any], Service], Any]) -> Endpoint:
         async def endpoint(request: Request) -> Response:

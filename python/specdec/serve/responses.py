@@ -115,8 +115,6 @@ class ResponseRequest(ConversationRequest):
         }  # fmt: skip
         return found if usage is None else {**found, **usage.figures()}
 
-    # ── Items
-
     def _more(
         self, kind: str, part_kind: str, text: str, scored: list[dict[str, Any]] | None = None
     ) -> list[bytes]:

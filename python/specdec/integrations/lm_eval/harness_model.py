@@ -144,13 +144,13 @@ class SpecdecLM(TemplateLM):
         self.tally_by_task: dict[str, Tally] = {}  # the same for each task, without times
         self._gamma, self._verify, self._n_threads = gamma, verify, load.get("n_threads")
         self._revision = load.get("revision")
-        self._batch_size = batch_size_of(batch_size)
-        self._max_batch_size = (
-            None if max_batch_size is None else check_integer("max_batch_size", max_batch_size, 1)
-        )
+        self.batch_size = batch_size_of(batch_size)
+        if max_batch_size is not None:
+            max_batch_size = check_integer("max_batch_size", max_batch_size, 1)
+        self._max_batch_size, self._device = max_batch_size, "cpu"
         room = (self.pair.target.config.encoder or self.pair.target.config).n_ctx
-        self._max_length = room if max_length is None else check_integer("max_length", max_length, 2, room)
-        self._max_gen_toks = check_integer("max_gen_toks", max_gen_toks, 1)
+        self.max_length = room if max_length is None else check_integer("max_length", max_length, 2, room)
+        self.max_gen_toks = check_integer("max_gen_toks", max_gen_toks, 1)
         self._add_bos = add_bos_token
         self._prefix = prefix_token_id
         self._template_name: str | None = None
@@ -195,26 +195,6 @@ class SpecdecLM(TemplateLM):
             return self._prefix
         bos = self.tokenizer.bos_token_id
         return self.eot_token_id if bos is None else bos
-
-    @property
-    def max_length(self) -> int:
-        """Tokens of context and continuation at most."""
-        return self._max_length
-
-    @property
-    def max_gen_toks(self) -> int:
-        """New tokens of a request that does not say how many."""
-        return self._max_gen_toks
-
-    @property
-    def batch_size(self) -> int | str:
-        """As it was given: a number, or "auto"."""
-        return self._batch_size
-
-    @property
-    def device(self) -> str:
-        """Always "cpu"."""
-        return "cpu"
 
     @property
     def tokenizer_name(self) -> str:
@@ -455,7 +435,7 @@ class SpecdecLM(TemplateLM):
         return cut
 
     def _batch(self) -> int:
-        size = _AUTO_BATCH_SIZE if isinstance(self._batch_size, str) else self._batch_size
+        size = _AUTO_BATCH_SIZE if isinstance(self.batch_size, str) else self.batch_size
         return size if self._max_batch_size is None else min(size, self._max_batch_size)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specdec.analysis.tune import tune
+from specdec.analysis.compare import tune
 from specdec.atomic_file import write_json
 from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
