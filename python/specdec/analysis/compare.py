@@ -97,7 +97,7 @@ def compare(
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
-    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
+    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=bool(timing))
 
 
 def compare_ways(

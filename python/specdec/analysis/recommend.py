@@ -323,8 +323,7 @@ def without_model(target: Model) -> dict[str, Openable]:
 def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
     """A draft that is given as a text, or by a function, is opened."""
     if isinstance(given, str | os.PathLike):
-        text = given if isinstance(given, str) else str(check_path("drafts", given))
-        return named(text, target, dtype=dtype)
+        return named(os.fspath(given), target, dtype=dtype)
     if callable(given) and not isinstance(given, Model | Draft | Drafter):
         given = given()
     draft: DraftLike = given
@@ -337,8 +336,8 @@ def _by_name(given: Any) -> dict[str, Any]:
         arguments.check_names("drafts", given, "drafts by their names")
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    paths = [str(check_path("drafts", one)) if isinstance(one, os.PathLike) else one for one in several]
-    names = arguments.short_names([one if isinstance(one, str) else arguments.name_of(one) for one in paths])
+    texts = [str(check_path("drafts", one)) if isinstance(one, os.PathLike) else one for one in several]
+    names = arguments.short_names([one if isinstance(one, str) else arguments.name_of(one) for one in texts])
     return dict(zip(arguments.unique(names), several, strict=True))
 
 
