@@ -323,7 +323,8 @@ def without_model(target: Model) -> dict[str, Openable]:
 def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
     """A draft that is given as a text, or by a function, is opened."""
     if isinstance(given, str | os.PathLike):
-        return named(os.fspath(given), target, dtype=dtype)
+        text = given if isinstance(given, str) else str(check_path("drafts", given))
+        return named(text, target, dtype=dtype)
     if callable(given) and not isinstance(given, Model | Draft | Drafter):
         given = given()
     draft: DraftLike = given
