@@ -34,13 +34,9 @@ REQUIRED["checkpoint"] = ["eight", "FOLDER"]
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_parser_of_each_program(name: str) -> None:
+    assert f"`{name}" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     args = parser().parse_args([name, *REQUIRED.get(name, [])])
     assert args.name == name and args.save is None and args.threads == 2
-
-
-def test_every_program_stands_in_the_readme() -> None:
-    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert {name for name in PROGRAMS if f"`{name}" not in page} == set()
 
 
 def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,21 +107,14 @@ def test_plain_decoding_takes_part_in_every_turn() -> None:
         decodings.run_cells([1], wrong, 1, 0, equal=True)
 
 
-class Order:
-    """Says who was asked when."""
-
-    def __init__(self, number: int, calls: list[int]) -> None:
-        self.number, self.calls = number, calls
-
-    def ask(self) -> int:
-        self.calls.append(self.number)
-        return self.number
-
-
 def test_builds_alternate() -> None:
     calls: list[int] = []
-    builds = Builds(None, Order, number=0, calls=calls)
-    builds.all += Builds(None, Order, number=1, calls=calls).all
+
+    def order(number: int) -> Any:
+        return SimpleNamespace(ask=lambda: calls.append(number) or number)
+
+    builds = Builds(None, order, number=0)
+    builds.all += Builds(None, order, number=1).all
     assert [builds.ask(turn, "ask") for turn in range(3)] == [[0, 1]] * 3
     assert calls == [0, 1, 1, 0, 0, 1]
 
@@ -188,12 +177,9 @@ def test_bursts_of_peers_begin_with_the_same_cache() -> None:
         runs = [run for run in noting.runs if run != (0, CACHE)] or noting.runs  # one fills the cache
         assert set(runs) == {(n, n + CELLS[cell])}
         assert len(runs) > len(samples)  # some warm up
-
-
-def test_a_run_longer_than_its_burst_counts() -> None:
     noting = Noting()
-    assert len(noting.burst("prefill 32", 1e-6)) == 1 and len(noting.runs) == 2  # the first run of a cell
-    assert len(noting.burst("prefill 32", 1e-6)) == 1 and len(noting.runs) == 3
+    for n_runs in (2, 3):  # the first run of a cell warms up; one that is longer than its burst counts
+        assert len(noting.burst("prefill 32", 1e-6)) == 1 and len(noting.runs) == n_runs
 
 
 def test_every_setting_of_specdec_is_compared_with_peers_alone() -> None:
@@ -206,13 +192,22 @@ def test_every_setting_of_specdec_is_compared_with_peers_alone() -> None:
     assert contest.best("other", higher_is_better=False) is None
 
 
+def peers(words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Rows of the one table of a comparison with peers."""
+    monkeypatch.chdir(ROOT)
+    program, *rest = words.split()
+    given = ["--work", str(folder / "work"), "--threads", "1", *(word.replace("~", " ") for word in rest)]
+    (table,) = main([program, *given]).tables
+    return table.rows
+
+
+QUICK = "--repeats 1 --seconds 0.01 --prefill-seconds 0.01 --cells plain prefill~32 --shapes paper6"
+
+
 @pytest.mark.slow
 def test_specdec_beside_itself_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    words = ["peers-batch", "--work", str(tmp_path / "work"), "--formats", "int8", "--pairs", "paper6+paper6"]
-    words += ["--engines", "specdec, auto", "specdec, plain", "--at-once", "2", "--tokens", "4"]
-    (table,) = main([*words, "--repeats", "1", "--threads", "1"]).tables
-    plain, drafted = table.rows
+    words = "peers-batch --formats int8 --pairs paper6+paper6 --engines specdec,~auto specdec,~plain"
+    plain, drafted = peers(f"{words} --at-once 2 --tokens 4 --repeats 1", tmp_path, monkeypatch)
     assert plain[:2] == (0, 2) and isinstance(plain[2], Spread) and plain[3] == "without a draft"
     assert all(isinstance(cell, Spread) for cell in (*drafted[2:5], drafted[-1]))
 
@@ -221,12 +216,7 @@ def test_specdec_beside_itself_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.oracle
 def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPT-2's layout, whose linear layers torch does not quantise as they are."""
-    monkeypatch.chdir(ROOT)
-    words = ["peers", "--work", str(tmp_path / "work"), "--engines", "transformers"]
-    words += ["--formats", "int8", "--shapes", "paper6", "--cells", "plain", "prefill 32"]
-    words += ["--repeats", "1", "--threads", "1", "--seconds", "0.01", "--prefill-seconds", "0.01"]
-    (table,) = main(words).tables
-    row = table.rows[1]
+    _, row = peers(f"peers --engines transformers --formats int8 {QUICK}", tmp_path, monkeypatch)[:2]
     assert isinstance(row[1], Spread) and isinstance(row[2], Spread)
     assert 0.01 < row[-1] < 0.3  # quantised, and the same model
 
@@ -263,9 +253,8 @@ def test_bytes_of_gguf_files_are_those_of_their_types(tmp_path: Path) -> None:
     core, formats = core_model_and_formats(str(path), None)
     assert len(set(formats.values())) > 1
     assert n_matrix_bytes(core.config, core.dtype, formats) == expected
-    (table,) = main(
-        ["forward", "--models", str(path), "--rows", "2", "--cache", "8", "--repeats", "1"]
-    ).tables
+    words = ["forward", "--models", str(path), "--rows", "2", "--cache", "8", "--repeats", "1"]
+    (table,) = main(words).tables
     assert table.title == "eight.gguf, file, cache of 8" and len(table.rows) == 2
 
 
@@ -273,25 +262,9 @@ def test_bytes_of_gguf_files_are_those_of_their_types(tmp_path: Path) -> None:
 def test_one_gguf_file_for_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """specdec's speculative texts are its plain ones; an engine that reads no such files says so."""
     pytest.importorskip("gguf")
-    monkeypatch.chdir(ROOT)
-    words = ["--work", str(tmp_path / "work"), "--formats", "Q4_K_M", "--threads", "1"]
-    more = ["--target", "embedded", "--greedy-only", "--text", "README.md", "--prompts", "2", "--tokens", "8"]
-    (table,) = main(["peers-exact", *words, *more, "--engines", "transformers"]).tables
-    assert table.rows[0][1].startswith("2/2, logits 2/2; ")
-    assert "GGUF" in table.rows[1][1]
-    cells = ["--cells", "plain", "prefill 32", "--repeats", "1", "--seconds", "0.01"]
-    (table,) = main(
-        [
-            "peers",
-            *words,
-            *cells,
-            "--shapes",
-            "paper6",
-            "--engines",
-            "transformers",
-            "--prefill-seconds",
-            "0.01",
-        ]
-    ).tables
-    assert isinstance(table.rows[0][1], Spread) and 0.01 < table.rows[0][-1] < 1
-    assert "GGUF" in table.rows[1][1]
+    words = "--formats Q4_K_M --engines transformers"
+    more = "--target embedded --greedy-only --text README.md --prompts 2 --tokens 8"
+    exact = peers(f"peers-exact {words} {more}", tmp_path, monkeypatch)
+    assert exact[0][1].startswith("2/2, logits 2/2; ") and "GGUF" in exact[1][1]
+    ours, theirs = peers(f"peers {words} {QUICK}", tmp_path, monkeypatch)[:2]
+    assert isinstance(ours[1], Spread) and 0.01 < ours[-1] < 1 and "GGUF" in theirs[1]

@@ -7,19 +7,12 @@ import pytest
 
 import specdec
 from blocks import TYPES, f16_bytes, random_blocks
+from blocks import awkward_rows as rows
 from compiled import in_instruction_sets, product
 from specdec import reference
 
 N_IN = {kind: 512 if size == 256 else 96 for kind, (size, _) in TYPES.items()}
 IN_EACH_TYPE = pytest.mark.parametrize("kind", TYPES)
-
-
-def rows(rng, n_rows, n_in):
-    """Rows with blocks of zeros, of tiny and of large numbers."""
-    x = rng.standard_normal((n_rows, n_in)).astype(np.float32)
-    for i, scale in enumerate((0.0, 1e-8, 2e4)):
-        x[i % n_rows, 32 * i : 32 * i + 32] *= np.float32(scale)
-    return x
 
 
 @IN_EACH_TYPE

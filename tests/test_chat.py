@@ -250,20 +250,6 @@ def test_templates_with_a_place_for_tools(text: str, reads: bool) -> None:
 # ----------------------------------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize("family", TEMPLATES)
-def test_templates_of_tokenizer_config(make_llama: Factory, family: str) -> None:
-    model = make_chat(make_llama, family)
-    assert model.chat_template is not None and model.tokenizer is not None
-    messages = CONVERSATIONS["question"]
-    text = of_family(family).render(messages)
-    assert model.chat_template.render(messages) == text
-    ids = model.chat_ids(messages)
-    assert ids == model.tokenizer.encode(text, add_bos=False)
-    names = {SPECIAL_TOKENS[token - 256] for token in ids if token >= 256}
-    assert names == {token for token in SPECIAL_TOKENS if token in text}
-    assert [SPECIAL_TOKENS[token - 256] for token in model.chat_end_ids] == [TEMPLATES[family][2]]
-
-
 def test_where_templates_are_read(make_llama: Factory, tmp_path: Path) -> None:
     folder = write_tokenizer(make_llama(vocab_size=300))
     assert specdec.load(folder).chat_template is None
@@ -420,16 +406,3 @@ def test_tokenizers_that_read_no_special_tokens(make_llama: Factory, shared: Pat
     with pytest.raises(InputError, match="writes the special token '<s>', but .* reads none in a text"):
         model.chat_ids(said("a"))
     assert model.chat_end_ids == ()
-
-
-def test_chats_of_a_sentencepiece_file(make_llama: Factory, shared: Path) -> None:
-    """Its control pieces, and the tokens that added_tokens.json adds, are read as tokens."""
-    folder = make_llama(vocab_size=32002)
-    (folder / "tokenizer.model").write_bytes((shared / "data/tokenizers/llama2_tokenizer.model").read_bytes())
-    template = "{{ bos_token }}" + TEMPLATES["smollm"][0]
-    config = {"chat_template": template, "bos_token": "<s>", "tokenizer_class": "LlamaTokenizer"}
-    write_json(folder, added_tokens={"<|im_start|>": 32000, "<|im_end|>": 32001}, tokenizer_config=config)
-    model = specdec.load(folder)
-    ids = model.chat_ids(said("a"))
-    assert ids[0] == 1 and 32000 in ids and ids.count(32001) == sum(1 for i in ids if i == 32000) - 1
-    assert model.chat_end_ids == (32001,)

@@ -10,7 +10,6 @@ import struct
 import sys
 import time
 import types
-import warnings
 import weakref
 from bisect import bisect_left
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 
 import specdec
+from chat_templates import library_tokenizer
 from refusals import refuses, refuses_field
 from specdec import progress
 from specdec.checkpoints import open_checkpoint
@@ -33,6 +33,7 @@ from specdec.errors import (
 )
 from specdec.models.checkpoints import hub
 from specdec.models.checkpoints.safetensors_file import read_safetensors
+from tensor_files import canonical
 from worlds.folders import (
     gpt2_config,
     gpt2_tensors,
@@ -42,22 +43,11 @@ from worlds.folders import (
     mistral_config,
     raw_safetensors,
     safetensors_bytes,
+    tensors_for,
     write_hf,
     write_llama2c,
     write_llama2c_tokenizer,
 )
-
-
-def canonical(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a checkpoint as float32."""
-    return {
-        name: (array.astype(np.uint32) << 16).view(np.float32) if form == "bf16" else array.astype(np.float32)
-        for name, array, form in open_checkpoint(path).tensors()
-    }
-
-
-# ── What is read
-# ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_llama_config_and_tensors(make_llama):
@@ -143,7 +133,7 @@ def test_end_ids(make_llama):
         for file, text in ("generation_config", generation), ("tokenizer_config", settings):
             if text:
                 (folder / f"{file}.json").write_text(text)
-        (folder / "tokenizer.json").write_text(_byte_level_json())
+        (folder / "tokenizer.json").write_text(library_tokenizer([]).to_str())
         return open_checkpoint(folder).tokenizer
 
     assert tokenizer("a", eos_token_id=2).eos_ids == (2,)
@@ -162,16 +152,8 @@ def test_end_ids(make_llama):
     assert "'eos_token_id' is [2, 61]; expected ids from 0 to 60" in str(one.message)
 
 
-def test_warnings_are_of_the_line_that_loads(make_llama):
-    folder = make_llama(eos_token_id=61)
-    for load in (specdec.load, open_checkpoint):
-        with pytest.warns(UserWarning, match="eos_token_id") as caught:
-            load(folder)
-        assert [warning.filename for warning in caught] == [__file__]
-
-
 def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(_byte_level_json())
+    (tmp_path / "tokenizer.json").write_text(library_tokenizer([]).to_str())
     folder = make_llama(vocab_size=5)
     with pytest.warns(UserWarning, match=r"the tokenizer has \d+ ids; expected at most 5"):
         specdec.load(folder, tokenizer=tmp_path)
@@ -186,16 +168,11 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_p
         ({"no_repeat_ngram_size": 3}, {"no_repeat_ngram_size": 3}),  # greedy decoding heeds it, too
         ({"min_new_tokens": 3, "bad_words_ids": [[5, 6]]}, {"min_tokens": 3, "bad_words": [[5, 6]]}),
         ({"do_sample": True}, {"temperature": 1.0}),
-        (
-            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0},
-            {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
-        ),
-        (
-            {"do_sample": True, "top_k": 0, "top_p": 1, "min_p": 0.1, "repetition_penalty": 1.0},
-            {"temperature": 1.0, "min_p": 0.1},
-        ),
+        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "min_p": 0}, {"temperature": 0.6, "top_k": 20}),
+        ({"do_sample": True, "top_k": 0, "top_p": 1, "min_p": 0.1, "repetition_penalty": 1.0},
+         {"temperature": 1.0, "min_p": 0.1}),
     ],
-)
+)  # fmt: skip
 def test_default_sampling(make_llama, said, found):
     folder = make_llama()
     (folder / "generation_config.json").write_text(json.dumps(said))
@@ -224,22 +201,13 @@ def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
         assert specdec.load(folder).default_sampling == {"temperature": 1.0}
 
 
-def _byte_level_json() -> str:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer.to_str()
+NOWHERE = ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin", "../x", "/x"]
 
 
-# ── Which loader
-# ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("name", ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin"])
-def test_nothing_there(name):
+@pytest.mark.parametrize("name", NOWHERE)
+def test_nothing_there(name, monkeypatch):
+    """No name of the hub."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointNotFoundError, match=re.escape(name)):
         open_checkpoint(name)
     with pytest.raises(FileNotFoundError):
@@ -308,10 +276,11 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1000
 def test_git_lfs_pointers_are_named(make_llama, tmp_path):
     folder = make_llama()
     (folder / "model.safetensors").write_bytes(POINTER)
-    (tmp_path / "model.bin").write_bytes(POINTER)
-    for path in (folder, tmp_path / "model.bin"):
+    for path in (folder, tmp_path / "model.bin", tmp_path / "model.specdec"):
+        if path != folder:
+            path.write_bytes(POINTER)
         with pytest.raises(CheckpointError, match=r"is a Git LFS pointer.*git lfs pull"):
-            open_checkpoint(path)
+            specdec.load(path)
 
 
 def test_weights_in_other_formats_are_named(make_llama):
@@ -336,18 +305,6 @@ def test_hub_failures(monkeypatch):
     with pytest.raises(CheckpointError, match=r"org/name.*OSError: the network is down") as failed:
         open_checkpoint("org/name")
     assert failed.value.args[0].count("\n") == 0
-
-
-@pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "/x"])
-def test_names_that_are_none_of_the_hub(name, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointNotFoundError):
-        open_checkpoint(name)
-
-
-# ── Bad configurations
-# ───────────────────────────────────────────────────────────────────────────────────────
 
 
 BAD_LLAMA: dict[type[CheckpointError], dict[str, list[Any]]] = {
@@ -394,74 +351,48 @@ def test_bad_llama_config(make_llama, error, field, value):
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "error"),
+    ("config", "changes", "field", "error"),
     [
-        ({"architectures": ..., "model_type": "bert"}, "model_type", UnsupportedModelError),
-        ({"architectures": ..., "model_type": ["llama"]}, "model_type", UnsupportedModelError),
-        ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2}},
+        (llama_config, {"architectures": ..., "model_type": "bert"}, "model_type", UnsupportedModelError),
+        (llama_config, {"architectures": ..., "model_type": ["llama"]}, "model_type", UnsupportedModelError),
+        (llama_config, {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}},
          "rope_scaling", CheckpointError),
+        (mistral_config, {"attention_bias": True}, "attention_bias", UnsupportedModelError),
+        (mistral_config, {"sliding_window": 0}, "sliding_window", CheckpointError),
+        (gpt2_config, {"scale_attn_weights": False}, "scale_attn_weights", UnsupportedModelError),
+        (gpt2_config, {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn", UnsupportedModelError),
+        (gpt2_config, {"add_cross_attention": True}, "add_cross_attention", UnsupportedModelError),
+        (gpt2_config, {"activation_function": "mish"}, "activation_function", UnsupportedModelError),
+        (gpt2_config, {"n_inner": 0}, "n_inner", CheckpointError),
+        (gpt2_config, {"layer_norm_epsilon": -1}, "layer_norm_epsilon", CheckpointError),
+        (gpt2_config, {"n_head": 5}, "n_embd", CheckpointError),
     ],
 )  # fmt: skip
-def test_fields_that_contradict_each_other(make_llama, changes, field, error):
-    folder = make_llama(tensors=llama_tensors(llama_config()), **changes)
-    with refuses_field(folder / "config.json", field, error):
-        specdec.load(folder)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("scale_attn_weights", False), ("reorder_and_upcast_attn", True), ("add_cross_attention", True),
-        ("activation_function", "mish"), ("n_inner", 0), ("layer_norm_epsilon", -1),
-    ],
-)  # fmt: skip
-def test_bad_gpt2_config(make_gpt2, field, value):
-    folder = make_gpt2(tensors=gpt2_tensors(gpt2_config()), **{field: value})
-    error = UnsupportedModelError if isinstance(value, bool | str) else CheckpointError
+def test_bad_configs(tmp_path, config, changes, field, error):
+    folder = write_hf(tmp_path / "model", config(**changes), tensors_for(config()))
     with refuses_field(folder / "config.json", field, error):
         open_checkpoint(folder)
 
 
-def test_sizes_that_do_not_fit(make_gpt2):
-    tensors = gpt2_tensors(gpt2_config())
-    with refuses_field(make_gpt2(n_head=5, tensors=tensors) / "config.json", "n_embd"):
-        open_checkpoint(make_gpt2(n_head=5, tensors=tensors))
+def test_an_absent_size_is_that_of_the_class(make_gpt2):
     with pytest.raises(CheckpointError, match=r"wpe.weight' has shape \[\d+, 32\]; expected \[1024, 32\]"):
-        open_checkpoint(make_gpt2(n_positions=..., tensors=tensors))
-
-
-def test_mistral_has_no_biases_and_a_positive_window(make_mistral):
-    tensors = llama_tensors(mistral_config())
-    for name, value, error in (
-        ("attention_bias", True, UnsupportedModelError), ("sliding_window", 0, CheckpointError)
-    ):  # fmt: skip
-        folder = make_mistral(tensors=tensors, **{name: value})
-        with refuses_field(folder / "config.json", name, error):
-            open_checkpoint(folder)
+        open_checkpoint(make_gpt2(n_positions=..., tensors=gpt2_tensors(gpt2_config())))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
-        (b"[1]", "JSON list; expected an object"),
-        (b"\xff\xfe\x00", "not valid JSON"),
-        (b'{"vocab_size": NaN}', "NaN is not a JSON number"),
-        (b"[" * 100_000, "not valid JSON"),
+        (b"", "not valid JSON"), (b"[1]", "JSON list; expected an object"), (b"\xff\xfe", "not valid JSON"),
+        (b'{"vocab_size": NaN}', "NaN is not a JSON number"), (b"[" * 100_000, "not valid JSON"),
         (b'{"vocab_size": ' + b"9" * 10_000 + b"}", "not valid JSON"),
     ],
-    ids=range(7),
-)
+    ids=range(6),
+)  # fmt: skip
 def test_bad_config_file(make_llama, text, message):
     folder = make_llama()
     (folder / "config.json").write_bytes(text)
     with pytest.raises(CheckpointError, match=message):
         specdec.load(folder)
-
-
-# ── Bad weights
-# ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tensors_that_are_missing_or_of_another_shape(make_llama):
@@ -481,25 +412,12 @@ def test_tensors_that_are_missing_or_of_another_shape(make_llama):
     ["model.layers.0.self_attn.q_proj.bias", "model.layers.2.mlp.up_proj.weight", "score.weight", "x.lora_A"],
 )
 def test_tensor_that_the_config_does_not_use(make_llama, name):
-    tensors = {**llama_tensors(llama_config()), name: np.ones(3, np.float32)}
+    harmless = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
+    tensors = llama_tensors(llama_config()) | harmless
+    open_checkpoint(make_llama(tensors=tensors))
+    tensors[name] = np.ones(3, np.float32)
     with pytest.raises(UnsupportedModelError, match=re.escape(f"'{name}'")):
         specdec.load(make_llama(tensors=tensors))
-
-
-def test_harmless_llama_buffer(make_llama):
-    tensors = llama_tensors(llama_config())
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
-    open_checkpoint(make_llama(tensors=tensors))
-
-
-def test_a_tied_head_that_differs_is_the_head(make_llama):
-    """As in transformers 5; see test_absent_fields.py for its logits."""
-    tensors = llama_tensors(llama_config(tie_word_embeddings=True))
-    same = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"]}
-    assert "head" not in canonical(make_llama("same", tensors=same, tie_word_embeddings=True))
-    other = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
-    found = canonical(make_llama("other", tensors=other, tie_word_embeddings=True))
-    np.testing.assert_array_equal(found["head"], other["lm_head.weight"])
 
 
 def test_both_names_of_one_tensor(make_gpt2):
@@ -535,9 +453,7 @@ def entry(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[
 TWICE = b'{"a": %b, "a": %b}' % ((json.dumps(entry()).encode(),) * 2)
 BAD_FILES: dict[str, tuple[Any, int | bytes, str]] = {
     "empty": (None, b"", "has 0 bytes; expected at least 8"),
-    "short": (None, b"\x01\0\0", "has 3 bytes"),
     "no header": (None, struct.pack("<Q", 10), "header length is 10; expected at most 0"),
-    "lying length": (None, struct.pack("<Q", 10**6) + b"{}", "length is 1000000; expected at most 2"),
     "huge length": (None, b"\xff" * 8 + b"{}", "header length is 18446744073709551615"),
     "not JSON": (b"{nothing", 0, "header is not valid JSON"),
     "not UTF-8": (b'{"\xff": 1}', 0, "header is not valid JSON"),
@@ -548,25 +464,17 @@ BAD_FILES: dict[str, tuple[Any, int | bytes, str]] = {
     "metadata": ({"__metadata__": {"a": 1}}, 0, "'__metadata__'"),
     "entry": ({"a": [1]}, 0, "tensor 'a' has the header entry"),
     "dtype": ({"a": entry("F33")}, 8, "'a' has dtype \"F33\"; expected one of F4"),
-    "dtype kind": ({"a": entry(["F32"])}, 8, "tensor 'a' has dtype"),
     "no dtype": ({"a": {"shape": [2], "data_offsets": [0, 8]}}, 8, "dtype null"),
     "shape": ({"a": entry(shape=[-2])}, 8, "shape \\[-2\\]"),
-    "shape float": ({"a": entry(shape=[2.0])}, 8, "shape \\[2.0\\]"),
     "shape bool": ({"a": entry(shape=[True, 2])}, 8, "shape \\[true, 2\\]"),
     "shape size": ({"a": entry(shape=[3])}, 8, "expected 96 bits for shape \\[3\\]"),
     "shape overflow": ({"a": entry(shape=[2**62, 4, 1])}, 8, "expected more than 147573952589676412928 bits"),
-    "shape big": ({"a": entry(shape=[2**63])}, 8, "has shape"),
     "offsets": ({"a": entry(offsets=[0])}, 8, "data_offsets \\[0\\]; expected"),
-    "offsets sign": ({"a": entry(offsets=[-8, 0])}, 8, "data_offsets \\[-8, 0\\]"),
     "offsets order": ({"a": entry(offsets=[8, 0])}, 8, "begin <= end <= 8"),
     "truncated": ({"a": entry()}, 7, "is the file truncated"),
     "outside": ({"a": entry(offsets=[8, 16])}, 8, "begin <= end <= 8"),
     "trailing": ({"a": entry()}, 9, "1 bytes follow tensor 'a'"),
-    "overlap": (
-        {"a": entry(), "b": entry(offsets=[4, 12])},
-        12,
-        "byte 4 and overlaps tensor 'a'; expected 8",
-    ),
+    "overlap": ({"a": entry(), "b": entry(offsets=[4, 12])}, 12, "byte 4 and overlaps tensor 'a'; expected"),
     "hole": ({"a": entry(), "b": entry(offsets=[12, 20])}, 20, "leaves unused bytes after tensor 'a'"),
 }
 """Header, bytes of data or the whole file, and what is said."""
@@ -600,18 +508,12 @@ def test_files_are_closed(make_llama):
 
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_bad_safetensors(tmp_path, case):
-    from safetensors import safe_open
-
     header, data, message = BAD_FILES[case]
     path = tmp_path / "bad.safetensors"
     path.write_bytes(data if isinstance(data, bytes) else raw_safetensors(header, bytes(data)))
     with pytest.raises(CheckpointError, match=message) as caught:
         read_safetensors(path)
     assert str(path) in str(caught.value)
-    if case in {"duplicate", "space first"}:
-        return  # the library lets these pass: the last of two names wins, and the format forbids the space
-    with pytest.raises(Exception, match=r"(?i)header|metadata|offset|json|utf-8|file|size|small|length"):
-        safe_open(str(path), framework="np").__enter__()
 
 
 def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
@@ -625,17 +527,13 @@ def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
     path = tmp_path / "damaged.safetensors"
     outcomes = {"both read": 0, "both refuse": 0, "we refuse": 0}
     for _ in range(1500):
-        data = bytearray(good)
-        kind = rng.integers(5)
+        data, kind = bytearray(good), rng.integers(5)
         if kind == 0:
             del data[rng.integers(len(data)) :]
-        elif kind == 1:
-            data += bytes(rng.integers(1, 9))
-        else:  # digits and punctuation of the header, where damage is likeliest to pass for sense
-            for _ in range(rng.integers(1, 4)):
-                at = rng.integers(n_header) if kind < 4 else rng.integers(len(data))
-                flipped = data[at] ^ (1 << rng.integers(8))
-                data[at] = flipped if kind == 2 else rng.choice(list(b'0123456789[]{}",: FU'))
+        for _ in range(rng.integers(1, 4) if kind else 0):  # of the header, where damage may pass for sense
+            at = rng.integers(n_header if kind < 4 else len(data))
+            flipped, written = data[at] ^ (1 << rng.integers(8)), rng.choice(list(b'0123456789[]{}",: FU'))
+            data[at] = flipped if kind == 2 else written
         path.write_bytes(data)
         try:
             with safe_open(str(path), framework="np") as library:
@@ -697,23 +595,6 @@ def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
                 open_checkpoint(file.parent)
 
 
-@pytest.mark.parametrize(
-    "value", [b"1" + b"0" * 4000, b'"' + b"long " * 100_000 + b'"'], ids=["huge", "long"]
-)
-@pytest.mark.parametrize(
-    "field", ["hidden_size", "architectures", "layer_types", "rope_scaling", "eos_token_id", "rms_norm_eps"]
-)
-def test_values_that_cannot_be_shown(make_llama, field, value):
-    folder = make_llama()
-    text = json.dumps(llama_config(**{field: "HERE", "model_type": None})).encode()
-    (folder / "config.json").write_bytes(text.replace(b'"HERE"', value))
-    with pytest.raises(CheckpointError, match="config.json: ") as caught, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an end id of 4000 digits
-        open_checkpoint(folder)
-        raise CheckpointError("config.json: was read")
-    assert len(str(caught.value)) < 1000
-
-
 def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
     """Escape sequences, marks that turn the direction of text, lone surrogates, names without end."""
     bad = "\x1b[31mred\x07\u202e\x9b2J\n\ud800"
@@ -733,7 +614,7 @@ def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
         lambda: with_header({bad: [1]}),
         lambda: with_header({"a": entry(bad)}),
         lambda: with_header({"a" * 10**6: [1]}),
-        lambda: open_checkpoint(make_llama("a", hidden_act=bad)),
+        lambda: open_checkpoint(make_llama("a", hidden_act=bad + "long " * 100_000)),
         lambda: open_checkpoint(make_llama("b", architectures=[bad])),
         lambda: open_checkpoint(make_llama("c", tensors={**llama_tensors(llama_config()), bad: np.ones(1)})),
         lambda: with_index("d", lambda i: i.update(index)),
@@ -756,24 +637,23 @@ NAME = "model.layers.0.mlp.up_proj.weight"
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("changes", "message"),
     [
-        (lambda i: i.pop("weight_map"), "'weight_map'"),
-        (lambda i: i.update(weight_map=[]), "'weight_map'"),
-        (lambda i: i["weight_map"].update({"new": "model-00001-of-00002.safetensors"}), "'new'"),
-        (lambda i: i["weight_map"].pop(NAME), f"'{NAME}'.* does not list"),
-        (
-            lambda i: i["weight_map"].update({NAME: "model-00003-of-00002.safetensors"}),
-            "00003-of-00002.safetensors",
-        ),
-        (lambda i: i["weight_map"].update({NAME: "../model.safetensors"}), '"../model.safetensors"'),
-        (lambda i: i["weight_map"].update({NAME: "/etc/passwd"}), '"/etc/passwd"; expected'),
-        (lambda i: i["weight_map"].update({NAME: 7}), "no such file|which"),
+        (None, "'weight_map'"), ([], "'weight_map'"), ({"new": "model-00001-of-00002.safetensors"}, "'new'"),
+        ({NAME: None}, f"'{NAME}'.* does not list"), ({NAME: "/etc/passwd"}, '"/etc/passwd"; expected'),
+        ({NAME: "model-00003-of-00002.safetensors"}, "00003-of-00002.safetensors"),
+        ({NAME: "../model.safetensors"}, '"../model.safetensors"'), ({NAME: 7}, "no such file|which"),
     ],
     ids=range(8),
-)
-def test_bad_index(make_llama, edit, message):
+)  # fmt: skip
+def test_bad_index(make_llama, changes, message):
     folder = make_llama(n_shards=2)
+
+    def edit(index: Any) -> None:
+        known = index.pop("weight_map") | (changes or {})
+        if changes is not None:
+            index["weight_map"] = changes and {key: file for key, file in known.items() if file is not None}
+
     edit_index(folder, edit)
     with pytest.raises(CheckpointError, match=message):
         specdec.load(folder)
@@ -794,18 +674,14 @@ def test_shards_that_do_not_hold_what_the_index_says(make_llama):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({0: 0}, "'dim' is 0; expected at least 1"),
-        ({5: 0}, "'vocab_size' is 0"),
-        ({6: -3}, "'seq_len' is -3"),
-        ({3: 5}, "'dim' is 24; expected an even multiple of n_heads, 5"),
-        ({3: 8}, "'dim' is 24; expected an even multiple of n_heads, 8"),
+        ({0: 0}, "'dim' is 0; expected at least 1"), ({5: 0}, "'vocab_size' is 0"),
+        ({6: -3}, "'seq_len' is -3"), ({3: 5}, "'dim' is 24; expected an even multiple of n_heads, 5"),
         ({4: 3}, "'n_kv_heads' is 3; expected a divisor of n_heads, 4"),
-        ({2: 3}, "bytes; expected .* n_layers 3"),
+        ({2: 3}, "bytes; expected .* n_layers 3"), ({0: 0x616B3432, 1: 1}, "of version 1; expected version"),
         ({0: 2**31 - 8, 1: 2**31 - 1, 2: 2**31 - 1}, "bytes; expected"),
-        ({0: 0x616B3432, 1: 1}, "of version 1; expected version 0"),
     ],
-    ids=range(9),
-)
+    ids=range(8),
+)  # fmt: skip
 def test_bad_llama2c_header(tmp_path, change, message):
     path = write_llama2c(tmp_path / "m.bin")
     content = bytearray(path.read_bytes())
@@ -847,10 +723,6 @@ def test_llama2c_finds_its_tokenizer(tmp_path):
     assert open_checkpoint(path).tokenizer.eos_ids == (1, 2)
 
 
-# ── The model object
-# ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_model_attributes(make_llama):
     folder = make_llama()
     model = specdec.load(folder)
@@ -877,23 +749,16 @@ def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([], "there are 0 token ids; expected at least 1"),
-        ([3] * 49, "there are 49 token ids; expected at most 48"),
-        ([1, 2, 61], "position 2 is 61; expected 0 to 60"),
-        ([1, -1], "position 1 is -1; expected 0 to 60"),
-        ([2**40, 1], "position 0 is 1099511627776"),
-        ([1, 2.0], "position 1 is 2.0, a float; expected an integer"),
-        ([1, "2"], "position 1 is '2', a str"),
-        ([True, 2], "position 0 is True, a bool"),
-        ([[1, 2], [3, 4]], r"position 0 is \[1, 2\], a list"),
-        (np.array([[1, 2], [3, 4]]), r"array of shape \[2, 2\]"),
-        (np.array([1.0]), "dtype float64"),
-        (b"ab", "token ids are bytes"),
-        (7, "token ids are int"),
-        ("text", "loaded without tokenizer"),
+        ([], "there are 0 token ids; expected at least 1"), ([3] * 49, "49 token ids; expected at most 48"),
+        ([1, 2, 61], "position 2 is 61; expected 0 to 60"), ([1, -1], "position 1 is -1; expected 0 to 60"),
+        ([2**40, 1], "position 0 is 1099511627776"), ([1, 2.0], "position 1 is 2.0, a float; expected"),
+        ([1, "2"], "position 1 is '2', a str"), ([True, 2], "position 0 is True, a bool"),
+        ([[1, 2], [3, 4]], r"position 0 is \[1, 2\], a list"), (np.array([1.0]), "dtype float64"),
+        (np.array([[1, 2], [3, 4]]), r"array of shape \[2, 2\]"), (b"ab", "token ids are bytes"),
+        (7, "token ids are int"), ("text", "loaded without tokenizer"),
     ],
     ids=range(14),
-)
+)  # fmt: skip
 def test_bad_ids(make_llama, ids, message):
     model = specdec.load(make_llama())
     before = model.logits([1, 2, 3])
@@ -964,18 +829,18 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
     specdec.load(folder)
     assert capsys.readouterr().err == ""
     specdec.load(folder, progress=True)
-    shown = capsys.readouterr().err
-    assert "loading in f32: 100%" in shown
-    for large, in_terminal in ((10**6, True), (1000, False)):
+    assert "loading in f32: 100%" in capsys.readouterr().err
+    cases = (
+        (10**6, True, None, False),
+        (1000, False, None, False),
+        (1000, True, None, True),
+        (1000, True, False, False),
+    )
+    for large, in_terminal, given, is_shown in cases:
         monkeypatch.setattr(progress, "_LARGE", large)
         monkeypatch.setattr(sys.stderr, "isatty", lambda answer=in_terminal: answer)
-        specdec.load(folder)
-        assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    specdec.load(folder)
-    assert "loading in f32: 100%" in capsys.readouterr().err
-    specdec.load(folder, progress=False)
-    assert capsys.readouterr().err == ""
+        specdec.load(folder, progress=given)
+        assert ("loading in f32: 100%" in capsys.readouterr().err) == is_shown
     monkeypatch.setitem(sys.modules, "tqdm", None)
     specdec.load(folder)
     assert capsys.readouterr().err == ""

@@ -89,15 +89,11 @@ def test_a_folder_is_the_model_in_this_format(tmp_path: Path, dtype: str, tied: 
 
 FUSED = ("GPTBigCodeForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM", "OPTForCausalLM")
 NOT_LINEAR = ("GPT2LMHeadModel", "GptOssForCausalLM")
+NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        name if name in FUSED else pytest.param(name, marks=pytest.mark.slow)
-        for name in CONFIGS
-        if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]
-    ],
+    "name", [name if name in FUSED else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
 def test_families(tmp_path: Path, name: str) -> None:
     """Matrices that are one in the folder; experts; tied heads of encoder-decoders stay the table."""

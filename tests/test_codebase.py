@@ -24,25 +24,15 @@ from specdec import _core
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
+PACKAGE = ROOT / "python" / "specdec"
 
 BELOW: dict[str, list[str]] = {
-    "base": [],
-    "kernels": ["base"],
-    "blas": ["base"],
-    "verify": ["kernels"],
-    "model/weights": ["kernels", "blas"],
-    "model/cache": ["model/weights"],
-    "model/layers": ["model/cache"],
-    "model/uses": ["model/layers"],
-    "decode": ["verify", "model/uses"],
-    "beam": ["verify", "model/uses"],
-    "draft": ["decode"],
-    "draft/model": ["draft"],
-    "draft/tables": ["draft"],
-    "draft/copy": ["draft"],
-    "draft/learned": ["draft"],
-    "draft/several": ["draft"],
-}
+    "base": [], "kernels": ["base"], "blas": ["base"], "verify": ["kernels"],
+    "model/weights": ["kernels", "blas"], "model/cache": ["model/weights"], "model/layers": ["model/cache"],
+    "model/uses": ["model/layers"], "decode": ["verify", "model/uses"], "beam": ["verify", "model/uses"],
+    "draft": ["decode"], "draft/model": ["draft"], "draft/tables": ["draft"], "draft/copy": ["draft"],
+    "draft/learned": ["draft"], "draft/several": ["draft"],
+}  # fmt: skip
 """Folders of the core and those each is built on: it may include from itself, from these and from what they
 are built on. ``binding`` is built on all of them, ``testing`` on all and ``binding``."""
 BELOW["binding"] = list(BELOW)
@@ -92,9 +82,6 @@ def project_files(root: Path = ROOT) -> Iterator[Path]:
             yield path
 
 
-# ------------------------------------------------------------------------------------------ C sources
-
-
 def folder_of(path: Path) -> str:
     """Folder of a file of the core, as `BELOW` names it."""
     return path.parent.relative_to(CSRC).as_posix()
@@ -105,58 +92,36 @@ def within_reach(folder: str) -> set[str]:
     return {folder}.union(*(within_reach(below) for below in BELOW[folder]))
 
 
-def test_every_folder_is_in_the_order() -> None:
-    """And every C file is in a folder."""
-    folders = {folder_of(path) for path in C_FILES} | {"."}
-    assert folders == {*BELOW, "."}, "BELOW in this file names the folders of csrc"
-    assert [name(path) for path in C_FILES if path.parent == CSRC] == []
-
-
-def test_header_names_are_unique() -> None:
-    """Sources include by bare name, so a name must mean one file."""
-    names = [path.name for path in C_FILES if path.suffix == ".h"]
-    assert sorted(names) == sorted(set(names))
-
-
 def test_folders_are_built_on_what_the_table_says() -> None:
-    """The compiler keeps the order that CMake is told."""
-    calls = {
-        folder: re.search(r"sd_add_folder\(([\w ]+)\)", read(CSRC / folder / "CMakeLists.txt"))
-        for folder in BELOW
-        if folder not in {"binding", "testing"}
-    }
-    assert {folder: call[1].split() if call else None for folder, call in calls.items()} == {
-        folder: [entry.replace("/", "_") for entry in (folder, *BELOW[folder])] for folder in calls
-    }
+    """Every C file is in a folder of it, and the compiler keeps the order that CMake is told."""
+    assert {folder_of(path) for path in C_FILES} == {*BELOW}, "BELOW in this file names the folders of csrc"
+    for folder in BELOW.keys() - {"binding", "testing"}:
+        call = re.search(r"sd_add_folder\(([\w ]+)\)", read(CSRC / folder / "CMakeLists.txt"))
+        wanted = [entry.replace("/", "_") for entry in (folder, *BELOW[folder])]
+        assert call and call[1].split() == wanted, folder
 
 
 def test_includes_go_one_way() -> None:
-    home = {header.name: folder_of(header) for header in C_FILES if header.suffix == ".h"}
+    """By bare name, so a name means one file."""
+    headers = [path for path in C_FILES if path.suffix == ".h"]
+    home = {header.name: folder_of(header) for header in headers}
+    assert len(home) == len(headers), "two headers have one name"
     wrong = []
     for path in C_FILES:
         known = within_reach(folder_of(path))
         for mark, included in INCLUDE.findall(read(path)):
-            if mark == "<":
-                if included in home:
-                    wrong.append(f"{name(path)}: <{included}> is our own; write it in quotes")
-            elif included not in home:
-                wrong.append(f'{name(path)}: "{included}" is no header of csrc')
-            elif home[included] not in known:
-                wrong.append(
-                    f'{name(path)} includes "{included}" of {home[included]}, which it is not built on'
-                )
+            if mark == "<" and included in home:
+                wrong.append(f"{name(path)}: <{included}> is our own; write it in quotes")
+            elif mark != "<" and home.get(included) not in known:
+                wrong.append(f'{name(path)}: "{included}" is of no folder that it is built on')
     assert wrong == []
 
 
-def test_c_files_stay_short() -> None:
-    n_lines = {name(path): len(read(path).splitlines()) for path in C_FILES}
-    assert {path: n for path, n in n_lines.items() if n > MAX_LINES} == {}, "split them by their nouns"
-
-
-def test_lines_of_c_files_end_by_the_last_column() -> None:
-    """Comments too, which clang-format does not wrap."""
-    lines = [(name(path), i, line) for path in C_FILES for i, line in enumerate(read(path).splitlines(), 1)]
-    assert [(path, i) for path, i, line in lines if len(line) > MAX_COLUMNS] == []
+def test_c_files_stay_short_and_narrow() -> None:
+    """Comments too, which clang-format does not wrap; a long file is split by its nouns."""
+    lines = {name(path): read(path).splitlines() for path in C_FILES}
+    assert {path: len(found) for path, found in lines.items() if len(found) > MAX_LINES} == {}
+    assert [(path, line) for path, found in lines.items() for line in found if len(line) > MAX_COLUMNS] == []
 
 
 def test_one_folder_includes_python() -> None:
@@ -204,53 +169,37 @@ def declared_name(declaration: str) -> str:
     return function[1] if function else declaration.split()[-1]
 
 
-def test_names_in_headers_carry_the_prefix() -> None:
+def test_headers_are_guarded_and_their_names_carry_the_prefix() -> None:
     wrong = []
     for path in HEADERS:
+        text = read(path)
         found = [declared_name(declaration) for declaration in declarations(path)]
         wrong += [(name(path), entry) for entry in found if not entry.startswith(("sd_", "sdk_"))]
         macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", code(path), re.MULTILINE)
         prefixes = ("SD_", "SDK_", "SPECDEC_", "PY_")
         wrong += [(name(path), macro) for macro in macros if not macro.startswith(prefixes)]
-    assert wrong == []
-
-
-def test_headers_are_guarded_and_say_what_they_are() -> None:
-    wrong = []
-    for path in HEADERS:
-        text = read(path)
-        guard = f"SD_{path.stem.upper()}_H"
         if not text.startswith("/* "):
-            wrong.append(f"{name(path)} does not begin with a comment")
-        if f"#ifndef {guard}\n#define {guard}\n" not in text or not text.rstrip().endswith("#endif"):
-            wrong.append(f"{name(path)} is not guarded by {guard}")
+            wrong.append((name(path), "does not begin with a comment"))
+        if "\n#pragma once\n" not in text:
+            wrong.append((name(path), "is not guarded by a pragma"))
     assert wrong == []
-
-
-# ------------------------------------------------------------------------------------- the extension
-
-
-def dynamic_symbols(library: str | Path, *options: str) -> set[str]:
-    """Dynamic symbols of a library, without versions; skips where there is no ``nm`` for ELF."""
-    if sys.platform != "linux":
-        pytest.skip("needs Linux")
-    if shutil.which("nm") is None:
-        pytest.skip("needs nm (binutils)")
-    command = ["nm", "-D", "--format=posix", *options, str(library)]
-    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return {line.split()[0].split("@")[0] for line in listing.splitlines() if line.strip()}
 
 
 def test_extension_exports_its_init_function_alone() -> None:
     assert dynamic_symbols(_core.__file__, "--defined-only") == {"PyInit__core"}
 
 
-# ------------------------------------------------------------------------------------------- the stub
+def dynamic_symbols(library: str | Path, *options: str) -> set[str]:
+    """Dynamic symbols of a library, without versions; skips where there is no ``nm`` for ELF."""
+    if sys.platform != "linux" or shutil.which("nm") is None:
+        pytest.skip("needs Linux and nm (binutils)")
+    command = ["nm", "-D", "--format=posix", *options, str(library)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {line.split()[0].split("@")[0] for line in listing.splitlines() if line.strip()}
 
 
 def stub() -> ast.Module:
-    path = ROOT / "python" / "specdec" / "_core.pyi"
-    return ast.parse(read(path))
+    return ast.parse(read(PACKAGE / "_core.pyi"))
 
 
 def is_typed_dict(node: ast.stmt) -> bool:
@@ -274,14 +223,11 @@ def public(namespace: object) -> set[str]:
     return {key for key in dir(namespace) if not key.startswith("_")}
 
 
-def test_stub_and_module_have_the_same_names() -> None:
+def test_stub_and_module_have_the_same_names_and_members() -> None:
     assert set(defined_names(stub().body)) == public(_core) | {"__version__"}
-
-
-def test_stub_and_classes_have_the_same_members() -> None:
-    classes = [node for node in stub().body if isinstance(node, ast.ClassDef) and not is_typed_dict(node)]
-    for node in classes:
-        assert set(defined_names(node.body)) == public(getattr(_core, node.name)), node.name
+    for node in stub().body:
+        if isinstance(node, ast.ClassDef) and not is_typed_dict(node):
+            assert set(defined_names(node.body)) == public(getattr(_core, node.name)), node.name
 
 
 def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -322,32 +268,14 @@ def difference(path: str, node: ast.FunctionDef) -> str | None:
     return None if wanted == got else f"{path} takes {got}; the stub has {wanted}"
 
 
-# ------------------------------------------------------------------------------------- the package
-
-
-PACKAGE = ROOT / "python" / "specdec"
-
 LAYERS = [
-    ["errors"],
-    ["checks"],
-    ["fields"],
+    ["errors"], ["checks"], ["fields"],
     [
-        "atomic_file", "containers", "divergences", "progress", "settings_table", "tables",
-        "text_files", "theory", "threads", "time_limit",
+        "atomic_file", "containers", "divergences", "progress", "settings_table", "tables", "text_files",
+        "theory", "threads", "time_limit",
     ],
-    ["trace"],
-    ["models"],
-    ["checkpoints", "tokenizer"],
-    ["display"],
-    ["verification"],
-    ["drafts"],
-    ["decoding"],
-    ["analysis"],
-    ["plot"],
-    ["training"],
-    ["ray", "serve"],
-    ["integrations"],
-    ["commands"],
+    ["trace"], ["models"], ["checkpoints", "tokenizer"], ["display"], ["verification"], ["drafts"],
+    ["decoding"], ["analysis"], ["plot"], ["training"], ["ray", "serve"], ["integrations"], ["commands"],
     ["__main__"],
 ]  # fmt: skip
 """Folders and modules of the package; each may import from its own layer's folder and from layers before it.
@@ -417,24 +345,17 @@ def test_imports_of_the_package_have_no_circle() -> None:
     assert left == {}
 
 
-def test_no_two_modules_have_one_name() -> None:
+def test_no_two_modules_or_classes_have_one_name() -> None:
     """But in `reference` and the folders of learned drafts, which have the same modules for each method."""
     stems = Counter(
         path.stem for module, path in modules().items()
         if path.stem not in ("__init__", "__main__")
         and not module.startswith(("reference.", "drafts.learned."))
     )  # fmt: skip
-    assert [stem for stem, times in stems.items() if times > 1] == []
-
-
-def test_no_two_classes_have_one_name() -> None:
-    found = Counter(
-        node.name
-        for path in modules().values()
-        for node in ast.parse(read(path)).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    assert [entry for entry, times in found.items() if times > 1] == []
+    bodies = (ast.parse(read(path)).body for path in modules().values())
+    classes = Counter(node.name for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    found = stems.items() | {(entry, n) for entry, n in classes.items() if not entry.startswith("_")}
+    assert [entry for entry, times in found if times > 1] == []
 
 
 def test_dir_shows_what_is_public() -> None:
@@ -460,14 +381,13 @@ print(*sorted(loaded - set(sys.stdlib_module_names) - {"numpy", "specdec"}))
 def test_tests_run_on_what_is_installed() -> None:
     """The package comes from an installation (editable or not), never from the current folder."""
     assert importlib.metadata.distribution("specdec").version == specdec.__version__
-    assert Path(_core.__file__).parent != ROOT / "python" / "specdec"
+    assert Path(_core.__file__).parent != PACKAGE
 
 
 def test_types_are_installed_with_the_package() -> None:
     """PEP 561: without the marker type checkers ignore every annotation and the stub."""
     package = importlib.resources.files("specdec")
-    assert (package / "py.typed").is_file()
-    assert (package / "_core.pyi").is_file()
+    assert (package / "py.typed").is_file() and (package / "_core.pyi").is_file()
     assert "Typing :: Typed" in importlib.metadata.metadata("specdec").get_all("Classifier", [])
 
 
@@ -487,9 +407,6 @@ def test_version_is_written_in_one_place() -> None:
     found = {name(path) for path in project_files() if path.suffix in sources and pattern.search(read(path))}
     found = {entry for entry in found if not entry.startswith("benchmarks/results/")}  # of past versions
     assert found - {"CHANGELOG.md"} == {"pyproject.toml"}
-
-
-# -------------------------------------------------------------------------------------- every file
 
 
 @pytest.fixture
@@ -516,20 +433,21 @@ def test_files_of_an_environment_in_the_checkout_are_not_the_projects(checkout: 
     assert found == ["pyproject.toml", "tests/page.md", "tests/test_a.py"]
 
 
-def test_tests_of_an_environment_in_the_checkout_are_not_collected(checkout: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+@pytest.mark.parametrize(
+    ("tool", "words", "wanted"),
+    [
+        ("pytest", "--collect-only -q -p no:cacheprovider", {"tests/test_a.py::test_nothing"}),
+        ("ruff", "check --show-files .", {"pyproject.toml", "tests/test_a.py"}),
+    ],
+)
+def test_tools_pass_by_an_environment(checkout: Path, tool: str, words: str, wanted: set[str]) -> None:
+    if importlib.util.find_spec(tool) is None:
+        pytest.skip(f"{tool} is not installed (the extra `lint`)")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", tool, *words.split()]
     run = subprocess.run(command, cwd=checkout, env=environment, check=True, capture_output=True, text=True)
-    assert [line for line in run.stdout.splitlines() if "::" in line] == ["tests/test_a.py::test_nothing"]
-
-
-def test_lint_of_an_environment_in_the_checkout_is_not_run(checkout: Path) -> None:
-    if importlib.util.find_spec("ruff") is None:
-        pytest.skip("ruff is not installed (the extra `lint`)")
-    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
-    run = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True)
-    found = {Path(line).relative_to(checkout).as_posix() for line in run.stdout.splitlines()}
-    assert found == {"pyproject.toml", "tests/test_a.py"}
+    lines = run.stdout.replace(f"{checkout}/", "").splitlines()
+    assert {line for line in lines if "::" in line or tool == "ruff"} == wanted
 
 
 def test_lint_looks_at_every_python_file() -> None:
@@ -543,29 +461,18 @@ def test_lint_looks_at_every_python_file() -> None:
 def test_no_path_of_a_machine() -> None:
     roots = "|".join(["home", "root", "work", "mnt", "opt", "Users", "private"])
     pattern = re.compile(rf"(?<![\w.~/:>-])/(?:{roots})/\w")
-    found = [
-        f"{name(path)}:{number}: {line.strip()[:80]}"
-        for path in project_files()
-        for number, line in enumerate(read(path).splitlines(), start=1)
-        if pattern.search(line)
-    ]
-    assert found == []
+    lines = ((name(path), line.strip()) for path in project_files() for line in read(path).splitlines())
+    assert [f"{path}: {line[:80]}" for path, line in lines if pattern.search(line)] == []
 
 
 def test_architecture_page_names_every_file() -> None:
     """Each C file pair and Python module, those of benchmarks/ too, stands in its tables once."""
-    page = read(ROOT / "docs" / "ARCHITECTURE.md")
-    rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
-    assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
-    documented = set(rows)
-    package = ROOT / "python" / "specdec"
+    documented = re.findall(r"^\| `([\w./]+)`", read(ROOT / "docs" / "ARCHITECTURE.md"), re.MULTILINE)
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
-    existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
-    existing |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").rglob("*.py")}
+    existing |= {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    existing |= {name(path) for path in (ROOT / "benchmarks").rglob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
-    gone, missing = sorted(documented - existing), sorted(existing - documented)
-    assert not gone, f"in the tables of docs/ARCHITECTURE.md, but there is no such file: {', '.join(gone)}"
-    assert not missing, f"not in the tables of docs/ARCHITECTURE.md: {', '.join(missing)}"
+    assert sorted(documented) == sorted(existing), "rows of docs/ARCHITECTURE.md, and files"
 
 
 DRAFT_LISTS = ["docs/DRAFTS.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
@@ -600,22 +507,14 @@ def test_every_draft_is_public_and_in_every_list() -> None:
     assert [(entry, path) for path, known in lists.items() for entry in found if entry not in known] == []
 
 
-def test_build_tools_are_the_same_everywhere() -> None:
-    """`make dev` builds without isolation, with what an isolated build would have."""
+def test_tools_and_commands_are_the_same_everywhere() -> None:
+    """`make dev` builds with what an isolated build has; hooks lint as `make lint` does."""
     block = of_project(r"\[build-system\]\nrequires = \[(.*?)\]")
     required = [entry.partition(";")[0].strip() for entry in re.findall(r'"([^"]+)"', block)]
     makefile = read(ROOT / "Makefile")
     assert [entry for entry in required if f'"{entry}"' not in makefile] == []
-
-
-def test_hooks_before_a_commit_have_the_linters_of_make_lint() -> None:
-    """The same versions, so that the two never disagree."""
     pinned = set(re.findall(r'"([\w-]+==[\d.]+)"', of_project(r"^lint = \[(.*?)\]")))
-    hooks = read(ROOT / ".pre-commit-config.yaml")
-    assert set(re.findall(r'"([\w-]+==[\d.]+)"', hooks)) <= pinned
-
-
-def test_readme_has_the_two_commands() -> None:
+    assert set(re.findall(r'"([\w-]+==[\d.]+)"', read(ROOT / ".pre-commit-config.yaml"))) <= pinned
     commands = {'pip install . && specdec "Once upon a time"', "pip install '.[test]' && pytest"}
     assert commands <= set(read(ROOT / "README.md").splitlines())
 
@@ -640,29 +539,22 @@ def test_every_snippet_of_the_readme_runs() -> None:
     """One after the other, as a reader would: later ones use what earlier ones made. Times may be inexact."""
     settings = "import matplotlib\nmatplotlib.use('Agg')\n"
     settings += "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
-    script = settings + "".join(readme_snippets())
-    python("-c", script)
+    python("-c", settings + "".join(readme_snippets()))
 
 
-def test_nobody_is_told_to_install_specdec_by_its_name() -> None:
+def test_pages_have_links_that_lead_somewhere_and_no_install_by_name() -> None:
     """A package index may have another project of this name: `pip install .` is what installs this one."""
     named = re.compile(r"pip install [^`\n&]*\bspecdec\b")
     pages = [path for path in project_files() if path.suffix in (".md", ".py", ".ipynb")]
-    assert [name(path) for path in pages if named.search(read(path))] == []
-
-
-def test_relative_links_of_the_documents_lead_somewhere() -> None:
-    missing = []
-    for path in project_files():
-        if path.suffix == ".md":
-            links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", read(path))
-            missing += [f"{name(path)}: {link}" for link in links if not (path.parent / link).exists()]
-    assert missing == []
+    wrong = [name(path) for path in pages if named.search(read(path))]
+    for path in pages:
+        links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", read(path)) if path.suffix == ".md" else []
+        wrong += [f"{name(path)}: {link}" for link in links if not (path.parent / link).exists()]
+    assert wrong == []
 
 
 def test_headings_of_docstrings_are_lines() -> None:
     heading = re.compile(
         r"(Parameters|Attributes|Returns|Yields|Raises|Warns|Notes|Examples) +-{3,}|>>> .*>>> "
     )
-    found = {key: heading.findall(path.read_text(encoding="utf-8")) for key, path in modules().items()}
-    assert {key: texts for key, texts in found.items() if texts} == {}
+    assert [key for key, path in modules().items() if heading.search(read(path))] == []

@@ -15,8 +15,7 @@ import pytest
 import specdec
 from drafters import DRAFTS, REMEMBERING, World, named
 from experiments import use_forward_times, use_speedups
-from refusals import refuses
-from specdec import ExperimentRow, Result, Round, Speedup, Trace, drafts
+from specdec import Result, Round, Speedup, Trace, drafts
 from specdec.errors import InputError, MissingPackageError
 from toy_pair import N_VOCAB, load_pair
 
@@ -45,9 +44,6 @@ def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
     return [list(run.trace.rounds) for run in runs]
 
 
-# ------------------------------------------------------------------------------------ drafts of every kind
-
-
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
     """Counts are those of runs of a draft made anew, prompt after prompt; the one given learns nothing."""
@@ -55,19 +51,20 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
     made = DRAFTS[name](world)
     texts = rounds_of(world, made.draft if isinstance(made, drafts.Online) else made, **options)
     rounds = [one for text in texts for one in text]
+    trees = any(list(one.parents) != list(range(one.n_drafted)) for one in rounds)
     given = DRAFTS[name](world)
-    settings: dict[str, Any] = {"n_tokens": N_NEW * len(PROMPTS), "timing": False, "seed": 3}
+    settings: dict[str, Any] = {
+        "prompts": PROMPTS, "temperatures": [0.8], "gammas": [4], "n_tokens": N_NEW * len(PROMPTS),
+        "timing": False, "seed": 3,
+    }  # fmt: skip
     for _ in range(2):
-        found = specdec.compare(
-            world.target, {"mine": given}, PROMPTS, temperatures=[0.8], gammas=[4], **settings
-        )
+        found = specdec.compare(world.target, {"mine": given}, **settings)
         (row,) = found.rows
         assert (row.draft, row.gamma, row.temperature, row.speedup) == ("mine", 4, 0.8, None)
         if name == "ensemble that adapts":  # which drafts are asked depends on times
             continue
         assert row.n_tokens == sum(one.kept for one in rounds) and row.n_calls == len(rounds)
         assert row.tokens_per_call == row.n_tokens / row.n_calls
-        trees = any(list(one.parents) != list(range(one.n_drafted)) for one in rounds)
         betas = [beta for one in rounds for beta in one.betas]
         if trees or not betas:
             assert row.alpha is None and row.reason
@@ -80,20 +77,16 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
             assert one.tokens_per_call == sum(r.kept for r in text) / len(text)
     assert "nan" not in str(found).lower()
 
-    measured = specdec.measure(
-        world.target, {"mine": given}, PROMPTS, temperatures=[0.8], leniences=[1.0], gammas=[4], **settings
-    )
+    measured = specdec.measure(world.target, {"mine": given}, leniences=[1.0], **settings)
     (line,) = measured.rows
-    assert line.draft == measured.draft == "mine"
-    assert bool(measured.betas) == (not line.by_running)
+    assert line.draft == measured.draft == "mine" and bool(measured.betas) == (not line.by_running)
     if line.by_running:
         assert (line.predicted_speedup, line.ideal_speedup) == (None, None) and line.reason
         if name != "ensemble that adapts":
-            assert (line.tokens_per_call, line.alpha) == (row.tokens_per_call, row.alpha)
-            assert line.by_position == row.by_position
+            ours, theirs = ((one.tokens_per_call, one.alpha, one.by_position) for one in (line, row))
+            assert ours == theirs
     else:
-        assert line.alpha is not None and line.reason == ""
-        assert not any(list(one.parents) != list(range(one.n_drafted)) for one in rounds)
+        assert line.alpha is not None and line.reason == "" and not trees
     json.dumps(measured.to_dict(), allow_nan=False)
     assert "mine" in str(measured)
 
@@ -113,41 +106,31 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
         return Speedup((ratio - 0.1, ratio, ratio + 0.1), (9.0, 9.0, 9.0))
 
     use_speedups(monkeypatch, speedup)
-    found = specdec.tune(
-        world.target, {"mine": DRAFTS[name](world)}, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8
-    )
+    ways = {"mine": DRAFTS[name](world)}
+    found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8)
     assert found.draft == "mine"
-    if found.ran:
+    if found.row.by_running:
         nothing = found.row.reason == "it has drafted nothing"  # which is plain decoding, whatever its times
         assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
         assert ("= plain (drafted nothing)" in str(found)) == nothing
-        assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
-        assert (
-            set(found.rows) >= {1, 2} and ("2 ★" in str(found)) != nothing and found.idealised_gamma is None
-        )
+        assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2)) and found.idealised_gamma is None
+        assert set(found.rows) >= {1, 2} and ("2 ★" in str(found)) != nothing
     else:
         assert list(found.speedups) == [0, 1, 2]
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("name", sorted(REMEMBERING))
-def test_a_snapshot_knows_what_the_draft_knows_and_neither_learns_of_the_other(
-    world: World, name: str
-) -> None:
-    given, other = DRAFTS[name](world), DRAFTS[name](world)
+def test_a_snapshot_knows_what_the_draft_knows_and_learns_apart(world: World, name: str) -> None:
+    given = DRAFTS[name](world)
     assert isinstance(given, drafts.Draft)
-    wanted = rounds_of(world, other, gamma=4)
-    assert shapes(rounds_of(world, given.snapshot(), gamma=4)) == shapes(wanted)
-    assert shapes(rounds_of(world, given.snapshot(), gamma=4)) == shapes(wanted)  # not of the first one
-    assert shapes(rounds_of(world, given, gamma=4)) == shapes(wanted)
+
+    def shapes(draft: Any) -> list[list[tuple[Any, ...]]]:
+        return [[(one.drafted, one.path) for one in text] for text in rounds_of(world, draft, gamma=4)]
+
+    wanted = shapes(DRAFTS[name](world))
+    assert shapes(given.snapshot()) == shapes(given.snapshot()) == shapes(given) == wanted
     assert given.snapshot().identity is given.identity or isinstance(given, drafts.Online)
-
-
-def shapes(texts: list[list[Round]]) -> list[list[tuple[Any, ...]]]:
-    return [[(one.drafted, one.path) for one in text] for text in texts]
-
-
-# ---------------------------------------------------------------------------------- figures and their laws
 
 
 @pytest.mark.law
@@ -208,15 +191,11 @@ def test_intervals_of_tokens_per_run_cover_the_truth(world: World, monkeypatch: 
 
 
 def test_figures_by_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of a turn; costs are medians over plain runs of the same turn."""
     texts = [[(3, 3, 4), (3, 1, 2), (0, 0, 1)], [(2, 0, 1), (3, 2, 2)]]  # an end cut one off
     row = compared(monkeypatch, world, (list(map(text_of, texts)), [1.0, 1.0]), timing=False)
     assert (row.n_tokens, row.n_calls, row.n_drafted, row.n_accepted) == (10, 5, 11, 6)
     assert (row.tokens_per_call, row.alpha, row.by_position) == (2.0, 0.5, (3 / 4, 2 / 4, 1 / 3))
-
-
-def test_costs_are_medians_over_plain_runs_of_the_same_turn(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
     turns = [([text_of([(4, 2, 3)] * 2, draft_s=0.8)], [2 * (0.8 + 3.0)]) for _ in range(3)]
     turns[1] = turns[1][0], [1700.0]  # one wrong turn of three
     row = compared(monkeypatch, world, *turns)
@@ -267,43 +246,11 @@ def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatc
         assert row.speedup.ratios == pytest.approx(wanted) and wanted and row.verify_ratio > 0.0
 
 
-def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(world: World, monkeypatch: Any) -> None:
     """As `specdec.recommend_draft` has it, where less than half the speed is hopeless."""
     use_speedups(monkeypatch, lambda way: Speedup((0.4 if way.gamma == 1 else 0.6,) * 3, (2.0,) * 3))
-    calls = noted_runs(monkeypatch)
-    specdec.recommend_draft(world.target, "copy", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3)
-    assert [[gamma for _, gamma in calls].count(gamma) for gamma in (0, 1, 2)] == [3, 1, 3]
-
-
-def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """(key, gamma) of each run from now on, in order."""
-    calls: list[Any] = []
-
-    def told(target: Any, draft: Any, prompt: Any, **options: Any) -> Any:
-        calls.append((options["seed"][0], options.get("gamma", 0)))
-        return specdec.generate(target, draft, prompt, **options)
-
-    monkeypatch.setattr("specdec.analysis.experiment.generate", told)
-    return calls
-
-
-def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = noted_runs(monkeypatch)
-    found = specdec.compare(
-        world.target, {"a": world.draft, "b": drafts.Random()}, PROMPTS, temperatures=[1.0], gammas=[1, 2],
-        n_tokens=8, repeats=2, seed=5,
-    )  # fmt: skip
-    gammas = [0, 1, 2, 1, 2], [2, 1, 2, 1, 0]
-    assert calls == [((5 + turn, i), gamma) for turn in range(2) for i in range(2) for gamma in gammas[turn]]
-    assert found.rows[0].n_tokens == 16  # sampled texts of both turns count
-    assert [(row.draft, row.gamma) for row in found.rows] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
-    assert all(row.speedup is not None and len(row.speedup.ratios) == 2 for row in found.rows)
-    assert all(row.verify_ratio is not None and row.verify_ratio > 0.0 for row in found.rows)
-
-
-# ------------------------------------------------------------------------------------------------ choices
+    found = specdec.recommend_draft(world.target, "copy", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3)
+    assert [len(row.tokens_per_s) for row in found.comparison.rows] == [1, 3]
 
 
 def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,18 +303,15 @@ def test_exits_of_a_deep_target() -> None:
         drafts.EarlyExit.exits(flat)
 
 
-# -------------------------------------------------------------------------------------------------- views
-
-
-def a_comparison(world: World) -> specdec.Comparison:
+@pytest.fixture(scope="module")
+def found(world: World) -> specdec.Comparison:
     return specdec.compare(
         world.target, {"model": world.draft, "tree": DRAFTS["top-k"](world)}, PROMPTS,
         temperatures=[0.0, 1.0], n_tokens=16, repeats=2,
     )  # fmt: skip
 
 
-def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
-    found = a_comparison(world)
+def test_an_invalid_speed_up_has_its_reason_and_no_star(found: specdec.Comparison) -> None:
     row, tree, *others = found.rows
     honest = replace(row, speedup=Speedup((1.4, 1.5, 1.6), (2.0,) * 3))
     wrong = replace(tree, speedup=Speedup((2.1, 2.9, 3.0), (1.7,) * 3))
@@ -375,34 +319,19 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
     shown = replace(found, rows=(honest, wrong, *slow))
     assert (shown.best(0.0), shown.best(1.0)) == (honest, None)
     table = shown.tables()[0]
-    speeds = [line[table.head.index("speed-up")] for line in table.rows]
-    reason = "invalid: 2.90 is above 1.70 tokens per run"
+    gammas, speeds = ([line[i] for line in table.rows] for i in (2, table.head.index("speed-up")))
     assert speeds == ["1.00X", "1.50X", "2.90X !", "1.00X", "0.90X", "0.90X"]
-    assert str(shown).endswith("tokens as to compute one")
-    assert [line[2] for line in table.rows] == [
-        "0  ",
-        "4 ★",
-        f"{tree.gamma}  ",
-        "0  ",
-        "4  ",
-        f"{tree.gamma}  ",
-    ]
-    assert table.rows[1][-1] == "1.40 to 1.60"
+    assert gammas == ["0  ", "4 ★", f"{tree.gamma}  ", "0  ", "4  ", f"{tree.gamma}  "]
+    assert str(shown).endswith("tokens as to compute one") and table.rows[1][-1] == "1.40 to 1.60"
+    reason = "invalid: 2.90 is above 1.70 tokens per run"
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
 
 
-def test_prompts_that_were_not_reached_have_no_figures(world: World) -> None:
-    """As in a comparison that a limit of time has ended."""
-    found = a_comparison(world)
+def test_rows_without_figures(found: specdec.Comparison) -> None:
+    """Prompts that a limit of time left out; a draft that drafted nothing, which is plain decoding twice."""
     short = replace(found, rows=(replace(found.rows[0], prompts=found.rows[0].prompts[:1]), *found.rows[1:]))
     (table,) = [one for one in short.tables() if "by prompt" in one.title]
     assert table.rows[0][-1] == "–" and "–" not in table.rows[1]
-    assert str(short)
-
-
-def test_a_draft_that_drafted_nothing_is_plain_decoding(world: World) -> None:
-    """Whatever was timed, which is plain decoding twice; it is never the best."""
-    found = a_comparison(world)
     idle = replace(found.rows[0], n_drafted=0, tokens_per_call=1.0, speedup=Speedup((1.2, 1.3), (1.0, 1.0)))
     shown = replace(found, rows=(idle,))
     summary = shown.summary()
@@ -410,8 +339,7 @@ def test_a_draft_that_drafted_nothing_is_plain_decoding(world: World) -> None:
     assert shown.best(0.0) is None
 
 
-def test_a_narrow_terminal_has_fewer_columns(world: World) -> None:
-    found = a_comparison(world)
+def test_a_narrow_terminal_has_fewer_columns(found: specdec.Comparison) -> None:
     assert str(found) == found.plain_text(None) == found.plain_text(1000)
     lines = found.summary().text(80).splitlines()
     assert max(map(len, lines[1:-1])) <= 80
@@ -422,10 +350,8 @@ def test_a_narrow_terminal_has_fewer_columns(world: World) -> None:
 
 
 def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -> None:
-    found = specdec.compare(
-        world.target, {"one": "copy", "two": "lookahead:2,2"}, PROMPTS, temperatures=[0.0], n_tokens=6,
-        repeats=1,
-    )  # fmt: skip
+    ways = {"one": "copy", "two": "lookahead:2,2"}
+    found = specdec.compare(world.target, ways, PROMPTS, temperatures=[0.0], n_tokens=6, repeats=1)
     assert found.drafts == ("one", "two")
     with pytest.raises(specdec.InputError, match="copy perhaps"):
         specdec.compare(world.target, {"one": "cpoy"}, PROMPTS)
@@ -435,8 +361,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
     assert [fit.draft for fit in several.fits] == ["copy (0)", "random", "copy (2)"]
 
 
-def test_views_are_complete(world: World) -> None:
-    found = a_comparison(world)
+def test_views_are_complete(found: specdec.Comparison) -> None:
     loaded = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert loaded["rows"][0]["speedup"].keys() >= {"median", "low", "high", "ratios", "tokens_per_run"}
     assert loaded["rows"][1]["alpha"] is None and "trees" in loaded["rows"][1]["reason"]
@@ -452,118 +377,14 @@ def test_views_are_complete(world: World) -> None:
     assert "'model', 'tree'" in repr(found)
 
 
-def test_rows_as_a_data_frame(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = a_comparison(world)
+def test_rows_as_a_data_frame(found: specdec.Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingPackageError, match="pip install pandas"):
         found.to_pandas()
     lines: list[Any] = []
-    monkeypatch.setitem(
-        sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows))
-    )
+    frames = SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows))
+    monkeypatch.setitem(sys.modules, "pandas", frames)
     found.to_pandas()
     assert lines[0]["tokens_per_call"] == found.rows[0].tokens_per_call
     assert math.isnan(lines[1]["alpha"]) and lines[1]["draft"] == "tree"
     assert lines[0]["speedup_low"] <= lines[0]["speedup"] <= lines[0]["speedup_high"]
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("drafts", {}), ("drafts", [1]), ("drafts", {3: None}), ("gammas", [0]), ("gammas", [2, 2]),
-        ("temperatures", []), ("n_tokens", 0), ("repeats", 0), ("verify", "none"), ("timing", "yes"),
-        ("logprobs", 2), ("gamma", 3),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_named(world: World, argument: str, value: Any) -> None:
-    arguments = {"drafts": {"a": world.draft}, "prompts": PROMPTS, "n_tokens": 4, "timing": False}
-    with refuses(argument):
-        specdec.compare(world.target, **{**arguments, argument: value})
-
-
-def test_draft_and_target_have_the_callers_names(world: World) -> None:
-    """In what a law says, in what runs say, and in the tables."""
-    target = {"theirs": world.target}
-    for draft in ({"ours": world.draft}, {"ours": drafts.ContextCopy()}):
-        several: list[Any] = [
-            specdec.measure(target, draft, PROMPTS, gammas=[1], leniences=[1.0], n_tokens=4, timing=False),
-            specdec.tune(target, draft, PROMPTS, max_gamma=1, n_tokens=4),
-            specdec.oracle(target, draft, PROMPTS[0], gammas=[1], max_gamma=2, max_new_tokens=4),
-        ]
-        for found in several:
-            assert (found.target, found.draft) == ("theirs", "ours")
-            assert found.to_dict()["target"] == "theirs"
-    compared = specdec.compare(target, {"ours": world.draft}, PROMPTS, n_tokens=4, timing=False)
-    assert compared.target == compared.to_dict()["target"] == "theirs"
-    assert "Drafts for theirs" in str(compared)
-
-
-@pytest.mark.parametrize("function", [specdec.measure, specdec.tune, specdec.oracle])
-def test_names_are_texts(world: World, function: Any) -> None:
-    for names in ({"": world.target}, {3: world.target}, {}, {"a": world.target, "b": world.target}):
-        with refuses("target"):
-            function(names, world.draft, PROMPTS)
-    wrong: list[Any] = [{"": world.draft}, {}]
-    wrong.append([] if function is specdec.tune else {"a": world.draft, "b": world.draft})
-    for names in wrong:
-        with refuses("draft"):
-            function(world.target, names, PROMPTS)
-
-
-# ----------------------------------------------------------------------------------------------- pictures
-
-
-@pytest.mark.notebook
-def test_pictures_show_what_was_found(world: World) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    from specdec import plot
-
-    found = a_comparison(world)
-    good, wrong = Speedup((1.2, 1.3, 1.5), (2.0,) * 3), Speedup((2.5, 2.9, 3.0), (1.7,) * 3)
-    rows: list[ExperimentRow] = []
-    for i, row in enumerate(found.rows):
-        prompts = tuple(replace(one, speedup=good) for one in row.prompts)
-        rows.append(replace(row, speedup=wrong if i == 1 else good, prompts=prompts))
-    found = replace(found, rows=tuple(rows))
-
-    ax = plot.comparison(found)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["model", "tree"]
-    drawn = {tuple(line.get_xdata()): line.get_marker() for line in ax.get_lines()}
-    assert drawn[(2.9,)] == "x" and drawn[(1.3,)] != "x"  # an error of measuring is no result
-    ax = plot.comparison_by_position(found, temperature=1.0)
-    lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
-    assert lines == {row.draft: list(row.by_position) for row in found.rows[2:]}
-    ax = plot.comparison_by_prompt(found)
-    xs = sorted(x for line in ax.get_lines() for x in line.get_xdata() if line.get_label() in found.drafts)
-    assert xs == sorted(one.tokens_per_call for row in found.rows[:2] for one in row.prompts)
-    short = replace(found, rows=(replace(rows[0], prompts=rows[0].prompts[:1]), *rows[1:]))
-    for one, speed in ((found, True), (short, True), (short, False)):
-        assert len(plot.comparison_by_prompt(one, speed=speed).get_yticks()) == len(PROMPTS)
-    ax = plot.comparison_by_temperature(found, figure="alpha")
-    assert {line.get_label() for line in ax.get_lines() if line.get_label()[0] != "_"} == {"model"}
-    for figure in ("tokens_per_call", "speedup"):
-        plot.comparison_by_temperature(found, figure=figure)
-    ax = plot.comparison_of_costs(found)
-    first = found.rows[0]
-    assert first.draft_ratio is not None and first.verify_ratio is not None
-    assert (first.draft_ratio + first.verify_ratio,) in [tuple(line.get_xdata()) for line in ax.get_lines()]
-    pyplot.close("all")
-
-    untimed = replace(found, plain_tokens_per_s={})
-    for draw, options, message in (
-        (plot.comparison, {"found": 3}, "found is an int"),
-        (plot.comparison, {"found": untimed}, "no times"),
-        (plot.comparison_by_position, {"found": found, "temperature": 0.5}, "expected one of 0, 1"),
-        (plot.comparison_by_temperature, {"found": found, "figure": "c"}, "figure is 'c'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            draw(**options)
-    heads = specdec.measure(world.target, world.heads(), PROMPTS, n_tokens=8, gammas=[1], timing=False)
-    for draw in (plot.acceptance_by_position, plot.acceptance_rates, plot.heat_map, plot.expected_tokens):
-        with pytest.raises(InputError, match="heads was measured by running"):
-            draw(heads)
-    pyplot.close("all")

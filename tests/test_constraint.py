@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 import specdec
 from distributions import FALSE_ALARM, count, p_value
-from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
+from drafters import CHOSEN, DRAFTS, World, named
 from exact import chain_distribution
 from refusals import refuses
-from sessions import Session
 from specdec import drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
@@ -158,24 +157,20 @@ def with_model(**how: Any) -> Any:
 
 
 TREES = {
-    "chain": with_model(gamma=3),
-    "chains": with_model(tree=drafts.ParallelChains(2), gamma=4),
+    "chain": with_model(gamma=3), "chains": with_model(tree=drafts.ParallelChains(2), gamma=4),
     "samples": with_model(tree=drafts.StaticTree((2, 2))),
     "without replacement": with_model(tree=drafts.StaticTree((3, 2), "without replacement")),
     "top-k": with_model(tree=drafts.StaticTree((2, 2), "top-k")),
     "dynamic": with_model(tree=drafts.DynamicTree(6, width=2, steps=3)),
-    "nested": DRAFTS["drafted by a bigram"],
-    **{name: DRAFTS[name] for name in ("ensemble", "early exit", "random", "trigram", "context copy")},
-    "an object": DRAFTS["object that draws"],
+    "nested": DRAFTS["drafted by a bigram"], "an object": DRAFTS["object that draws"],
     "an object with branches": DRAFTS["object that draws branches"],
-}
+    **{name: DRAFTS[name] for name in ("ensemble", "early exit", "random", "trigram", "context copy")},
+}  # fmt: skip
 CASES = [
-    *[("rejection", tree) for tree in TREES],
-    *[("block", tree) for tree in ("chain", "nested", "trigram")],
-    *[("k-sequential", tree) for tree in ("chain", "chains", "samples")],
-    *[("classical", tree) for tree in ("chain", "without replacement")],
-    *[("coupled", tree) for tree in ("chain", "samples")],
-]
+    *[("rejection", tree) for tree in TREES], *[("block", tree) for tree in ("chain", "nested", "trigram")],
+    *[("k-sequential", tree) for tree in ("chain", "chains", "samples")], ("classical", "chain"),
+    ("classical", "without replacement"), ("coupled", "chain"), ("coupled", "samples"),
+]  # fmt: skip
 
 
 Exact = tuple[Form, dict[tuple[int, ...], float]]
@@ -226,34 +221,6 @@ def test_logprobs_are_those_of_the_masked_law(world: World) -> None:
         probs = masked(world, form, out.tokens[:i], 0.8, top_p=0.9)
         assert log_prob == pytest.approx(np.log(probs[token]), abs=1e-5)
         assert {top for top, _ in out.top_logprobs[i]} <= set(np.flatnonzero(probs).tolist())
-
-
-@pytest.mark.parametrize("name", [name for name in CHAINS if name not in LATER])
-def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) -> None:
-    """What nodes were drawn from has no mass on tokens that may not come."""
-    made = DRAFTS[name](world)
-    draft = made if hasattr(made, "describe") else drafts.ModelDraft(world.draft)
-    form = Form(world.n_vocab)
-    session = Session(
-        world.target.core, draft.describe(world.target), [PROMPT], gamma=4, max_new_tokens=20, seeds=[(1, 0)],
-        n_threads=1, sampling=specdec.Sampling(temperature=1.0).core(), constraint=form,
-    )  # fmt: skip
-    if not hasattr(session, "_keep_drafts"):
-        pytest.skip("needs the test hooks")
-    session._keep_drafts()
-    session.prefill()
-    new: list[int] = []
-    while records := session.round():
-        down = [list(new)]
-        (record,) = records
-        rows = record["draft_probs"][1:]
-        for token, parent, row in zip(record["drafted"], record["parents"], rows, strict=True):
-            mask = form.allowed(down[parent])
-            assert mask is not None and not row[~mask].any() and row[token] > 0
-            assert row.sum() == pytest.approx(1.0)
-            down.append([*down[parent], token])
-        new += record["tokens"]
-    assert obeys(form, new)
 
 
 # ----------------------------------------------------------------------------- transforms with states
@@ -346,10 +313,9 @@ class Broken:
         ([True] * N_VOCAB, InputError, r"constraint: mask\(\) returned"),
         (np.ones(N_VOCAB), InputError, r"constraint: mask\(\) returned"),
         (np.zeros(N_VOCAB, bool), InputError, "no token of the vocabulary may follow"),
-        (None, InputError, "complete before the first token"),
-        (KeyError("own"), KeyError, "own"),
+        (None, InputError, "complete before the first token"), (KeyError("own"), KeyError, "own"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("drafting", [False, True])
 def test_broken_masks_are_named(
     world: World, mask: Any, error: type[Exception], message: str, drafting: bool
@@ -365,21 +331,18 @@ def test_states_without_a_method_are_named_with_what_they_lack(
 ) -> None:
     answer = {"constraint": "mask", "transform": "__call__"}[argument]
     methods: dict[str, Any] = {
-        "fork": lambda state: state,
-        "advance": lambda state, token: None,
-        "mask": lambda state: np.ones(N_VOCAB, bool),
-        "__call__": lambda state, probs: probs,
-    }
+        "fork": lambda state: state, "advance": lambda state, token: None,
+        "mask": lambda state: np.ones(N_VOCAB, bool), "__call__": lambda state, probs: probs,
+    }  # fmt: skip
     for missing in ("fork", "advance", answer):
         lacking = type("Lacking", (), {name: one for name, one in methods.items() if name != missing})()
         whole = type("Whole", (), methods | {"fork": lambda state, other=lacking: other})()
         given = SimpleNamespace(start=lambda tokens, state=lacking if place == "start" else whole: state)
         message = (
-            rf"{argument}: {place}\(\) returned .*Lacking.*, which has no method {missing}; "
-            f"expected fork, advance and {answer}"
+            rf"{argument}: {place}\(\) returned .*Lacking.*, which has no method {missing}; expected fork"
         )
         for draft in (None, world.draft):
-            with pytest.raises(InputError, match=message):
+            with pytest.raises(InputError, match=rf"{message}, advance and {answer}"):
                 specdec.generate(world.target, draft, PROMPT, max_new_tokens=4, **{argument: given})
 
 

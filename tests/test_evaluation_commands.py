@@ -79,12 +79,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, 
     return list(zip(printed, found, strict=True))
 
 
-def test_the_page_has_commands() -> None:
-    assert len(HARNESS) == 2 and len(INSPECT) == 1 and len(COMMANDS) == 3
-
-
 def test_lm_evaluation_harness(runs: list[tuple[str, dict[str, Any]]]) -> None:
-    assert len(runs) == 3
+    assert (len(HARNESS), len(INSPECT), len(COMMANDS), len(runs)) == (2, 1, 3, 3)
     for printed, _ in runs:
         assert "|endings|" in printed and "|sequels|" in printed
     scores = [found["results"] for _, found in runs]

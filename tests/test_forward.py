@@ -348,27 +348,19 @@ class TestBadWeights:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("format", ["f16", "bf16"])
-def test_half_formats_are_read_exactly(format, dtype):
-    config = VARIANTS["llama"]
-    tensors = random_tensors(config)
-    if format == "f16":
-        halves = {n: t.astype(np.float16) for n, t in tensors.items()}
-        halves["token_embedding"][0, :3] = [6e-8, -6e-8, 6e-5]  # subnormal halves
-        wide = {n: t.astype(np.float32) for n, t in halves.items()}
-    else:
-        halves = {n: (t.view(np.uint32) >> 16).astype(np.uint16) for n, t in tensors.items()}
-        wide = {n: (t.astype(np.uint32) << 16).view(np.float32) for n, t in halves.items()}
-    model = Model(config, [(n, t, format) for n, t in halves.items()], dtype=dtype)
-    ids = list(range(20))
-    assert np.array_equal(step_by_step(model, ids), step_by_step(build(config, wide, dtype=dtype), ids))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_strided_tensors_are_read_in_place(dtype):
+@pytest.mark.parametrize("format", ["f16", "bf16", "strided"])
+def test_halves_and_strided_tensors_are_read_exactly(format, dtype):
     config = VARIANTS["gpt-tanh"]
-    tensors = random_tensors(config)
-    strided = {n: np.asfortranarray(t) if t.ndim == 2 else np.repeat(t, 2)[::2] for n, t in tensors.items()}
-    ids = list(range(20))
-    found, expected = (step_by_step(build(config, ts, dtype=dtype), ids) for ts in (strided, tensors))
-    assert np.array_equal(found, expected)
+    tensors, form = random_tensors(config), "f32" if format == "strided" else format
+    if format == "f16":
+        held = {n: t.astype(np.float16) for n, t in tensors.items()}
+        held["token_embedding"][0, :3] = [6e-8, -6e-8, 6e-5]  # subnormal halves
+        tensors = {n: t.astype(np.float32) for n, t in held.items()}
+    elif format == "bf16":
+        held = {n: (t.view(np.uint32) >> 16).astype(np.uint16) for n, t in tensors.items()}
+        tensors = {n: (t.astype(np.uint32) << 16).view(np.float32) for n, t in held.items()}
+    else:
+        held = {n: np.asfortranarray(t) if t.ndim == 2 else np.repeat(t, 2)[::2] for n, t in tensors.items()}
+    model = Model(config, [(n, t, form) for n, t in held.items()], dtype=dtype)
+    expected = step_by_step(build(config, tensors, dtype=dtype), range(20))
+    assert np.array_equal(step_by_step(model, range(20)), expected)

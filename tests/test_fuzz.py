@@ -13,23 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 import specdec
 from fuzz import http_requests
 from fuzz.cases import CASES, cases, damaged_files
-from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
 from fuzz.http_requests import requests
-from fuzz.peft_folders import module_shapes
 from fuzz.running import Case, Failure, check
 from fuzz.settings import distribution_after, hangs_on_rounding
-from worlds.draws import Draws
 
 TESTS = Path(__file__).parent
 
-SHARES = {"decoding": 10, "written": 1, "distribution": 3, "beams": 1, "engine": 1, "peft": 1, "file": 16}
+SHARES = {"decoding": 10, "written": 1, "distribution": 3, "beams": 1, "engine": 1, "file": 16}
 """How many examples each property has, in parts of a run; those of damaged requests are counted apart."""
 
 LONG = int(os.environ.get("FUZZ_EXAMPLES", "0"))
@@ -89,7 +85,7 @@ def test_damaged_requests_are_answered_or_refused_by_name() -> None:
             server.ask(request)
 
         run()
-    assert server.statuses[200] > 5 and server.statuses[400] > 40 and server.statuses[0] > 3
+    assert server.statuses[200] > 3 and server.statuses[400] > 40 and server.statuses[0] > 3
 
 
 # ------------------------------------------------------------------------------- the fuzzer can fail
@@ -121,75 +117,15 @@ def test_a_process_that_dies_or_hangs_leaves_its_case(fault: str, left: bool, tm
         assert again.stdout == "passed\n", again.stderr
 
 
-@pytest.mark.slow
-def test_a_draft_is_made_smaller_as_long_as_it_fails() -> None:
-    def fails(draft: Case) -> bool:
-        return any(part["kind"] == "lookahead" for part in descriptions(draft))
-
-    how = settings(settings.get_profile("fuzz"), max_examples=200, phases=[Phase.generate, Phase.shrink])
-    drawn = st.composite(lambda draw: draw_draft(Draws(draw), {}))()
-    smallest = find(drawn, fails, settings=how)
-    assert smallest == {"kind": "lookahead", "window": 1, "ngram": 2, "candidates": None}
-
-
-def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = {"fields": {"r": 3, "lora_alpha": 6}, "modules": ["model.layers.0.mlp.up_proj"], "seed": 1}
-    folders = {
-        "check": "peft", "architecture": "LlamaForCausalLM", "adapters": [adapter], "dtype": "f32",
-        "prompts": [[3, 4]], "settings": {},
-    }  # fmt: skip
+def test_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         "check": "decoding", "target": {"spread": 0.6}, "models": {}, "draft": {"kind": "random"},
         "prompts": [[3, 4]] * 2, "settings": {"logits": True, "max_new_tokens": 3}, "adapters": [None, {}],
     }  # fmt: skip
-    assert check(folders) == check(texts) == "passed"
-    with monkeypatch.context() as broken:
-        broken.setattr("specdec.models.checkpoints.peft_folder._of_module", lambda *_: (3, "r"))
-        with pytest.raises(Failure, match="logits of an adapter merged are .* off PEFT's sum"):
-            check(folders)
+    assert check(texts) == "passed"
     monkeypatch.setattr("specdec.decoding.request.adapted_models", lambda *_, **__: None)
     with pytest.raises(Failure, match="logprobs are not those"):
         check(texts)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "modules"),
-    [
-        ("CohereForCausalLM", ["mlp.gate_proj", "self_attn.q_proj"]),  # one norm for two blocks
-        ("CohereForCausalLM", ["self_attn.k_proj"]),
-        ("PhiForCausalLM", ["mlp.fc1", "self_attn.v_proj"]),
-        ("GPTNeoXForCausalLM", ["attention.query_key_value", "mlp.dense_h_to_4h"]),  # two norms
-        ("Phi3ForCausalLM", ["self_attn.qkv_proj", "mlp.gate_up_proj"]),
-        ("GPT2LMHeadModel", ["attn.c_attn", "attn.c_proj", "mlp.c_proj"]),
-    ],
-)
-def test_adapters_of_families_are_their_sums(architecture: str, modules: list[str]) -> None:
-    """What `test_peft.py` shows beside PEFT, here beside sums in NumPy."""
-    chosen = [name for name in module_shapes(architecture) if name.endswith(tuple(modules))]
-    assert len(chosen) == 2 * len(modules)
-    adapter = {"fields": {"r": 3, "lora_alpha": 9}, "modules": chosen, "seed": 2}
-    prompts = [[3, 4, 5, 6], [7]]
-    case = {"check": "peft", "architecture": architecture, "adapters": [adapter], "dtype": "f32"}
-    assert check(case | {"prompts": prompts, "settings": {}}) == "passed"
-
-
-def test_the_distribution_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:
-    """In int8 the two may be far apart: decoding rounds activations to eight bits, tiles to bf16."""
-    target = {
-        "n_vocab": 6, "n_ctx": 24, "n_layer": 4, "d_head": 2, "d_model": 46, "d_ff": 4, "weights": 313598,
-        "dtype": "int8", "prefill": "tiles", "spread": 0.3,
-        "experts": {
-            "n_experts": 3, "n_experts_per_token": 2, "d_expert": 11, "d_shared_expert": 5,
-            "router": "softmax_chosen", "router_bias": False, "router_renormalise": False,
-            "routed_scale": 2.5, "mixtures": [1, 1, 1, 1], "shared_expert_gate": True,
-        },
-    }  # fmt: skip
-    found = {
-        "check": "distribution", "target": target, "models": {}, "prompt": [4, 4, 1, 1], "length": 2,
-        "draft": {"kind": "skip", "attn": [1], "mlp": [2]}, "settings": {"temperature": 1.0, "seed": 3},
-        "alarm": 1e-3,
-    }  # fmt: skip
-    assert check(found) == "passed"
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.resources
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
-from allocations import needs_hooks, nothing_leaks
+from allocations import needs_hooks
 from specdec import PromptCache, drafts, reference
 from toy_pair import load_pair
 from worlds.canonical import VARIANTS, random_tensors
@@ -20,7 +19,6 @@ from worlds.learned import (
     all_records,
     check_distributions,
     heads_logits,
-    learned_weights,
     open_session,
     random_heads,
     tensors_of,
@@ -144,27 +142,6 @@ def test_no_more_draft_tokens_in_a_row_than_heads(target: specdec.Model) -> None
     assert max(len(record["drafted"]) for record in drafted(target, deep, [PROMPT])) == 6
 
 
-def test_a_text_of_one_token_has_no_hidden_state(target: specdec.Model) -> None:
-    records = drafted(target, drafts.Heads(random_heads(target)), [[5]])
-    assert [len(record["drafted"]) > 0 for record in records][:2] == [False, True]
-
-
-def test_trained_heads_are_right(target: specdec.Model) -> None:
-    """Heads fitted to one text by least squares draft all of it, in chains and in a tree."""
-    options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
-    text = specdec.generate(target, None, PROMPT, **options)
-    ids, layer = [*PROMPT, *text.tokens], target.config.n_layer + 1
-    states = target.hidden_states(ids, [layer])[layer].astype(np.float64)
-    tensors = {}
-    for k in range(3):
-        rows, wanted = states[: len(ids) - 2 - k], np.eye(61)[ids[2 + k :]]
-        tensors[f"heads.{k}.output.weight"] = (np.linalg.pinv(rows, rcond=1e-6) @ wanted).T
-    weights = learned_weights("heads", target, {"n_heads": 3, "n_blocks": 0}, tensors, taps=[layer])
-    for tree in (None, drafts.StaticTree((2, 1, 1), "top-k")):
-        found = specdec.generate(target, drafts.Heads(weights, tree=tree), PROMPT, **options)
-        assert found.tokens == text.tokens and found.trace.tokens_per_call > 2.5
-
-
 def test_texts_that_were_read_without_hidden_states_are_read_again(target: specdec.Model) -> None:
     heads, cache = drafts.Heads(random_heads(target)), PromptCache()
     ids = [3 + (7 * i + i * i) % 50 for i in range(30)]
@@ -184,17 +161,6 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
     assert ask(heads, [*ids[:20], 4, 5]) == 20
     assert ask(None, [*ids, 6, 7, 8]) == len(ids)
     assert ask(heads, [*ids, 6, 7, 8]) == len(ids)  # the longer text of the plain run has no hidden states
-
-
-@needs_hooks
-def test_heads_live_as_long_as_a_session(target: specdec.Model) -> None:
-    with nothing_leaks():
-        core = drafts.Heads(random_heads(target)).core
-        session = open_session(target, ("model", {"model": core}), [PROMPT])
-        del core
-        gc.collect()
-        all_records(session)
-        del session
 
 
 def test_the_heads_of_the_embedded_target() -> None:

@@ -125,7 +125,6 @@ IDS: dict[str, Callable[[_core.Model], object]] = {
     "forward": lambda target: _core.Decoder(target, capacity=9, max_nodes=9).forward(
         numbers(1, 9), [-1, *range(8)]
     ),
-    "score": lambda target: _core.score(target, numbers(1, 200)),
     "find": lambda target: _core.Automaton(np.arange(N, dtype=np.int32)).find(numbers()),
     "beam search": lambda target: _core.BeamSearch(
         target, None, numbers(1, 99), width=1, draft_width=1, gamma=0, max_new_tokens=4, stop_ids=numbers()

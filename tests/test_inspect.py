@@ -9,7 +9,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import missing
@@ -124,18 +123,14 @@ def test_log_probabilities() -> None:
         SpecdecAPI("embedded", draft="embedded"), PROMPT,
         max_tokens=12, logprobs=True, top_logprobs=3, prompt_logprobs=1,
     )  # fmt: skip
-    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logits=True)
+    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logprobs=3)
     content = output.choices[0].logprobs.content
     assert "".join(one.token for one in content) == result.text
     assert b"".join(bytes(one.bytes) for one in content) == (result.text or "").encode()
-    assert result.logits is not None
-    rows = result.logits.astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    chosen = rows[np.arange(12), result.tokens]
-    assert [one.logprob for one in content] == pytest.approx(chosen.tolist(), abs=1e-6)
-    for one, row in zip(content, rows, strict=True):
-        assert [top.logprob for top in one.top_logprobs] == pytest.approx(sorted(row)[:-4:-1], abs=1e-6)
+    assert result.logprobs is not None and result.top_logprobs is not None
+    assert [one.logprob for one in content] == result.logprobs.tolist()
+    for one, top in zip(content, result.top_logprobs, strict=True):
+        assert [best.logprob for best in one.top_logprobs] == [value for _, value in top]
         assert one.top_logprobs[0].token == one.token  # greedy
     read = output.choices[0].prompt_logprobs.content
     assert "".join(one.token for one in read) == PROMPT
@@ -202,9 +197,9 @@ def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[st
     assert messages.reply_of(text, "m", []).text == text
 
 
-@pytest.mark.parametrize("family", ["harmony", "hermes"])
+@pytest.mark.parametrize("family", ["harmony", "hermes", "llama"])
 def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Path) -> None:
-    """Reasoning, calls and stops between special tokens, which have no text."""
+    """Reasoning, calls and stops between special tokens, which have no text; a call as the whole text."""
     arguments = '{"a": "x\n</tool_call>"}'
     specials, template, text = {
         "harmony": (
@@ -218,6 +213,11 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
             "{% if tools %}{# <tool_call> #}{% endif %}{{ messages[0].content }}",
             f'<think>Hm.</think>\n<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call><|im_end|>',
         ),
+        "llama": (
+            ["<think>", "</think>", "<|python_tag|>", "<|eom_id|>"],
+            '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}',
+            f'<think>Hm.</think><|python_tag|>{{"name": "f", "parameters": {arguments}}}<|eom_id|>',
+        ),
     }[family]
     prompt = "Hi<|start|>assistant" if family == "harmony" else "Hi"
     folder = write_scripted_model(tmp_path, prompt, text, specials, specials[-1], chat_template=template)
@@ -228,21 +228,6 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
     assert [(one.function, one.arguments) for one in message.tool_calls] == [("f", {"a": "x\n</tool_call>"})]
     (output,) = ask(api, "Hi", stop_seqs=[specials[3]])
     assert output.stop_reason == "stop" and output.choices[0].message.tool_calls is None
-
-
-def test_a_call_after_a_mark_without_text(tmp_path: Path) -> None:
-    """Llama 3's mark before calls is a special token, and the call is the whole text."""
-    specials = ["<|python_tag|>", "<|eom_id|>"]
-    text = '<|python_tag|>{"name": "NAME", "parameters": {"a": 1}}<|eom_id|>'
-    template = '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}'
-    for name in ("f", "other"):
-        reply = text.replace("NAME", name)
-        folder = write_scripted_model(
-            tmp_path / name, "Hi", reply, specials, specials[1], chat_template=template
-        )
-        (output,) = ask(SpecdecAPI(str(folder)), "Hi", tools=[tool.ToolInfo(name="f", description="f")])
-        (call,) = output.choices[0].message.tool_calls
-        assert output.completion == "" and (call.function, call.arguments) == (name, {"a": 1})
 
 
 def test_a_cancelled_request_ends_its_text() -> None:

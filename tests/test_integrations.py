@@ -25,15 +25,14 @@ def test_pairs_by_name(embedded: Embedded) -> None:
     given = EvaluatedPair.open(*embedded)
     assert given.draft is embedded[1] and given.draft_name == str(embedded[1].path)
     assert given.description("auto", "block")["gamma"] == "auto"
-    with pytest.raises(InputError, match="n_ctx is 64, beside the target in the package"):
-        EvaluatedPair.open("embedded", n_ctx=64)
-    with pytest.raises(InputError, match="dtype is 'int8', beside a model that is loaded"):
-        EvaluatedPair.open(embedded[0], dtype="int8")
-    with pytest.raises(InputError, match="draft_dtype is 'int8', beside a draft that is loaded"):
-        EvaluatedPair.open(*embedded, draft_dtype="int8")
-    for no_draft in (None, "none"):
-        with pytest.raises(InputError, match="draft_dtype is 'int8', beside no draft; expected None"):
-            EvaluatedPair.open("embedded", no_draft, draft_dtype="int8")
+    for models, name, value, what in (
+        (("embedded",), "n_ctx", 64, "the target in the package"),
+        ((embedded[0],), "dtype", "int8", "a model that is loaded"),
+        (embedded, "draft_dtype", "int8", "a draft that is loaded"),
+        (("embedded", "none"), "draft_dtype", "int8", "no draft"),
+    ):
+        with pytest.raises(InputError, match=f"{name} is {value!r}, beside {what}; expected None"):
+            EvaluatedPair.open(*models, **{name: value})
     with pytest.raises(InputError, match="has no tokenizer"):
         EvaluatedPair.open(embedded[0].path, tokenizer=False)
 

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from processes import printed
 from specdec import _core
-from toy_pair import notice_interrupts
 from worlds.canonical import LLAMA
-
-TESTS = Path(__file__).parent
 
 CHILD = """
 import json, os, signal, sys, threading, time
-sys.path.insert(0, sys.argv[1])
 import numpy as np
 from worlds.canonical import LLAMA
+from compiled import score as score_of
 from descriptions import by_method
 from sessions import Session, read_prompts
 from specdec import _core
@@ -46,9 +41,7 @@ def model(config, dtype="f32"):
     return _core.Model(config, constant(config), dtype=dtype)
 
 def session(target, draft, gamma):
-    how = {"temperature": 0.0}
-    s = Session(target, draft, [[1, 2, 3]], gamma=gamma, max_new_tokens=2000, sampling=how,
-                      draft_sampling=how, seeds=[(1, 0)], n_threads=1)
+    s = Session(target, draft, [[1, 2, 3]], gamma=gamma, max_new_tokens=2000, temperature=0.0)
     s.prefill()
     return s.core
 
@@ -88,14 +81,14 @@ def suffix_tree():
 
 def score():
     target = slow_draft()
-    return lambda: _core.score(target, [1] * 4000)
+    return lambda: score_of(target, [1] * 4000)
 
 def encode():
     encoder = sizes(n_layer=64, d_model=256, d_ff=512, n_ctx=8000)
     target = model(sizes(d_model=256) | {"encoder": encoder})
     return lambda: target.encode([1] * 8000)
 
-run = globals()[sys.argv[2]]()
+run = globals()[sys.argv[1]]()
 sent = []
 
 def interrupt():
@@ -110,7 +103,7 @@ try:
     print(json.dumps(["ended", time.process_time() - begun]))
 except KeyboardInterrupt:
     print(json.dumps(["interrupted", time.process_time() - sent[0]]))
-    if "round" in sys.argv[2]:  # what it left behind is not gone on with
+    if "round" in sys.argv[1]:  # what it left behind is not gone on with
         try:
             run()
         except RuntimeError as error:
@@ -128,12 +121,7 @@ except KeyboardInterrupt:
     ],
 )  # fmt: skip
 def test_ctrl_c_ends_one_call_of_the_core(case: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", CHILD, str(TESTS), case],
-        capture_output=True, text=True, timeout=60, preexec_fn=notice_interrupts,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    how, seconds = json.loads(run.stdout)
+    how, seconds = json.loads(printed(CHILD, case))
     assert how == "interrupted", f"the call was through after {seconds:.1f} s"
     assert seconds < 0.5  # of the processor, so that a busy machine changes little; some 0.05 by design
 
@@ -223,23 +211,22 @@ def test_a_forward_that_is_stopped_leaves_no_trace(prefill: str) -> None:
 
 
 COMPUTING_HANDLER = """
-import signal, sys
 import numpy as np
-sys.path[:0] = sys.argv[1:]
+from compiled import score as score_of
 from test_interrupt import WIDE, alarms, wide_model
 from worlds.canonical import LLAMA
 from specdec import _core
 
 model, small = wide_model(WIDE, "blas"), wide_model(LLAMA, "rows")
 ids = list(range(90))
-expected = _core.score(small, ids, n_threads=2)
+expected = score_of(small, ids, n_threads=2)
 found, inside = [], []
 
 def compute():
     if inside:  # a signal that comes while one is handled
         return
     inside.append(1)
-    found.append(np.array_equal(_core.score(small, ids, n_threads=2), expected))
+    found.append(np.array_equal(score_of(small, ids, n_threads=2), expected))
     inside.clear()
 
 with alarms(compute):
@@ -253,9 +240,4 @@ print(n_within)
 @pytest.mark.slow
 def test_a_handler_may_compute_with_threads_of_its_own() -> None:
     """The pool of threads is free while handlers run."""
-    run = subprocess.run(
-        [sys.executable, "-c", COMPUTING_HANDLER, str(TESTS), str(TESTS / "support")],
-        capture_output=True, text=True, timeout=120, preexec_fn=notice_interrupts,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) > 0
+    assert int(printed(COMPUTING_HANDLER)) > 0

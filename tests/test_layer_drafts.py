@@ -9,7 +9,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from core_work import counted_work
+from compiled import counted_work
 from descriptions import by_method
 from exact import prefixes_of
 from sessions import Session, all_rounds

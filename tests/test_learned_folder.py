@@ -154,30 +154,22 @@ def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
             weights.check_target(model)
 
 
-def test_the_context_and_the_number_format_make_no_other_target(
-    target: specdec.Model, tmp_path: Path
-) -> None:
-    weights = weights_for(target)
-    for options in ({"n_ctx": 40}, {"dtype": "int8"}, {"tokenizer": False}):
-        weights.check_target(specdec.load(target.path, **options))
+def test_the_identity_is_that_of_numbers_and_tokens(target: specdec.Model) -> None:
+    """It must not change from version to version, else no draft fits its target any more."""
 
-
-def test_other_tokens_are_another_target(target: specdec.Model) -> None:
     class Other(ToyTokenizer):
         def vocabulary(self) -> tuple[bytes | None, ...]:
             return (*super().vocabulary()[:-1], b"?")
 
+    weights = weights_for(target)
+    for options in ({"n_ctx": 40}, {"dtype": "int8"}, {"tokenizer": False}):
+        weights.check_target(specdec.load(target.path, **options))
     with pytest.raises(specdec.InputError, match="of other tokens; expected the same vocabulary"):
-        weights_for(target).check_target(specdec.load(target.path, tokenizer=Other()))
-
-
-def test_the_identity_is_that_of_its_numbers(target: specdec.Model) -> None:
-    """It must not change from version to version, else no draft fits its target any more."""
-    identity = weights_for(target).target
-    assert identity.vocabulary is not None
+        weights.check_target(specdec.load(target.path, tokenizer=Other()))
     config = {name: target.config[name] for name in ("n_vocab", "d_model", "n_layer")}
-    assert {name: getattr(identity, name) for name in config} == config
-    assert identity.fingerprint == "9e29949c46efba90019733be352eb7f0"
+    assert {name: getattr(weights.target, name) for name in config} == config
+    assert weights.target.vocabulary is not None
+    assert weights.target.fingerprint == "9e29949c46efba90019733be352eb7f0"
 
 
 def test_a_model_is_loaded_as_what_it_is(target: specdec.Model, tmp_path: Path) -> None:

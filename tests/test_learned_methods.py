@@ -235,21 +235,17 @@ TENSORS = [(WEIGHT, np.eye(4, dtype=np.float32), "f32"), (BIAS, np.zeros(4, np.f
 @pytest.mark.parametrize(
     ("config", "tensors", "options", "named"),
     [
-        ({}, TENSORS[:1], {}, BIAS),
-        ({}, [*TENSORS, TENSORS[0]], {}, "given twice"),
+        ({}, TENSORS[:1], {}, BIAS), ({}, [*TENSORS, TENSORS[0]], {}, "given twice"),
         ({}, [("other", TENSORS[0][1], "f32")], {}, "not part of a draft"),
         ({}, [(WEIGHT, np.zeros((4, 5), "f4"), "f32")], {}, r"shape is \(4, 5\)"),
-        ({"n_heads": 65}, TENSORS, {}, "n_heads is 65"),
-        ({"n_blocks": 65}, TENSORS, {}, "n_blocks is 65"),
-        ({"d_model": 0}, TENSORS, {}, "d_model is 0"),
-        ({"n_draft_vocab": 9}, TENSORS, {}, "n_draft_vocab is 9"),
+        ({"n_heads": 65}, TENSORS, {}, "n_heads is 65"), ({"n_blocks": 65}, TENSORS, {}, "n_blocks is 65"),
+        ({"d_model": 0}, TENSORS, {}, "d_model is 0"), ({"n_heads": "1"}, TENSORS, {}, "n_heads is a str"),
+        ({"n_draft_vocab": 9}, TENSORS, {}, "n_draft_vocab is 9"), ({"more": 1}, TENSORS, {}, "more"),
         ({"n_draft_vocab": 2}, TENSORS, {"tokens": [1]}, "there are 1 tokens"),
         ({"n_draft_vocab": 1, "shared_output": False}, TENSORS, {"tokens": [8]}, r"tokens\[0\] is 8"),
-        ({"more": 1}, TENSORS, {}, "more"),
-        ({"n_heads": "1"}, TENSORS, {}, "n_heads is a str"),
         ({}, TENSORS, {"dtype": "f64"}, "dtype"),
     ],
-)
+)  # fmt: skip
 def test_heads_of_the_core_check_what_they_are_given(
     target: specdec.Model, config: dict[str, Any], tensors: Any, options: dict[str, Any], named: str
 ) -> None:

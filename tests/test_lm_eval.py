@@ -387,16 +387,3 @@ def test_completions(url: str, chatting_pair: tuple[specdec.Model, Any], n_concu
     how: Any = {"stop": [","], "max_new_tokens": 12, "repetition_penalty": 1.3}
     texts_of = [specdec.generate(target, None, ids_of(text), **how).text for text in prompts]
     assert lm.generate_until(requests) == texts_of
-
-
-def test_chat(url: str, chatting_pair: tuple[specdec.Model, Any]) -> None:
-    from lm_eval.api.registry import get_model
-
-    theirs = get_model("local-chat-completions")(
-        base_url=f"{url}/v1/chat/completions", model="mine", max_retries=1, eos_string="<|im_end|>"
-    )
-    messages: Any = [{"role": "user", "content": CONTEXT}]
-    prompt = theirs.apply_chat_template(messages)
-    found = theirs.generate_until(asked("generate_until", (prompt, {"until": ["."], "max_gen_toks": 30})))
-    wanted = specdec.generate(chatting_pair[0], None, messages=messages, max_new_tokens=30, stop=["."])
-    assert found == [wanted.text]

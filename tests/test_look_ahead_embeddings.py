@@ -158,15 +158,6 @@ def test_a_node_budget_bounds_all_rows(target: specdec.Model) -> None:
         open_session(target, draft, prompts, gamma=4, node_budget=11)
 
 
-def test_next_to_layers_of_the_target(target: specdec.Model) -> None:
-    """An early exit begins rows of the tree in the target's cache; extra rows are computed with them."""
-    mixed = drafts.Ensemble(
-        drafts.LookAheadEmbeddings(look_ahead_weights(target, L)), drafts.EarlyExit(1), adaptive=False
-    )
-    found = check_plain(target, mixed, text(5, 61))
-    assert max(len(r.drafted) for r in found.trace.rounds) == L + 4
-
-
 def test_an_ensemble_leaves_out_what_drafts_nothing(target: specdec.Model) -> None:
     """The embeddings are tried, and then paused."""
     mixed = drafts.Ensemble(drafts.LookAheadEmbeddings(look_ahead_weights(target, 5)))

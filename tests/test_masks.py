@@ -20,18 +20,15 @@ PROMPT = [1, 3, 0, 4, 3, 1, 3]
 Settings = dict[str, Any]
 
 MASKS: dict[str, Settings] = {
-    "min_tokens": {"min_tokens": 2, "stop": [1, 4]},
-    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "min_tokens": {"min_tokens": 2, "stop": [1, 4]}, "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
     "bad_words": {"bad_words": [[2], [1, 3, 4], [4, 4], [3, 1]]},
-}
+}  # fmt: skip
 """For each setting, values that matter after `PROMPT`."""
 DRAFTS: dict[str, Any] = {
-    "chain": None,
-    "samples": drafts.StaticTree((2, 2)),
+    "chain": None, "samples": drafts.StaticTree((2, 2)), "dynamic": drafts.DynamicTree(5),
     "distinct": drafts.StaticTree((2, 1), "without replacement"),
     "top-k": drafts.StaticTree((2, 2), "top-k"),
-    "dynamic": drafts.DynamicTree(5),
-}
+}  # fmt: skip
 JUDGES = [
     *(("chain", rule) for rule in ("rejection", "block", "coupled", "k-sequential", "classical")),
     ("distinct", "rejection"),
@@ -120,9 +117,8 @@ def test_repeated_tokens_of_periodic_texts_are_those_of_the_reference(pair: Any,
     """Of every beginning of these texts, and on the way to the nodes of a draft tree."""
     n_masked = 0
     for text in PERIODIC:
-        for prompt in (
-            text[:n] for n in {1, 2, n_gram, n_gram + 1, len(text) - 1, len(text)} if n <= len(text)
-        ):
+        lengths = {1, 2, n_gram, n_gram + 1, len(text) - 1, len(text)}
+        for prompt in (text[:n] for n in lengths if n <= len(text)):
             expected: list[int] = []
             while len(expected) < 3:
                 tokens = [*prompt, *expected]

@@ -12,7 +12,7 @@ from compiled import Decoder, LookAheadEmbeddings, Ngram
 from compiled import product as product_of
 from compiled import score as score_of
 from descriptions import by_method
-from sessions import Session
+from sessions import Session, all_rounds
 from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from worlds.learned import recurrent_network
 
@@ -21,131 +21,90 @@ pytestmark = [pytest.mark.usefixtures("quick_gc"), needs_hooks]
 TENSORS = random_tensors(LLAMA)
 
 
-def load():
-    return build(LLAMA, TENSORS)
+def load(dtype="f32", cache_dtype="f32"):
+    return build(LLAMA, TENSORS, dtype=dtype, cache_dtype=cache_dtype)
 
 
-def load_bf16():
-    return build(LLAMA, TENSORS, dtype="bf16", cache_dtype="bf16")
+def small(dtype="f32"):
+    return build(LLAMA, perturbed(TENSORS), dtype=dtype)
 
 
-def load_int8():
-    return build(LLAMA, TENSORS, dtype="int8", cache_dtype="bf16")
+def generate(draft, target=None, **how):
+    how = {"temperature": 1.0, "max_new_tokens": 10} | how
+    return run_session(target or load(), draft, [[1, 2, 3], [4, 5]], **how)
 
 
-def generate():
-    return continued(load(), build(LLAMA, perturbed(TENSORS)))
-
-
-def generate_in_other_formats():
-    return continued(load_bf16(), build(LLAMA, perturbed(TENSORS), dtype="int4"))
-
-
-def continued(target, draft):
-    return run_session(target, draft, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
-
-
-def decode_int8():
-    decoder = Decoder(load_int8(), capacity=70, max_nodes=4, n_threads=2)
+def decode(model, **how):
+    decoder = Decoder(model, capacity=70, max_nodes=4, **how)
     decoder.prefill(range(66))
     return decoder.forward([1, 2], [-1, 0])
-
-
-def matrix():
-    return load_int8().matrix("layers.1.mlp_up.weight")
-
-
-def product():
-    return product_of(TENSORS["head"][:9], TENSORS["head"], "int4")
-
-
-def generate_with_fixed_acceptance():
-    target = load()
-    draft = build(LLAMA, perturbed(TENSORS))
-    draft = fixed_acceptance(draft, 0.5, [[1, 2, 3, 4], []])
-    return run_session(target, draft, [[1, 2, 3], [4, 5]], max_new_tokens=10)
 
 
 def generate_refilled():
     """Three prompts in two places; the third begins as the first."""
-    target, draft = load(), build(LLAMA, perturbed(TENSORS))
     session = Session(
-        target, draft, [[1, 2, 3], [4, 5]], gamma=4, max_new_tokens=10, sampling={"temperature": 0.0},
-        draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1, n_text=20, node_budget=7,
+        load(), small(), [[1, 2, 3], [4, 5]], gamma=4, max_new_tokens=10, n_text=20, node_budget=7,
+        temperature=0.0,
     )  # fmt: skip
     session.prefill()
     session.finish(1)
     session.replace(1, [1, 2, 3, 4, 5], (1, 2))
-    session.prefill()
-    return [record["tokens"] for records in iter(session.round, []) for record in records]
+    return all_rounds(session)
 
 
 def generate_with_a_cached_text():
     """A text that goes on with one of another session."""
-    target = load()
-    options = {
-        "gamma": 0, "max_new_tokens": 4, "sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1,
-    }  # fmt: skip
-    first = Session(target, None, [[1, 2, 3]], **options)
+    target, how = load(), {"gamma": 0, "max_new_tokens": 4, "temperature": 0.0}
+    first = Session(target, None, [[1, 2, 3]], **how)
     first.prefill()
-    second = Session(target, None, [[1, 2, 3, 4, 5]], **options)
+    second = Session(target, None, [[1, 2, 3, 4, 5]], **how)
     second.begin_with(0, first.cached_text(0))
-    second.prefill()
-    return [record["tokens"] for records in iter(second.round, []) for record in records]
-
-
-def generate_from_own_layers():
-    return continued(load(), by_method("skip_layers", bytes([0, 3, 2])))
+    return all_rounds(second)
 
 
 def generate_from_counts():
     table = Ngram(np.zeros(LLAMA["n_vocab"], np.int32), ())
-    return [
-        continued(load(), draft)
-        for draft in (by_method("ngram", table), by_method("online_ngram", table), by_method("random"))
-    ]
+    for draft in (by_method("ngram", table), by_method("online_ngram", table), by_method("random")):
+        generate(draft)
 
 
 def generate_from_what_was_learnt():
     """Of weights that the core packs, or that ride on the target's forward passes."""
-    recurrent = recurrent_network(LLAMA["n_vocab"], (4, 6, 2))
-    embeddings = LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))
-    return [
-        continued(load(), draft) for draft in (by_method("model", one) for one in (recurrent, embeddings))
-    ]
-
-
-def decode():
-    decoder = Decoder(load(), capacity=70, max_nodes=4)
-    decoder.prefill(range(66))
-    return decoder.forward([1, 2], [-1, 0])
-
-
-def score():
-    return score_of(load(), range(70))
+    generate(by_method("model", recurrent_network(LLAMA["n_vocab"], (4, 6, 2))))
+    generate(by_method("model", LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))))
 
 
 def generate_with_trees():
     """Each way a model drafts a tree, and one that drafts for a model."""
-    target, draft = load(), build(LLAMA, perturbed(TENSORS))
+    target, draft = load(), small()
     tree = by_method("static_tree", draft, [0, 0, 1], "without replacement")
     for described in (tree, by_method("dynamic_tree", draft, 2, 3, 1.0), by_method("nested", draft, tree, 3)):
-        run_session(target, described, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
-    return True
+        generate(described, target)
 
 
-LOADS = [load, load_bf16, load_int8]
-RUNS = [
-    generate, generate_in_other_formats, generate_with_fixed_acceptance, generate_with_trees,
-    generate_refilled, generate_with_a_cached_text, generate_from_own_layers, generate_from_counts,
-    generate_from_what_was_learnt, decode,
-    decode_int8, matrix, product, score,
-]  # fmt: skip
+LOADS = {
+    "f32": load, "bf16": lambda: load("bf16", "bf16"), "int8": lambda: load("int8", "bf16"),
+}  # fmt: skip
+RUNS = {
+    "generate": lambda: generate(small()),
+    "in other formats": lambda: generate(small("int4"), load("bf16", "bf16")),
+    "fixed acceptance": lambda: generate(
+        fixed_acceptance(small(), 0.5, [[1, 2, 3, 4], []]), temperature=0.0
+    ),
+    "from own layers": lambda: generate(by_method("skip_layers", bytes([0, 3, 2]))),
+    "trees": generate_with_trees, "refilled": generate_refilled, "cached": generate_with_a_cached_text,
+    "counts": generate_from_counts, "learnt": generate_from_what_was_learnt, "decode": lambda: decode(load()),
+    "decode int8": lambda: decode(load("int8", "bf16"), n_threads=2),
+    "matrix": lambda: load("int8", "bf16").matrix("layers.1.mlp_up.weight"),
+    "product": lambda: product_of(TENSORS["head"][:9], TENSORS["head"], "int4"),
+    "score": lambda: score_of(load(), range(70)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("work", [*LOADS, *RUNS])
-def test_the_nth_allocation_fails_for_every_n(work):
-    expected = work() if work not in LOADS else None
+@pytest.mark.parametrize("name", [*LOADS, *RUNS])
+def test_the_nth_allocation_fails_for_every_n(name):
+    work = (LOADS | RUNS)[name]
+    expected = work() if name in RUNS else None
 
     def checked():
         result = work()
@@ -175,11 +134,8 @@ def session_bytes(target, draft, temperature, rule="rejection"):
     """Bytes that a session takes."""
     gc.collect()
     before = bytes_held()
-    how = {"temperature": temperature}
-    session = Session(
-        target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, max_new_tokens=20, sampling=how,
-        draft_sampling=how, seeds=[(1, i) for i in range(N_SEQUENCES)], n_threads=1, rule=rule,
-    )  # fmt: skip
+    how = {"max_new_tokens": 20, "temperature": temperature, "rule": rule}
+    session = Session(target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, **how)
     session.prefill()
     while session.round():
         pass
@@ -191,10 +147,8 @@ def session_bytes(target, draft, temperature, rule="rejection"):
 
 def chosen(draft):
     """Drafts that only ever choose their guesses."""
-    grown, top = (
-        by_method("dynamic_tree", draft, 2, 3, 1.0),
-        by_method("static_tree", draft, [0, 0, 1], "top-k"),
-    )
+    grown = by_method("dynamic_tree", draft, 2, 3, 1.0)
+    top = by_method("static_tree", draft, [0, 0, 1], "top-k")
     both = by_method("ensemble", False, [4, 4], (COPY, LOOK))
     return [COPY, LOOK, by_method("input_copy", None, 0, 2, 2), both, grown, top]
 

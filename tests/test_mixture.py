@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocations import needs_hooks
+from allocations import allowing, bytes_held, needs_hooks
 from sessions import Session
 from specdec import _core, reference
 from worlds.canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
@@ -32,9 +32,6 @@ def rows_of(model: _core.Model, ids: list[int], n_together: int, n_threads: int 
 
 def ids_of(config: dict[str, Any]) -> list[int]:
     return np.random.default_rng(2).integers(0, config["n_vocab"], N_IDS).tolist()
-
-
-# ------------------------------------------------------------------------------------------- bits
 
 
 @pytest.mark.parametrize(("dtype", "cache"), FORMATS)
@@ -64,24 +61,6 @@ def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> Non
             config, tensors, [], tokens, [-1] * 30, format=dtype, cache_format="bf16"
         )
         assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
-
-
-@pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.parametrize("how", [{}, {"temperature": 1.0, "rule": "coupled"}], ids=["greedy", "coupled"])
-def test_speculative_output_is_plain_output(name: str, how: dict[str, Any]) -> None:
-    config = MIXTURES[name]
-    tensors = random_tensors(config)
-    target, draft = build(config, tensors, dtype="int8"), build(config, perturbed(tensors), dtype="int4")
-    plain, plain_logits, _ = run_session(target, None, PROMPTS, **how)
-    for gamma, n_threads in ((1, 1), (4, 2), (7, 3)):
-        tokens, logits, records = run_session(target, draft, PROMPTS, gamma=gamma, n_threads=n_threads, **how)
-        assert tokens == plain
-        for found, wanted in zip(logits, plain_logits, strict=True):
-            assert np.array_equal(found, wanted)
-        assert any(record["accepted"] for record in records)
-
-
-# ------------------------------------------------------------------------------ which experts are chosen
 
 
 def with_router(tensors: Tensors, weight: Any) -> Tensors:
@@ -117,19 +96,6 @@ def test_experts_that_no_row_chooses_are_not_read() -> None:
     assert np.array_equal(rows_of(build(config, tensors), ids, 8), rows_of(build(config, wanted), ids, 8))
 
 
-def test_weights_of_one_expert_are_those_of_the_formula() -> None:
-    """One expert for each row: its weight is 1 where weights are renormalised."""
-    one = CHOOSING | {"n_experts_per_token": 1}
-    tensors = random_tensors(one)
-    ids = ids_of(one)
-    alone = rows_of(build(one | {"router": "softmax_chosen"}, tensors), ids, 8)
-    for router in ("softmax", "sigmoid"):
-        config = one | {"router": router, "router_renormalise": True}
-        plain = config | {"router_renormalise": False}
-        assert np.array_equal(rows_of(build(config, tensors), ids, 8), alone)
-        assert not np.array_equal(rows_of(build(plain, tensors), ids, 8), alone)
-
-
 def test_a_model_of_one_expert_is_a_dense_model() -> None:
     config = CHOOSING | {"n_experts": 1, "n_experts_per_token": 1}
     tensors = random_tensors(config)
@@ -142,9 +108,6 @@ def test_a_model_of_one_expert_is_a_dense_model() -> None:
     for dtype in ("f32", "int8"):
         one, other = build(config, tensors, dtype=dtype), build(dense, renamed, dtype=dtype)
         assert np.array_equal(rows_of(one, ids, 5), rows_of(other, ids, 5))
-
-
-# ------------------------------------------------------------------------------------ what a round reads
 
 
 def test_a_round_counts_the_experts_that_it_reads() -> None:
@@ -172,36 +135,26 @@ def test_a_round_allocates_nothing() -> None:
         **GREEDY, seeds=[(1, i) for i in range(3)], n_threads=2,
     )  # fmt: skip
     session.prefill()
-    before = _core._alloc_bytes()  # type: ignore[attr-defined]  # only a build with hooks has it
-    _core._alloc_fail_after(0)  # type: ignore[attr-defined]
-    try:
+    before = bytes_held()
+    with allowing(0):
         while session.round():
             pass
-    finally:
-        _core._alloc_fail_after(-1)  # type: ignore[attr-defined]
-    assert _core._alloc_bytes() == before  # type: ignore[attr-defined]
-
-
-# ------------------------------------------------------------------------------------------ what is refused
+    assert bytes_held() == before
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_experts": -1}, "n_experts is -1, expected 0 to"),
-        ({"n_experts": 2**18}, "n_experts is 262144"),
-        ({"n_experts_per_token": 0}, "n_experts_per_token is 0, expected 1 to 7"),
+        ({"n_experts": -1}, "n_experts is -1, expected 0 to"), ({"n_experts": 2**18}, "n_experts is 262144"),
         ({"n_experts_per_token": 8}, "n_experts_per_token is 8, expected 1 to 7"),
-        ({"d_expert": 0}, "d_expert is 0"),
-        ({"d_shared_expert": -3}, "d_shared_expert is -3"),
-        ({"shared_expert_gate": True}, "shared_expert_gate is set"),
-        ({"router": "hash"}, "router is 'hash'"),
+        ({"d_expert": 0}, "d_expert is 0"), ({"d_shared_expert": -3}, "d_shared_expert is -3"),
+        ({"shared_expert_gate": True}, "shared_expert_gate is set"), ({"router": "hash"}, "router is 'hash'"),
         ({"routed_scale": 0.0}, "routed_scale is 0"),
         ({"mixtures": [1, 0]}, "mixtures has 2 entries, expected 3"),
         ({"n_experts": 0, "mixtures": [1, 0, 0]}, r"mixtures\[0\] is set, expected n_experts"),
         ({"parallel": "two_norms"}, 'parallel is "two_norms"'),
     ],
-)
+)  # fmt: skip
 def test_configurations_that_contradict_themselves(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _core.tensor_shapes(CHOOSING | changes)
@@ -216,19 +169,6 @@ def test_names_of_tensors() -> None:
     for name in ("layers.0.experts.0.mlp_gate.weight", "layers.2.experts.39.mlp_up.weight"):
         assert np.array_equal(model.matrix(name), tensors[name])
     gate = "mlp_gate.weight"
-    for name in (
-        f"layers.1.experts.0.{gate}", f"layers.0.experts.40.{gate}", f"layers.0.experts.00.{gate}",
-        f"layers.0.{gate}", f"layers.0.experts.{gate}", f"experts.0.{gate}",
-    ):  # fmt: skip
+    for name in (f"layers.1.experts.0.{gate}", f"layers.0.experts.40.{gate}", f"layers.0.{gate}"):
         with pytest.raises(ValueError, match="not a matrix of this model"):
             model.matrix(name)
-
-
-def test_numbers_that_overflow_in_an_expert_are_named() -> None:
-    config = CHOOSING
-    tensors = random_tensors(config)
-    for name in tensors:
-        if name.startswith("layers.1.experts.") and name.endswith("mlp_down.weight"):
-            tensors[name] = np.full_like(tensors[name], 3e38)
-    with pytest.raises(ArithmeticError, match="the output of layer 1"):
-        run_session(build(config, tensors), None, [[1, 2, 3]], max_new_tokens=4)

@@ -29,63 +29,53 @@ IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights
 # either side. For each rule, (shape, pair, n_vocab).
 EXPOSING: dict[str, list[tuple[str, str, int]]] = {
     "rejection": [
-        ("left", "temperatures", 3),
-        ("two", "top-k-of-draft", 3),
-        ("chain2", "top-k-of-both", 3),
-        ("chain2", "zeros", 3),
-        ("two", "plain", 3),
-        ("both", "plain", 2),
-        ("chain1", "nucleus-of-target", 3),
-        ("chain1", "disjoint", 3),
-        ("chain2", "nucleus-and-top-k", 3),
+        ("left", "temperatures", 3), ("two", "top-k-of-draft", 3), ("chain2", "top-k-of-both", 3),
+        ("chain2", "zeros", 3), ("two", "plain", 3), ("both", "plain", 2), ("chain1", "nucleus-of-target", 3),
+        ("chain1", "disjoint", 3), ("chain2", "nucleus-and-top-k", 3),
     ],
     "greedy": [("both", "rational", 3), ("two", "rational", 4), ("chain2", "temperatures", 3)],
     "block": [("chain2", "plain", 5), ("chain3", "temperatures", 2), ("chain2", "rational", 3)],
     "k-sequential": [
-        ("chain2", "zeros", 3),
-        ("three", "temperatures", 2),
-        ("both", "rational", 2),
-        ("two", "rational", 4),
+        ("chain2", "zeros", 3), ("three", "temperatures", 2), ("both", "rational", 2), ("two", "rational", 4)
     ],
     "classical": [
-        ("two", "rational", 3),
-        ("chain2", "plain", 3),
-        ("chain1", "top-k-of-draft", 3),
+        ("two", "rational", 3), ("chain2", "plain", 3), ("chain1", "top-k-of-draft", 3),
         ("chain2", "zeros", 3),
     ],
-}
+}  # fmt: skip
 LENIENT = [("two", "plain", 3), ("three", "temperatures", 3), ("chain2", "rational", 3), ("both", "zeros", 2)]
 REVERSED = [0.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
 RACES = [[1 / 2, 1 / 4, 1 / 4], [0.0, 1 / 3, 2 / 3 - 1 / 3, 1 / 3], [1 / 6, 1 / 2, 0.0, 1 / 3]]
 
 
-def trial(shape: str, pair: str, n_vocab: int, rule: str, verify: Rule) -> None:
-    prove(verify, shapes()[shape], *models(pair, n_vocab, with_core=False), rule=rule)
-
-
-def lenient_trial(shape: str, pair: str, n_vocab: int, lenience: float, verify: Rule) -> None:
-    prove_bound(verify, shapes()[shape], *models(pair, n_vocab, with_core=False), lenience=lenience)
+def given(shape: str, pair: str, n_vocab: int) -> Any:
+    """A tree, and the models of target and draft."""
+    return shapes()[shape], *models(pair, n_vocab, with_core=False)
 
 
 def ordered_trial(shape: str, n_vocab: int, verify: Rule) -> None:
     """Every node is drawn from a distribution of its own."""
-    parents = shapes()[shape]
-    target, draft = models("plain", n_vocab, with_core=False)
+    parents, target, draft = given(shape, "plain", n_vocab)
     prove(verify, parents, target, draft, proposal=unlike(parents, n_vocab), order=REVERSED[: len(parents)])
 
 
-def coupled_trial(shape: str, pair: str, verify: Rule) -> None:
-    prove_coupled(verify, shapes()[shape], *models(pair, 3, with_core=False))
-
-
 TRIALS: dict[str, list[Callable[[Rule], None]]] = {
-    **{rule: [partial(trial, *case, rule) for case in cases] for rule, cases in EXPOSING.items()},
-    "lenient": [partial(lenient_trial, *case, lenience) for case in LENIENT for lenience in (0.5, 0.3)],
+    rule: [lambda verify, case=case, rule=rule: prove(verify, *given(*case), rule=rule) for case in cases]
+    for rule, cases in EXPOSING.items()
+} | {
+    "lenient": [
+        lambda verify, case=case, lenience=lenience: prove_bound(verify, *given(*case), lenience=lenience)
+        for case in LENIENT
+        for lenience in (0.5, 0.3)
+    ],
     "order": [partial(ordered_trial, "three", 3), partial(ordered_trial, "both", 2)],
     "coupled": [
-        partial(coupled_trial, *case) for case in (("chain2", "plain"), ("both", "plain"), ("both", "zeros"))
-    ]
-    + [lambda verify, target=target: prove_race(verify, np.array(target)) for target in RACES],
+        *(
+            lambda verify, case=case: prove_coupled(verify, *given(*case, 3))
+            for case in (("chain2", "plain"), ("both", "plain"), ("both", "zeros"))
+        ),
+        *(lambda verify, target=target: prove_race(verify, np.array(target)) for target in RACES),
+    ],
 }
 
 

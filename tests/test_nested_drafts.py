@@ -8,7 +8,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from core_work import counted_work
+from compiled import counted_work
 from drafters import DRAFTS, Scripted, World, named, together
 from sessions import Session
 from specdec import drafts

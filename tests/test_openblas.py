@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 import missing
 from allocations import needs_hooks
-from processes import fork_script
+from processes import fork_script, printed
 from specdec import MissingLibraryError, _core
 
 LIBRARY = Path(_core.__file__).with_name("libspecdec_openblas.so")
@@ -31,13 +30,10 @@ def numbers(seed: int, *shape: int) -> Array:
 
 def run_script(script: str, **environment: str) -> list[str]:
     """What a program prints, line by line."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=120, env={**inherited, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+    with pytest.MonkeyPatch.context() as patch:
+        for key in [key for key in os.environ if key.startswith("OPENBLAS_")]:
+            patch.delenv(key)
+        return printed(script, **environment).splitlines()
 
 
 # ---------------------------------------------------------------------------------------- products

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import specdec
-from sessions import Session
 from specdec import NotFiniteError, drafts
 from toy_pair import ToyTokenizer
 from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
@@ -258,19 +257,6 @@ def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype
     prompts = [long_prompt(200, 1), long_prompt(9, 2, 4), long_prompt(30, 3), long_prompt(380, 4, 350), [9]]
     requests = [(prompt, {}) for prompt in prompts][::order]
     check_one_fails(target, None, requests, (1, 3), r"the target: .* layer 2 ", n_slots=5)
-
-
-def test_a_failed_prompt_ends_the_call_of_the_core(spiked: specdec.Model) -> None:
-    """As every end does, so that a caller learns of it in the first round."""
-    session = Session(
-        spiked.core, None, [[9, 10], [9, SPIKE, 10]], gamma=0, seeds=[(1, 0), (1, 1)], n_threads=1,
-        max_new_tokens=20, sampling={"temperature": 0.0, "logit_bias": {SPIKE: -np.inf}},
-    )  # fmt: skip
-    while session.prefill_slice():
-        pass
-    records = session.round(60.0, until_end=True)
-    assert [record["sequence"] for record in records] == [1, 0]
-    assert len(session.round(60.0)) == 19
 
 
 def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None:

@@ -13,19 +13,11 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import peft, torch, transformers
 from specdec.errors import UnsupportedModelError
 from worlds.families import CASES, SIZES
 
 pytestmark = pytest.mark.oracle
-
-
-@pytest.fixture(scope="module", autouse=True)
-def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
-    global peft, torch, transformers
-    import peft
-    import torch
-    import transformers
 
 
 IDS = [int(token) for token in np.random.default_rng(3).integers(3, 61, 30)]
@@ -146,12 +138,6 @@ def test_dora_and_biases_are_merged(tmp_path: Path, name: str, bias: str) -> Non
         specdec.load(base, tokenizer=False).with_adapter(adapter)
 
 
-def test_what_is_no_plain_lora(tmp_path: Path) -> None:
-    base, adapter, _ = saved(llama(), tmp_path, init_lora_weights="olora")
-    with pytest.raises(UnsupportedModelError, match="adapter_config.json: field 'init_lora_weights'"):
-        specdec.load(base, tokenizer=False, adapter=adapter)
-
-
 def test_an_encoder_decoder(tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = transformers.T5Config(
@@ -178,22 +164,3 @@ def test_over_a_gguf_file(tmp_path: Path, name: str) -> None:
     gguf = specdec.load(path, tokenizer=False)
     for found in (gguf.with_adapter(adapter), specdec.load(path, "f32", tokenizer=False, adapter=adapter)):
         assert_near(found.logits(IDS), logits_of(adapted))
-
-
-def test_greedy_texts(tmp_path: Path) -> None:
-    """Of three adapters in one batch, drafted by the base: what PEFT writes with each."""
-    base, first, _ = saved(llama(), tmp_path / "0")
-    target = specdec.load(base, tokenizer=False)
-    prompts, models, texts = [IDS[:9], IDS[5:20], IDS[:3]], [], []
-    for i, prompt in enumerate(prompts):
-        torch.manual_seed(0)
-        same, adapter, adapted = saved(llama(), tmp_path / f"{i + 1}", seed=i)
-        assert np.array_equal(specdec.load(same, tokenizer=False).logits(IDS), target.logits(IDS))
-        models.append(target.with_adapter(adapter))
-        ids = list(prompt)
-        for _ in range(12):
-            ids.append(int(logits_of(adapted, ids)[-1].argmax()))
-        texts.append(ids[len(prompt) :])
-    draft, options = specdec.load(base, "int8", tokenizer=False), {"max_new_tokens": 12, "ignore_eos": True}
-    found = specdec.generate(target, draft, prompts, adapter=models, **options)
-    assert [one.tokens for one in found] == texts and first.is_dir()

@@ -7,10 +7,10 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from inspect import signature
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,50 +76,37 @@ def acceptance_by_position(betas: list[np.ndarray], gamma: int) -> list[float]:
     return [total(k, k) / total(k - 1, k) for k in range(1, gamma + 1)]
 
 
-def make_measurement(*, timing: bool = True, text: bool = True) -> Measurement:
+def make_measurement() -> Measurement:
     """One with two temperatures, three gammas and two leniences, of betas that rise and fall."""
     rng = np.random.default_rng(3)
     betas = {
         0.0: [(rng.random(n) < 0.8).astype(np.float64) for n in (40, 60)],
         1.0: [rng.beta(4.0, 2.0, n) for n in (50, 50)],
     }
-    tokens = {
-        temperature: [[int(token) for token in rng.integers(0, 9, len(beta))] for beta in parts]
-        for temperature, parts in betas.items()
-    }
-    ratios = {2: 1.1, 4: 1.25, 8: 1.6}
-    rows = []
+    tokens = {t: [rng.integers(0, 9, len(beta)).tolist() for beta in parts] for t, parts in betas.items()}
+    ratios, rows, independence = {2: 1.1, 4: 1.25, 8: 1.6}, [], {}
     for temperature, parts in betas.items():
         alpha = float(np.concatenate(parts).mean())
-        for lenience in (1.0, 0.5):
-            for gamma in GAMMAS:
-                timed = {"c": 0.08, "verify_ratio": ratios[gamma + 1], "predicted_speedup": 1.4}
-                if lenience == 1.0:
-                    timed["speedup"] = Speedup((1.3 + 0.01 * gamma,), (2.0,))
-                rows.append(
-                    ExperimentRow(
-                        draft="draft", temperature=temperature, lenience=lenience, gamma=gamma, n_tokens=100,
-                        alpha=alpha, alpha_low=alpha - 0.05, alpha_high=alpha + 0.04, by_running=False,
-                        **(timed if timing else {}),
-                    )
-                )  # fmt: skip
-    independence: Any = {
-        temperature: SimpleNamespace(
+        for lenience, gamma in product((1.0, 0.5), GAMMAS):
+            speedup = Speedup((1.3 + 0.01 * gamma,), (2.0,)) if lenience == 1.0 else None
+            row = ExperimentRow(
+                draft="draft", temperature=temperature, lenience=lenience, gamma=gamma, n_tokens=100,
+                alpha=alpha, alpha_low=alpha - 0.05, alpha_high=alpha + 0.04, by_running=False, c=0.08,
+                verify_ratio=ratios[gamma + 1], predicted_speedup=1.4, speedup=speedup,
+            )  # fmt: skip
+            rows.append(row)
+        independence[temperature] = SimpleNamespace(
             temperature=temperature, autocorrelation=(0.1, 0.0), band=0.2, p_value=0.6,
             by_position=tuple(acceptance_by_position(parts, max(GAMMAS))),
-        )
-        for temperature, parts in betas.items()
-    }  # fmt: skip
+        )  # fmt: skip
     pieces = {t: [[f" w{token}" for token in part] for part in parts] for t, parts in tokens.items()}
     return Measurement(
-        "target", "draft", tuple(rows), ratios if timing else {}, 1e-3, 8e-5, independence, betas, tokens,
-        pieces if text else None, [[1, 2], [3]], 0, 1,
+        "target", "draft", tuple(rows), ratios, 1e-3, 8e-5, independence, betas, tokens, pieces,
+        [[1, 2], [3]], 0, 1,
     )  # fmt: skip
 
 
-def lenient_measurement() -> Measurement:
-    whole = make_measurement()
-    return replace(whole, rows=tuple(row for row in whole.rows if row.lenience < 1.0))
+MEASURED = make_measurement()
 
 
 def chain(gamma: int, n_accepted: int, betas: tuple[float, ...], times: tuple[float, float, float]) -> Round:
@@ -174,9 +161,6 @@ def alpha_of(rounds: list[Round]) -> float:
     return sum(betas) / len(betas)
 
 
-# -------------------------------------------------------------------------------------- Figures 2 to 4
-
-
 def test_figure_2_has_equation_1_and_the_runs_on_it(runs: dict[int, Result]) -> None:
     ax = plot.expected_tokens(*(runs[gamma] for gamma in GAMMAS))
     for gamma in GAMMAS:
@@ -203,18 +187,15 @@ def test_figure_2_has_equation_1_and_the_runs_on_it(runs: dict[int, Result]) -> 
 
 
 def test_figure_2_without_runs_has_the_gammas_asked_for() -> None:
-    ax = plot.expected_tokens(gammas=[2, 4])
-    assert [line.get_label() for line in ax.get_lines()] == ["γ = 2", "γ = 4"]
-    assert not len(points(ax))
-    assert [line.get_label() for line in plot.expected_tokens().get_lines()] == [
-        f"γ = {gamma}" for gamma in (1, 3, 5, 7, 10)
-    ]
+    for options, gammas in (({"gammas": [2, 4]}, [2, 4]), ({}, [1, 3, 5, 7, 10])):
+        ax = plot.expected_tokens(**options)
+        assert [line.get_label() for line in ax.get_lines()] == [f"γ = {gamma}" for gamma in gammas]
+        assert not len(points(ax))
 
 
 def test_runs_in_a_list_count_as_one(runs: dict[int, Result]) -> None:
-    ((x, y),) = points(plot.expected_tokens([runs[3], runs[3].trace, runs[3]]))
-    ((x_one, y_one),) = points(plot.expected_tokens(runs[3]))
-    assert (x, y) == pytest.approx((x_one, y_one))
+    several, one = (points(plot.expected_tokens(run)) for run in ([runs[3], runs[3].trace, runs[3]], runs[3]))
+    assert several == pytest.approx(one)
 
 
 def best_gamma(alpha: float, cost: float) -> int:
@@ -233,15 +214,11 @@ def test_figure_3_has_the_best_gamma_and_the_pair(runs: dict[int, Result]) -> No
     for cost in (0.05, 0.2):
         x, y = curve(ax, f"c = {cost}")
         assert y.tolist() == [best_gamma(alpha, cost) for alpha in x]
-    drafted = [runs[gamma] for gamma in GAMMAS]
+    drafted, plain_s = [runs[gamma] for gamma in GAMMAS], plain_run_s(runs)
     alpha = alpha_of([round_ for run in drafted for round_ in run.trace.rounds])
-    cost = sum(r.trace.draft_s for r in drafted) / sum(r.trace.n_drafted for r in drafted)
-    plain_s = plain_run_s(runs)
-    cost /= plain_s
-    ratios = {}
-    for gamma in GAMMAS:
-        rounds = full_rounds(runs[gamma], gamma)
-        ratios[gamma] = sum(r.verify_s for r in rounds) / len(rounds) / plain_s
+    cost = sum(r.trace.draft_s for r in drafted) / sum(r.trace.n_drafted for r in drafted) / plain_s
+    full = {gamma: full_rounds(runs[gamma], gamma) for gamma in GAMMAS}
+    ratios = {gamma: sum(r.verify_s for r in part) / len(part) / plain_s for gamma, part in full.items()}
     speeds = {gamma: speedup_of(runs, gamma) for gamma in GAMMAS}
     valid = [gamma for gamma in GAMMAS if not math.isnan(speeds[gamma])]
     fastest = [(alpha, max(valid, key=speeds.__getitem__))] if valid else []
@@ -263,22 +240,21 @@ def speedup_of(runs: dict[int, Result], gamma: int) -> float:
 
 
 def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
-    measurement = make_measurement()
-    ax = plot.optimal_gamma(measurement)
-    alphas = [float(np.concatenate(measurement.betas[temperature]).mean()) for temperature in (0.0, 1.0)]
+    ax = plot.optimal_gamma(MEASURED)
+    alphas = [float(np.concatenate(MEASURED.betas[temperature]).mean()) for temperature in (0.0, 1.0)]
     wanted = [(alpha, predicted_gamma(alpha, 0.08, {1: 1.1, 3: 1.25, 7: 1.6})) for alpha in alphas]
     wanted += [(alpha, 7) for alpha in alphas]  # was measured as the fastest
     assert points(ax) == pytest.approx(np.array(wanted))
-    free = [row for row in measurement.rows if row.lenience == 1.0]
+    free = [row for row in MEASURED.rows if row.lenience == 1.0]
     # Where verification grows gamma 1 is predicted, whatever Theorem 3.8 says. A speed above the tokens of a
     # round is an error, so that gamma 3 was the fastest.
     steep = {1: 1.0, 3: 9.0, 7: 30.0}
     rows = [replace(row, verify_ratio=steep[row.gamma]) for row in free]
     rows = [replace(row, speedup=Speedup((9.0,), (2.0,))) if row.gamma == 7 else row for row in rows]
-    changed = points(plot.optimal_gamma(replace(measurement, rows=tuple(rows))))
+    changed = points(plot.optimal_gamma(replace(MEASURED, rows=tuple(rows))))
     assert [gamma for _, gamma in changed] == [1, 1, 3, 3]
     assert best_gamma(changed[0][0], 0.08) > 1
-    untimed = replace(measurement, rows=tuple(replace(row, speedup=None) for row in free))
+    untimed = replace(MEASURED, rows=tuple(replace(row, speedup=None) for row in free))
     assert len(points(plot.optimal_gamma(untimed))) == 2  # no stars
 
 
@@ -322,23 +298,18 @@ def test_figure_4_has_theorems_3_8_and_3_11_and_the_runs(runs: dict[int, Result]
 
 
 def test_figure_4_of_a_measurement_has_what_was_measured() -> None:
-    measurement = make_measurement()
-    speed, operations = plot.speed_and_operations(measurement)
-    rows = [row for row in measurement.rows if row.lenience == 1.0]
+    speed, operations = plot.speed_and_operations(MEASURED)
+    rows = [row for row in MEASURED.rows if row.lenience == 1.0]
     assert points(speed) == pytest.approx(np.array([(row.alpha, row.speedup.median) for row in rows]))
     counted = []
     for row in rows:
         # Rounds that begin at every place with gamma places behind it.
-        chances = acceptance_by_position(measurement.betas[row.temperature], row.gamma)
+        chances = acceptance_by_position(MEASURED.betas[row.temperature], row.gamma)
         counted.append((row.gamma + 1) / (1 + sum(np.prod(chances[:k]) for k in range(1, row.gamma + 1))))
     assert [y for _, y in points(operations)] == pytest.approx(counted)
     assert "c = 0.08" in speed.get_title(loc="left")
     thin = [line for line in speed.get_lines() if line.get_linewidth() == 1.0]
-    assert len(thin) == len(GAMMAS)
-    assert thin[2].get_ydata()[-1] == pytest.approx(8 / (7 * 0.08 + 1.6))
-
-
-# --------------------------------------------------------------------------------------------- Figure 5
+    assert len(thin) == len(GAMMAS) and thin[2].get_ydata()[-1] == pytest.approx(8 / (7 * 0.08 + 1.6))
 
 
 def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
@@ -377,11 +348,7 @@ def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
 
 def test_figure_5_may_end_early_and_has_labels_of_the_caller(runs: dict[int, Result]) -> None:
     ax = plot.timeline(runs[3], labels=["mine"], max_ms=2.0)
-    assert ax.get_xlim() == (0.0, 2.0)
-    assert ax.get_yticklabels()[0].get_text().startswith("mine\n")
-
-
-# --------------------------------------------------------------------------------------- acceptance, beta
+    assert ax.get_xlim() == (0.0, 2.0) and ax.get_yticklabels()[0].get_text().startswith("mine\n")
 
 
 def test_acceptance_by_position_has_the_trace_and_independence(runs: dict[int, Result]) -> None:
@@ -403,10 +370,9 @@ def test_acceptance_by_position_has_the_trace_and_independence(runs: dict[int, R
 
 
 def test_acceptance_by_position_of_a_measurement() -> None:
-    measurement = make_measurement()
-    found = points(plot.acceptance_by_position(measurement))
+    found = points(plot.acceptance_by_position(MEASURED))
     for t, marked in ((0.0, found[:7]), (1.0, found[7:])):
-        chances = measurement.independence[t].by_position
+        chances = MEASURED.independence[t].by_position
         assert [y for _, y in marked] == pytest.approx([math.prod(chances[:i]) for i in range(1, 8)])
 
 
@@ -416,11 +382,10 @@ def stairs(ax: Axes) -> list[Any]:
 
 
 def test_histogram_has_every_beta_once(runs: dict[int, Result]) -> None:
-    measurement = make_measurement()
-    ax = plot.beta_histogram(runs[7], measurement, bins=10)
+    ax = plot.beta_histogram(runs[7], MEASURED, bins=10)
     series = [
         [beta for round_ in runs[7].trace.rounds for beta in round_.betas],
-        *(np.concatenate(measurement.betas[t]) for t in (0.0, 1.0)),
+        *(np.concatenate(MEASURED.betas[t]) for t in (0.0, 1.0)),
     ]
     for outline, betas in zip(stairs(ax), series, strict=True):
         shares = outline.get_data().values
@@ -435,29 +400,21 @@ def test_histogram_has_every_beta_once(runs: dict[int, Result]) -> None:
 
 
 def test_acceptance_rates_have_every_row() -> None:
-    measurement = make_measurement()
-    ax = plot.acceptance_rates(measurement)
-    rows = [
-        next(row for row in measurement.rows if (row.temperature, row.lenience) == (temperature, lenience))
-        for lenience in (1.0, 0.5)
-        for temperature in (0.0, 1.0)
-    ]
-    assert points(ax) == pytest.approx(np.array([(row.temperature, row.alpha) for row in rows]))
-    ends = [part[:, 1] for part in bars(ax)]
-    assert np.array(ends) == pytest.approx(np.array([(row.alpha_low, row.alpha_high) for row in rows]))
+    ax = plot.acceptance_rates(MEASURED)
+    rows = {(row.lenience, row.temperature): row for row in MEASURED.rows}
+    wanted = [rows[lenience, temperature] for lenience in (1.0, 0.5) for temperature in (0.0, 1.0)]
+    assert points(ax) == pytest.approx(np.array([(row.temperature, row.alpha) for row in wanted]))
+    ends = np.array([part[:, 1] for part in bars(ax)])
+    assert ends == pytest.approx(np.array([(row.alpha_low, row.alpha_high) for row in wanted]))
 
 
 def test_autocorrelation_has_every_lag_and_the_bands() -> None:
-    measurement = make_measurement()
-    ax = plot.autocorrelation(measurement)
+    ax = plot.autocorrelation(MEASURED)
     found = points(ax)
     assert found[:, 1] == pytest.approx([0.1, 0.0, 0.1, 0.0])
     assert np.round(found[:, 0]).tolist() == [1.0, 2.0, 1.0, 2.0]
-    bands = [line.get_ydata()[0] for line in ax.get_lines() if len(set(line.get_ydata())) == 1]
-    assert sorted(set(bands)) == [-0.2, 0.0, 0.2]
-
-
-# --------------------------------------------------------------------------------------------- heat map
+    bands = {line.get_ydata()[0] for line in ax.get_lines() if len(set(line.get_ydata())) == 1}
+    assert sorted(bands) == [-0.2, 0.0, 0.2]
 
 
 def cell_boxes(ax: Axes) -> list[Any]:
@@ -530,15 +487,14 @@ def test_heat_map_in_html_has_the_same_colours(runs: dict[int, Result]) -> None:
 
 
 def test_heat_map_of_a_measurement() -> None:
-    measurement = make_measurement()
-    ax = plot.heat_map(measurement, prompt=1, temperature=0.0)
+    """In pieces of text, or ids where there are none."""
     scale = matplotlib.colormaps["cividis"]
-    assert [to_rgb(box.get_facecolor()) for box in cell_boxes(ax)] == [
-        to_rgb(scale(float(beta))) for beta in measurement.betas[0.0][1]
-    ]
-    assert [text.get_text() for text in cell_texts(ax)] == [f" w{t}" for t in measurement.tokens[0.0][1]]
-    ids = plot.heat_map(make_measurement(text=False), prompt=0, temperature=1.0)
-    assert [text.get_text() for text in cell_texts(ids)] == [f" {t}" for t in measurement.tokens[1.0][0]]
+    ax = plot.heat_map(MEASURED, prompt=1, temperature=0.0)
+    colours = [to_rgb(scale(float(beta))) for beta in MEASURED.betas[0.0][1]]
+    assert [to_rgb(box.get_facecolor()) for box in cell_boxes(ax)] == colours
+    ids = plot.heat_map(replace(MEASURED, text=None), prompt=0, temperature=1.0)
+    for shown, begin, tokens in ((ax, " w", MEASURED.tokens[0.0][1]), (ids, " ", MEASURED.tokens[1.0][0])):
+        assert [text.get_text() for text in cell_texts(shown)] == [f"{begin}{token}" for token in tokens]
 
 
 def test_heat_map_of_any_text() -> None:
@@ -568,15 +524,11 @@ def test_heat_map_of_any_text() -> None:
     assert "·" in shown  # the first byte of a character
     page = plot.heat_map_html(result)
     assert "<b>" not in page.replace("<div><b>Where", "") and "&lt;b&gt;" in page and "&amp;" in page
-    whole = make_measurement()
     pieces = {0.0: [["a\U0010fffd", "a⚡\u0301b"]]}  # no font has the first; two columns and none
-    odd = replace(whole, text=pieces, tokens={0.0: [[1, 2]]}, betas={0.0: [np.ones(2)]}, prompts=[[1]])
+    odd = replace(MEASURED, text=pieces, tokens={0.0: [[1, 2]]}, betas={0.0: [np.ones(2)]}, prompts=[[1]])
     ax = plot.heat_map(odd)
     assert cell_texts(ax)[0].get_text() == "a\\U0010fffd"
     assert [box.get_width() for box in cell_boxes(ax)] == [11.0, 4.0]
-
-
-# ------------------------------------------------------------------------------------- all the pictures
 
 
 def make_comparison() -> Comparison:
@@ -585,58 +537,85 @@ def make_comparison() -> Comparison:
     for temperature in (0.0, 1.0):
         for i, name in enumerate(("small model", "a tree of candidates")):
             ratios = (2.5, 2.9, 3.0) if i and not temperature else (1.2, 1.3, 1.5)
-            speedup = Speedup(ratios, (2.0 - 0.1 * i,) * 3)
-            tokens = 2.2 - 0.4 * temperature + 0.1 * i
-            alpha = None if i else 0.8 - 0.2 * temperature
+            tokens, alpha = 2.2 - 0.4 * temperature + 0.1 * i, None if i else 0.8 - 0.2 * temperature
             row = ExperimentRow(
                 draft=name, temperature=temperature, gamma=4, n_tokens=100, n_calls=45, n_drafted=175,
                 tokens_per_call=tokens, tokens_low=tokens - 0.1, tokens_high=tokens + 0.2, alpha=alpha,
                 alpha_low=alpha and alpha - 0.05, alpha_high=alpha and alpha + 0.04,
                 by_position=(0.8, 0.6, 0.5)[: 3 - i], c=0.1, draft_ratio=0.4, verify_ratio=1.2 + i,
-                tokens_per_s=(90.0, 95.0, 99.0), speedup=speedup,
+                tokens_per_s=(90.0, 95.0, 99.0), speedup=Speedup(ratios, (2.0 - 0.1 * i,) * 3),
             )  # fmt: skip
             prompts = tuple(replace(row, tokens_per_call=2.0 + 0.3 * i - 0.2 * k) for k in range(2))
             rows.append(replace(row, prompts=prompts))
-    rates = {0.0: (60.0, 61.0, 62.0), 1.0: (60.0, 61.0, 62.0)}
     labels = ("Once upon a time", "It was a dark and stormy night, and")
+    rates = dict.fromkeys((0.0, 1.0), (60.0, 61.0, 62.0))
     return Comparison("target", tuple(rows), rates, [[1], [2]], labels, {})
 
 
-PICTURES: dict[str, tuple[str, Callable[[dict[int, Result]], Iterable[Any]], dict[str, Any]]] = {
-    "figure 2": ("expected_tokens", lambda runs: [runs[gamma] for gamma in GAMMAS], {}),
-    "figure 2, curves": ("expected_tokens", lambda runs: [], {}),
-    "figure 2, measurement": ("expected_tokens", lambda runs: [make_measurement()], {}),
-    "figure 3": ("optimal_gamma", lambda runs: runs.values(), {}),
-    "figure 3, measurement": ("optimal_gamma", lambda runs: [make_measurement()], {}),
-    "figure 4": ("speed_and_operations", lambda runs: runs.values(), {}),
-    "figure 4, measurement": ("speed_and_operations", lambda runs: [make_measurement()], {}),
-    "figure 5": ("timeline", lambda runs: [runs[7], runs[3], runs[0]], {}),
-    "figure 5, one run": ("timeline", lambda runs: [runs[0]], {}),
-    "positions": ("acceptance_by_position", lambda runs: [runs[7]], {}),
-    "positions, several": ("acceptance_by_position", lambda runs: [runs[7], make_measurement()], {}),
-    "histogram": ("beta_histogram", lambda runs: [runs[7]], {}),
-    "histogram, several": ("beta_histogram", lambda runs: [runs[3], make_measurement()], {}),
-    "rates": ("acceptance_rates", lambda runs: [make_measurement()], {}),
-    "comparison": ("comparison", lambda runs: [make_comparison()], {}),
-    "comparison, positions": ("comparison_by_position", lambda runs: [make_comparison()], {}),
-    "comparison, prompts": ("comparison_by_prompt", lambda runs: [make_comparison()], {}),
-    "comparison, speeds": ("comparison_by_prompt", lambda runs: [make_comparison()], {"speed": True}),
-    "comparison, tokens": ("comparison_by_temperature", lambda runs: [make_comparison()], {}),
-    "comparison, alpha": ("comparison_by_temperature", lambda runs: [make_comparison()], {"figure": "alpha"}),
-    "comparison, costs": ("comparison_of_costs", lambda runs: [make_comparison()], {}),
-    "autocorrelation": ("autocorrelation", lambda runs: [make_measurement()], {}),
-    "heat map": ("heat_map", lambda runs: [runs[3]], {}),
-    "heat map, narrow": ("heat_map", lambda runs: [runs[3]], {"columns": 50, "n_tokens": 12}),
+def test_comparisons_show_what_was_found() -> None:
+    found = make_comparison()
+    first = found.rows[0]
+    ax = plot.comparison(found)
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(found.drafts)
+    drawn = {tuple(line.get_xdata()): line.get_marker() for line in ax.get_lines()}
+    assert drawn[(2.9,)] == "x" and drawn[(1.3,)] != "x"  # an error of measuring is no result
+    lines = plot.comparison_by_position(found, temperature=1.0).get_lines()
+    shares = {line.get_label(): tuple(line.get_ydata()) for line in lines}
+    assert shares == {row.draft: row.by_position for row in found.rows[2:]}
+    ax = plot.comparison_by_prompt(found)
+    xs = sorted(x for line in ax.get_lines() for x in line.get_xdata() if line.get_label() in found.drafts)
+    assert xs == sorted(one.tokens_per_call for row in found.rows[:2] for one in row.prompts)
+    short = replace(found, rows=(replace(first, prompts=first.prompts[:1]), *found.rows[1:]))
+    for speed in (True, False):
+        assert len(plot.comparison_by_prompt(short, speed=speed).get_yticks()) == 2
+    ax = plot.comparison_by_temperature(found, figure="alpha")
+    assert {line.get_label() for line in ax.get_lines() if line.get_label()[0] != "_"} == {"small model"}
+    plot.comparison_by_temperature(found, figure="speedup")
+    drawn = [tuple(line.get_xdata()) for line in plot.comparison_of_costs(found).get_lines()]
+    assert (first.draft_ratio + first.verify_ratio,) in drawn
+
+
+COMPARED = make_comparison()
+PICTURES: dict[str, tuple[str, Iterable[Any], dict[str, Any]]] = {
+    "figure 2": ("expected_tokens", GAMMAS, {}),
+    "figure 2, curves": ("expected_tokens", [], {}),
+    "figure 2, measurement": ("expected_tokens", [MEASURED], {}),
+    "figure 3": ("optimal_gamma", [0, *GAMMAS], {}),
+    "figure 3, measurement": ("optimal_gamma", [MEASURED], {}),
+    "figure 4": ("speed_and_operations", [0, *GAMMAS], {}),
+    "figure 4, measurement": ("speed_and_operations", [MEASURED], {}),
+    "figure 5": ("timeline", [7, 3, 0], {}),
+    "figure 5, one run": ("timeline", [0], {}),
+    "positions": ("acceptance_by_position", [7], {}),
+    "positions, several": ("acceptance_by_position", [7, MEASURED], {}),
+    "histogram": ("beta_histogram", [7], {}),
+    "histogram, several": ("beta_histogram", [3, MEASURED], {}),
+    "rates": ("acceptance_rates", [MEASURED], {}),
+    "comparison": ("comparison", [COMPARED], {}),
+    "comparison, positions": ("comparison_by_position", [COMPARED], {}),
+    "comparison, prompts": ("comparison_by_prompt", [COMPARED], {}),
+    "comparison, speeds": ("comparison_by_prompt", [COMPARED], {"speed": True}),
+    "comparison, tokens": ("comparison_by_temperature", [COMPARED], {}),
+    "comparison, alpha": ("comparison_by_temperature", [COMPARED], {"figure": "alpha"}),
+    "comparison, costs": ("comparison_of_costs", [COMPARED], {}),
+    "autocorrelation": ("autocorrelation", [MEASURED], {}),
+    "heat map": ("heat_map", [3], {}),
+    "heat map, narrow": ("heat_map", [3], {"columns": 50, "n_tokens": 12}),
 }
-"""Function, arguments and options of each picture that is looked at below; every figure has one."""
+"""Function, arguments (a run by its gamma) and options of pictures; every figure has one."""
 
 TAKE_AX = [name for name, (function, _, _) in PICTURES.items() if function != "speed_and_operations"]
+
+
+def draw(function: str, arguments: Iterable[Any], runs: dict[int, Result], **options: Any) -> Any:
+    given = (runs[one] if isinstance(one, int) else one for one in arguments)
+    return getattr(plot, function)(*given, **options)
 
 
 def picture(name: str, runs: dict[int, Result], **where: Any) -> Axes:
     """A picture of the table; of Figure 4 the first half."""
     function, arguments, options = PICTURES[name]
-    drawn = getattr(plot, function)(*arguments(runs), **options, **where)
+    drawn = draw(function, arguments, runs, **options, **where)
     return drawn[0] if isinstance(drawn, tuple) else drawn
 
 
@@ -679,6 +658,8 @@ def test_texts_overlap_nothing_and_stay_in_the_figure(runs: dict[int, Result], n
     for (one, box), (other, other_box) in combinations(boxes.items(), 2):
         assert not box.padded(-0.5).overlaps(other_box.padded(-0.5)), (one.get_text(), other.get_text())
     for each in figure.axes:
+        named = each.get_title(loc="left") and each.get_xlabel() and (each.get_ylabel() or "figure 5" in name)
+        assert named or "heat" in name  # rows of Figure 5 have names
         legend = each.get_legend()
         if legend is not None:
             box = legend.get_window_extent()
@@ -690,14 +671,6 @@ def test_texts_overlap_nothing_and_stay_in_the_figure(runs: dict[int, Result], n
                     assert not box.padded(-1.0).overlaps(text_box.padded(-0.5)), text.get_text()
 
 
-@pytest.mark.parametrize("name", [name for name in PICTURES if "heat" not in name])
-def test_a_picture_says_what_it_shows(runs: dict[int, Result], name: str) -> None:
-    for ax in picture(name, runs).figure.axes:
-        assert ax.get_title(loc="left")
-        assert ax.get_xlabel()
-        assert ax.get_ylabel() or "figure 5" in name  # rows have names
-
-
 @pytest.mark.parametrize("name", TAKE_AX)
 def test_a_picture_is_drawn_where_the_caller_says(runs: dict[int, Result], name: str) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, layout="constrained")
@@ -705,11 +678,7 @@ def test_a_picture_is_drawn_where_the_caller_says(runs: dict[int, Result], name:
     assert right.get_title(loc="left")
     assert not left.get_title(loc="left")
     assert pyplot.get_fignums() == [figure.number]
-
-
-def test_figure_4_is_drawn_where_the_caller_says() -> None:
-    _, axs = pyplot.subplots(1, 2, layout="constrained")
-    assert plot.speed_and_operations(axs=axs) == tuple(axs)
+    assert plot.speed_and_operations(axs=(left, right)) == (left, right)
 
 
 def test_lines_are_told_apart_with_every_kind_of_colour_vision() -> None:
@@ -731,69 +700,55 @@ def test_heat_scale_rises_evenly_in_lightness() -> None:
     assert contrast(to_rgb(scale[0]), to_rgb(scale[-1])) > 8.0
 
 
-# ---------------------------------------------------------------------------------------------- errors
+BATCH = Trace([chain(1, 1, (0.5,), (1.0, 1.0, 0.0))], n_sequences=3)
+LENIENT = replace(MEASURED, rows=tuple(row for row in MEASURED.rows if row.lenience < 1.0))
+UNTIMED = (
+    replace(MEASURED, rows=tuple(replace(row, c=None, speedup=None) for row in MEASURED.rows)),
+    replace(COMPARED, plain_tokens_per_s={}),
+)
+BY_RUNNING = replace(MEASURED, betas={})  # of a draft without a distribution
+ERRORS: list[tuple[Any, ...]] = [
+    ("expected_tokens", [2.5], "a run is a float; expected a Result"), ("timeline", [], "there is no run"),
+    ("expected_tokens", [[]], r"a run is \[\]"), ("timeline", ["text"], "a run is a str"),
+    ("timeline", [Trace([])], "no round"), ("expected_tokens", [0], "drafted nothing"),
+    ("acceptance_by_position", [0], "drafted nothing"), ("beta_histogram", [], "there is no run"),
+    ("expected_tokens", [Trace([TREE])], "round 4 of a run drafted a tree of 2"),
+    ("expected_tokens", [], "a gamma is 0; expected an integer, at least", {"gammas": [0]}),
+    ("optimal_gamma", [], "costs is empty", {"costs": ()}), ("optimal_gamma", [], "cost", {"costs": (-1.0,)}),
+    ("optimal_gamma", [3], "no run of plain decoding"), ("timeline", [BATCH], "one of a batch of 3"),
+    ("speed_and_operations", [0], "no run of speculative decoding"), ("comparison", [2.5], "found is a"),
+    ("optimal_gamma", [BATCH, 0], "one of a batch of 3"), ("heat_map", [0], "drafted nothing"),
+    ("optimal_gamma", [MEASURED] * 2, "expected one Measurement, or runs"),
+    ("speed_and_operations", UNTIMED[:1], "has no times"), ("comparison", UNTIMED[1:], "no times"),
+    ("expected_tokens", [LENIENT], "no row with lenience 1"), ("heat_map", [BATCH], "source is a Trace"),
+    ("optimal_gamma", [LENIENT], "no row with lenience 1"), ("timeline", [3], "max_ms", {"max_ms": 0.0}),
+    ("acceptance_rates", [3], "measurement is a Result"), ("heat_map", [3], "columns is 9", {"columns": 9}),
+    ("autocorrelation", [3], "measurement is a Result"), ("beta_histogram", [3], "bins is 0", {"bins": 0}),
+    ("heat_map", [3], "n_tokens is 0", {"n_tokens": 0}),
+    ("timeline", [3], "one for each of the 1 runs", {"labels": ["a", "b"]}),
+    ("timeline", [3], "ax is a module; expected matplotlib Axes", {"ax": re}),
+    ("speed_and_operations", [], "axs has 1 axes", {"axs": [3]}),
+    ("heat_map_html", [MEASURED], r"temperature is None.*\[0.0, 1.0\]"),
+    ("heat_map_html", [MEASURED], "expected 0 to 1", {"temperature": 1.0, "prompt": 2}),
+    ("comparison_by_position", [COMPARED], "expected one of 0, 1", {"temperature": 0.5}),
+    ("comparison_by_temperature", [COMPARED], "figure is 'c'", {"figure": "c"}),
+    *(
+        (name, [BY_RUNNING], "draft was measured by running")
+        for name in ("acceptance_by_position", "acceptance_rates", "heat_map", "expected_tokens")
+    ),
+]  # fmt: skip
 
 
-def a_batch() -> Trace:
-    return Trace([chain(1, 1, (0.5,), (1.0, 1.0, 0.0))], n_sequences=3)
-
-
-ERRORS: list[tuple[Callable[[dict[int, Result]], Any], str]] = [
-    (lambda runs: plot.expected_tokens(3), "a run is an int; expected a Result"),
-    (lambda runs: plot.expected_tokens([]), r"a run is \[\]"),
-    (lambda runs: plot.timeline("text"), "a run is a str"),
-    (lambda runs: plot.timeline(Trace([])), "no round"),
-    (lambda runs: plot.expected_tokens(runs[0]), "drafted nothing"),
-    (lambda runs: plot.acceptance_by_position(runs[0]), "drafted nothing"),
-    (lambda runs: plot.expected_tokens(Trace([TREE])), "round 4 of a run drafted a tree of 2"),
-    (lambda runs: plot.expected_tokens(gammas=[0]), "a gamma is 0; expected an integer, at least"),
-    (lambda runs: plot.optimal_gamma(costs=()), "costs is empty"),
-    (lambda runs: plot.optimal_gamma(costs=(-1.0,)), "cost"),
-    (lambda runs: plot.optimal_gamma(runs[3]), "no run of plain decoding"),
-    (lambda runs: plot.speed_and_operations(runs[0]), "no run of speculative decoding"),
-    (lambda runs: plot.timeline(a_batch()), "one of a batch of 3"),
-    (lambda runs: plot.optimal_gamma(a_batch(), runs[0]), "one of a batch of 3"),
-    (lambda runs: plot.optimal_gamma(*[make_measurement()] * 2), "expected one Measurement, or runs"),
-    (lambda runs: plot.speed_and_operations(make_measurement(timing=False)), "has no times"),
-    (lambda runs: plot.expected_tokens(lenient_measurement()), "no row with lenience 1"),
-    (lambda runs: plot.optimal_gamma(lenient_measurement()), "no row with lenience 1"),
-    (lambda runs: plot.timeline(), "there is no run"),
-    (lambda runs: plot.beta_histogram(), "there is no run"),
-    (lambda runs: plot.acceptance_rates(runs[3]), "measurement is a Result"),
-    (lambda runs: plot.autocorrelation(runs[3]), "measurement is a Result"),
-    (lambda runs: plot.timeline(runs[3], max_ms=0.0), "max_ms is 0.0"),
-    (lambda runs: plot.timeline(runs[3], labels=["a", "b"]), "one for each of the 1 runs"),
-    (lambda runs: plot.beta_histogram(runs[3], bins=0), "bins is 0"),
-    (lambda runs: plot.timeline(runs[3], ax=pyplot), "ax is a module; expected matplotlib Axes"),
-    (lambda runs: plot.speed_and_operations(axs=[pyplot.figure().add_subplot()]), "axs has 1 axes"),
-    (lambda runs: plot.heat_map(runs[0]), "drafted nothing"),
-    (lambda runs: plot.heat_map(runs[3].trace), "source is a Trace"),
-    (lambda runs: plot.heat_map(runs[3], n_tokens=0), "n_tokens is 0"),
-    (lambda runs: plot.heat_map(runs[3], columns=9), "columns is 9"),
-    (lambda runs: plot.heat_map_html(make_measurement()), r"temperature is None.*\[0.0, 1.0\]"),
-    (lambda runs: plot.heat_map_html(make_measurement(), temperature=1.0, prompt=2), "expected 0 to 1"),
-]
-
-
-@pytest.mark.parametrize("draw, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors_say_what_is_wrong(runs: dict[int, Result], draw: Any, message: str) -> None:
+@pytest.mark.parametrize("case", ERRORS, ids=range(len(ERRORS)))
+def test_errors_say_what_is_wrong(runs: dict[int, Result], case: tuple[Any, ...]) -> None:
+    function, given, message, *options = case
     with pytest.raises(InputError, match=message):
-        draw(runs)
+        draw(function, given, runs, **dict(*options))
 
 
 def test_without_matplotlib_the_first_picture_says_what_to_install() -> None:
-    script = """
-import sys
-import specdec
-specdec.drafts, specdec.generate, specdec.measure
-assert "matplotlib" not in sys.modules
-sys.modules["matplotlib"] = None  # as if it were not installed
-specdec.plot
-try:
-    specdec.plot.expected_tokens()
-except specdec.errors.MissingPackageError as error:
-    assert isinstance(error, ImportError)
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert "pip install matplotlib" in run.stdout
+    begin = "import sys, specdec; specdec.drafts, specdec.measure; assert 'matplotlib' not in sys.modules"
+    script = f"{begin}; sys.modules['matplotlib'] = None; specdec.plot.expected_tokens()"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    last = run.stderr.splitlines()[-1]
+    assert "MissingPackageError: " in last and last.endswith("pip install matplotlib")

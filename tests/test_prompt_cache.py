@@ -14,7 +14,7 @@ import pytest
 import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
-from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
+from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
 from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, Repeats, World, named
 from refusals import refuses
@@ -85,21 +85,6 @@ def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> No
         for one, other in zip(found, turns(world.target, draft, world.ids, None, **options), strict=True):
             assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in other.trace.rounds]
             assert [r.parents for r in one.trace.rounds] == [r.parents for r in other.trace.rounds]
-
-
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
-@pytest.mark.parametrize("cache_dtype", ["f32", "bf16"])
-def test_number_formats(target: specdec.Model, dtype: Any, cache_dtype: Any) -> None:
-    model = specdec.load(target.path, dtype, cache_dtype=cache_dtype)
-    ids = target.check_ids("The sea was calm and the ship lay at anchor. " * 20, maximum=10**6).tolist()
-    for n_read, n_more in ((1, 1), (31, 2), (32, 40), (64, 1), (100, 33)):
-        cache = PromptCache()
-        specdec.generate(model, None, ids[:n_read], prompt_cache=cache, max_new_tokens=1)
-        prompt = ids[: n_read + n_more]
-        options: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "logits": True}
-        found = specdec.generate(model, model, prompt, prompt_cache=cache, n_threads=2, **options)
-        assert found.n_cached_tokens == n_read
-        assert_equal(found, specdec.generate(model, None, prompt, n_threads=1, **options))
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
@@ -328,8 +313,14 @@ def test_memory_is_given_back(target: specdec.Model, world: World) -> None:
         turns(target, None, world.ids, PromptCache())
 
 
-def test_what_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: World) -> None:
+def test_what_fails_or_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: World) -> None:
+    def refuse(probs: Any, tokens: Any) -> Any:
+        raise ZeroDivisionError
+
     cache = PromptCache()
+    with pytest.raises(ZeroDivisionError):
+        specdec.generate(target, None, [1, 2, 3], prompt_cache=cache, transform=refuse)
+    assert len(cache) == 0
     wanted = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
 
     def fails() -> Any:
@@ -339,16 +330,6 @@ def test_what_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: W
     assert len(cache) == 1 and cache._promised == 0
     again = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
     assert again.tokens == wanted.tokens and again.n_cached_tokens == 29
-
-
-def test_nothing_is_kept_of_a_run_that_failed(target: specdec.Model) -> None:
-    def fails(probs: Any, tokens: Any) -> Any:
-        raise ZeroDivisionError
-
-    cache = PromptCache()
-    with pytest.raises(ZeroDivisionError):
-        specdec.generate(target, None, [1, 2, 3], prompt_cache=cache, transform=fails)
-    assert len(cache) == 0
 
 
 def test_bad_sizes_and_caches(target: specdec.Model) -> None:
@@ -456,26 +437,24 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
             gamma=gamma, max_new_tokens=max_new_tokens,
         )  # fmt: skip
 
-    first = search(world.draft)
-    assert first.drafts and not search(None).drafts
-    assert not search(world.draft, gamma=0).drafts and not search(world.draft, max_new_tokens=1).drafts
+    first, plain = search(world.draft), search(None)
+    assert first.drafts and not plain.drafts
+    silent = search(world.draft, gamma=0)
+    assert not silent.drafts and not search(world.draft, max_new_tokens=1).drafts
     assert first.cached_size(target.core)[0] == []
     read_prompts(first)
-    for model in (target.core, world.draft.core):
-        tokens, n_bytes, n_low = first.cached_size(model)
-        text = first.cached_text(model)
-        assert text.tokens.tolist() == tokens == world.ids[:19]
-        assert (text.n_bytes, text.n_low) == (n_bytes, n_low)
-        again = search(world.draft)
-        assert (again.begin_with(text), again.begin_with(text)) == (19, 19)
-        read_prompts(again)
-        with pytest.raises(RuntimeError, match="the prompt has begun to be read"):
-            again.begin_with(text)
-    with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
-        search(None).begin_with(first.cached_text(world.draft.core))
-    for call in (search(None).cached_text, search(world.draft, gamma=0).cached_size):
+    text = first.cached_text(world.draft.core)
+    assert (text.tokens.tolist(), text.n_bytes, text.n_low) == first.cached_size(world.draft.core)
+    again = search(world.draft)
+    assert (again.begin_with(text), again.begin_with(text)) == (19, 19)
+    read_prompts(again)
+    with pytest.raises(RuntimeError, match="the prompt has begun to be read"):
+        again.begin_with(text)
+    for call, given in (
+        (plain.begin_with, text), (plain.cached_text, text.model), (silent.cached_size, text.model)
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
-            call(world.draft.core)
+            call(given)
     with pytest.raises(TypeError, match="CachedText"):
         first.begin_with([1])  # type: ignore[arg-type]
     first.close()

@@ -102,7 +102,6 @@ def works() -> dict[str, Callable[[], Work]]:
         "verify": lambda: lambda: _core.verify([0, 1, 0], [-1, 0, 1], half, half, np.full(4, 0.5)),
         "beams": lambda: search.beams,
         "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),
-        "score": lambda: lambda: _core.score(target, [1, 2, 3]),
         "scores": lambda: lambda: _core.score_texts(target, (ones[:4], two), two // 2, n_top=1, done=abs),
         "records with laws": lambda: session(target, draft, law="model", n_top=2).round,
         "shapes": lambda: lambda: _core.tensor_shapes(LLAMA),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +17,19 @@ from specdec.errors import InputError
 
 SPEC_BENCH = [
     {"question_id": 81, "category": "writing", "turns": ["Write a note.", "Now without the letter e."]},
-    {
-        "question_id": 161,
-        "category": "translation",
-        "turns": ["Translate: Guten Tag"],
-        "reference": ["Hello"],
-    },
+    {"question_id": 161, "category": "translation", "turns": ["Guten Tag"], "reference": ["Hello"]},
 ]
 SPEED_BENCH = {
-    "question_id": "coding-7",
-    "category": "coding",
-    "sub_category": "python",
-    "turns": ["Sort a list.", "And in place?"],
-    "source": "some/source",
-    "src_id": "7",
-    "difficulty": None,
+    "question_id": "coding-7", "category": "coding", "sub_category": "python", "src_id": "7",
+    "turns": ["Sort a list.", "And in place?"], "source": "some/source", "difficulty": None,
     "multiturn": True,
-}
+}  # fmt: skip
 
 
-def written(folder: Path, *lines: Any, name: str = "questions.jsonl") -> Path:
+def written(folder: Path, *lines: Any, name: str = "questions.jsonl", **how: str) -> Path:
     path = folder / name
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", **how)
     return path
 
 
@@ -46,17 +37,15 @@ def test_files_of_spec_bench_and_speed_bench(tmp_path: Path) -> None:
     path = written(tmp_path, *SPEC_BENCH, "", SPEED_BENCH)
     assert specdec.read_questions(path) == [
         Question(81, "writing", ("Write a note.", "Now without the letter e.")),
-        Question(161, "translation", ("Translate: Guten Tag",)),
+        Question(161, "translation", ("Guten Tag",)),
         Question("coding-7", "coding", ("Sort a list.", "And in place?")),
     ]
 
 
 SAID = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "a"},
-    {"role": "assistant", "content": None, "tool_calls": []},
-    {"role": "user", "content": "b"},
-]
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"},
+    {"role": "assistant", "content": None, "tool_calls": []}, {"role": "user", "content": "b"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -78,68 +67,56 @@ def test_any_jsonl_of_prompts(tmp_path: Path, line: Any, expected: Question) -> 
 
 
 GOOD = '{"turns": ["a"]}'
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
 
 @pytest.mark.parametrize(
-    "lines, message",
+    "lines, place",
     [
-        ([GOOD, "{"], "line 2: is no JSON"),
-        ([GOOD, "[1, 2]"], r"line 2: is \[1, 2\]; expected a text, or an object"),
-        (["{}"], "line 1: has none of the fields 'turns', 'prompt', 'messages', 'question', 'text'"),
-        ([GOOD, "", '{"turns": []}'], r"line 3: field 'turns' is \[\]; expected at least one text"),
-        (['{"turns": ["a", 5]}'], r"line 1: field 'turns\[1\]' is 5; expected a text"),
-        (['{"turns": [""]}'], r"field 'turns\[0\]' is \"\"; expected a text of at least one character"),
-        (['{"prompt": {"a": 1}}'], r"field 'prompt' is \{\"a\": 1\}; expected a text, or a list of texts"),
-        (['{"text": "a", "category": 3}'], "field 'category' is 3; expected a text"),
-        (['{"text": "a", "id": 1.5}'], "field 'id' is 1.5; expected an integer or a text"),
-        (['{"text": "a", "id": true}'], "field 'id' is true; expected an integer"),
-        (['{"text": "a", "id": 1}', '{"text": "b", "id": 1}'], "line 2: the id 1 is that of line 1 too"),
-        (['{"text": NaN}'], "line 1: is no JSON"),
-        (['{"messages": [{"role": "tool"}]}'], r"field 'messages\[0\].role' is \"tool\"; expected 'user'"),
-        (['{"messages": [{"role": "user", "content": [1]}]}'], r"'messages\[0\].content' is \[1\]"),
-        (['{"messages": [{"role": "assistant", "content": "a"}]}'], "'messages' is .*at least one text"),
-        (['{"messages": "a"}'], "field 'messages' is \"a\"; expected a list"),
-        (["[" * 100_000], "line 1: is no JSON"),
-        (["", "  "], "has no question"),
+        ([GOOD, "[1, 2]"], "line 2"), ([GOOD, "", '{"turns": []}'], "line 3: turns"),
+        (['{"turns": ["a", 5]}'], "line 1: turns[1]"), (['{"turns": [""]}'], "line 1: turns[0]"),
+        (['{"prompt": {"a": 1}}'], "line 1: prompt"), (['{"text": "a", "category": 3}'], "line 1: category"),
+        (['{"text": "a", "id": 1.5}'], "line 1: id"), (['{"text": "a", "task_id": true}'], "line 1: task_id"),
+        (['{"text": "a", "id": 1}', '{"text": "b", "id": 1}'], "line 2: id"),
+        (['{"messages": [{"role": "tool"}]}'], "line 1: messages[0].role"),
+        (['{"messages": [{"role": "user", "content": [1]}]}'], "line 1: messages[0].content"),
+        (['{"messages": [{"role": "assistant", "content": "a"}]}'], "line 1: messages"),
+        (['{"messages": "a"}'], "line 1: messages"), (['{"messages": [1]}'], "line 1: messages"),
+        ([{"turns": [f"{PLACEHOLDER} USING SPECDEC_BENCH"]}], "line 1: turns[0]"),
     ],
-)
-def test_damaged_files(tmp_path: Path, lines: list[str], message: str) -> None:
+)  # fmt: skip
+def test_damaged_fields(tmp_path: Path, lines: list[Any], place: str) -> None:
     path = written(tmp_path, *lines)
-    with pytest.raises(InputError, match=message) as error:
+    with refuses(f"{path}, {place}"):
         specdec.read_questions(path)
-    assert str(path) in str(error.value)
 
 
 def test_what_is_no_file_of_questions(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing.jsonl: cannot be read: No such file"):
-        specdec.read_questions(tmp_path / "nothing.jsonl")
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        specdec.read_questions(tmp_path)
-    (tmp_path / "bytes.jsonl").write_bytes(b'{"text": "a"}\n\xff\xfe\n')
-    with pytest.raises(InputError, match="bytes.jsonl, line 2: is no JSON"):
-        specdec.read_questions(tmp_path / "bytes.jsonl")
-
-
-def test_texts_that_the_authors_of_speed_bench_do_not_pass_on(tmp_path: Path) -> None:
-    text = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
-    path = written(tmp_path, SPEED_BENCH | {"turns": [text + "\n\n{question}"]})
-    with pytest.raises(InputError, match=r"line 1: field 'turns\[0\]' is \"FULL .* prepare_data.py"):
-        specdec.read_questions(path)
+    gone = tmp_path / "nothing.jsonl"
+    for path, message in (
+        (written(tmp_path, GOOD, "{", name="1"), "line 2: is no JSON"),
+        (written(tmp_path, '{"text": NaN}', name="2"), "line 1: is no JSON"),
+        (written(tmp_path, "[" * 100_000, name="3"), "line 1: is no JSON"),
+        (written(tmp_path, "\udcff", name="4", errors="surrogateescape"), "line 1: is no JSON"),
+        (written(tmp_path, "{}", name="5"), "line 1: has none of the fields 'turns', 'prompt', 'messages'"),
+        (written(tmp_path, "", "  ", name="6"), "has no question"), (gone, "cannot be read: No such file"),
+        (tmp_path, "cannot be read: Is a directory"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^{re.escape(str(path))}(, |: ){message}"):
+            specdec.read_questions(path)
 
 
 @pytest.mark.parametrize(
-    "value, message",
+    "value, name",
     [
-        (["a", 5], r"questions\[1\] is an int; expected a specdec.Question, or a text"),
-        (["a", ""], r"questions\[1\]: turns\[0\] is ''"),
-        ([], "questions is empty"),
-        (7, "questions is 7; expected a path, or questions and prompts"),
-        ([Question(3, "c", ("a",)), Question(3, "d", ("b",))], "questions has twice the id 3"),
+        (["a", 5], "questions[1]"), (7, "questions"), (["a", ""], None), ([], None),
+        ([Question(3, "c", ("a",)), Question(3, "d", ("b",))], "questions"),
     ],
-)
-def test_what_are_no_questions(value: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+)  # fmt: skip
+def test_what_are_no_questions(value: Any, name: str | None) -> None:
+    with pytest.raises(InputError, match="^questions") as caught:
         specdec.bench("no such model", None, value)
+    assert name is None or caught.value.argument == name
 
 
 @pytest.mark.parametrize(
@@ -149,6 +126,15 @@ def test_a_question_checks_its_fields(name: str, value: Any) -> None:
     assert Question(1, "c", ["a"]).turns == ("a",)  # type: ignore[arg-type]
     with refuses(name, value):
         Question(**{"id": 1, "category": "c", "turns": ("a",), name: value})
+
+
+def test_categories_and_limit_choose(tmp_path: Path) -> None:
+    path = written(tmp_path, *({"id": i, "text": "a", "category": "xyx"[i]} for i in range(3)))
+    for chosen, ids in (({"limit": 1}, [0, 1]), ({"categories": ["x"]}, [0, 2]), ({}, [0, 1, 2])):
+        assert [one.id for one in specdec.read_questions(path, **chosen)] == ids
+    for name, value in (("categories", "x"), ("categories", []), ("categories", ["z"]), ("limit", 0)):
+        with refuses(name):
+            specdec.read_questions(path, **{name: value})
 
 
 @pytest.mark.oracle
@@ -164,12 +150,13 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
         Question("coding-7", "coding", ("Sort a list.", "And in place?")),
         Question("coding-8", "coding", ("a",)),
     ]
-    parquet.write_table(pyarrow.Table.from_pylist([*rows, {"question_id": "x", "turns": ["a", None]}]), path)
-    with pytest.raises(InputError, match=r"test.parquet, row 3: field 'turns\[1\]' is null"):
-        specdec.read_questions(path)
-    parquet.write_table(pyarrow.table({"text": [b"a"]}), path)
-    with pytest.raises(InputError, match=r"test.parquet, row 1: field 'text' is b'a'; expected a text"):
-        specdec.read_questions(path)
+    for table, place in (
+        (pyarrow.Table.from_pylist([*rows, {"question_id": "x", "turns": ["a", None]}]), "row 3: turns[1]"),
+        (pyarrow.table({"text": [b"a"]}), "row 1: text"),
+    ):
+        parquet.write_table(table, path)
+        with refuses(f"{path}, {place}"):
+            specdec.read_questions(path)
     broken = pyarrow.StringArray.from_buffers(
         1, pyarrow.py_buffer(np.array([0, 1], np.int32)), pyarrow.py_buffer(b"\xff")
     )

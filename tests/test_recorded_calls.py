@@ -43,11 +43,8 @@ def sampling(draw: random.Random) -> dict[str, Any]:
 def generation(draw: random.Random) -> dict[str, Any]:
     """A call of `specdec.generate`."""
     options = sampling(draw)
-    options |= {
-        "gamma": draw.choice([0, 1, 2, 4, 7]),
-        "max_new_tokens": draw.choice([1, 5, 20]),
-        "seed": draw.randrange(1000),
-    }
+    options |= {"gamma": draw.choice([0, 1, 2, 4, 7]), "max_new_tokens": draw.choice([1, 5, 20])}
+    options["seed"] = draw.randrange(1000)
     draft = draw.choice([None, *DRAFTS])
     if draft == "model":
         options["verify"] = draw.choice(["rejection", "block", "coupled"])
@@ -57,14 +54,13 @@ def generation(draw: random.Random) -> dict[str, Any]:
             options["draft_sampling"] = {"temperature": 0.8, "top_k": 10}
     if draft is None or draft in ("lookahead", "tree", "dynamic"):
         del options["gamma"]
-    for name, values in {
-        "logprobs": [0, 3],
-        "prompt_logprobs": [0, 2],
-        "stop": ["the", [13, " was"]],
+    more: dict[str, list[Any]] = {
+        "logprobs": [0, 3], "prompt_logprobs": [0, 2], "stop": ["the", [13, " was"]],
         "regex": ["[a-z ]{3,40}\\."],
         "schema": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}],
         "ignore_eos": [True],
-    }.items():
+    }  # fmt: skip
+    for name, values in more.items():
         if draw.random() < 0.1 and not ("regex" in options and name == "schema"):
             options[name] = draw.choice(values)
     several = draw.random()
@@ -86,17 +82,10 @@ def calls() -> Iterator[tuple[str, dict[str, Any]]]:
     draw = random.Random(36)
     for index in range(N_CALLS):
         if index % 20 == 19:
-            yield (
-                "beam_search",
-                {
-                    "target": "f32", "draft": draw.choice([None, "model"]),
-                    "prompt": draw.choice(PROMPTS[:4]), "width": draw.choice([1, 3]), "max_new_tokens": 8,
-                },
-            )  # fmt: skip
-        elif index % 10 == 7:
-            yield "engine", generation(draw)
+            call = {"draft": draw.choice([None, "model"]), "prompt": draw.choice(PROMPTS[:4])}
+            yield "beam_search", {"target": "f32", **call, "width": draw.choice([1, 3]), "max_new_tokens": 8}
         else:
-            yield "generate", generation(draw)
+            yield "engine" if index % 10 == 7 else "generate", generation(draw)
 
 
 @cache

@@ -54,34 +54,28 @@ QUARTERS = np.log([0.25, 0.125, 0.5, 0.125])
     ("settings", "expected"),
     [
         ({"temperature": 1.0}, [1 / 4, 1 / 8, 1 / 2, 1 / 8]),
-        ({"temperature": 0.5}, [4 / 22, 1 / 22, 16 / 22, 1 / 22]),
-        ({"temperature": 0.0}, [0, 0, 1, 0]),
-        ({"temperature": 0.0, "top_k": 3, "top_p": 0.1}, [0, 0, 1, 0]),
-        ({"temperature": 1.0, "top_k": 1}, [0, 0, 1, 0]),
-        ({"temperature": 1.0, "top_k": 2}, [1 / 3, 0, 2 / 3, 0]),
-        ({"temperature": 1.0, "top_k": 3}, [2 / 7, 1 / 7, 4 / 7, 0]),
-        ({"temperature": 1.0, "top_k": 9}, [1 / 4, 1 / 8, 1 / 2, 1 / 8]),
-        ({"temperature": 1.0, "top_p": 0.49}, [0, 0, 1, 0]),
-        ({"temperature": 1.0, "top_p": 0.51}, [1 / 3, 0, 2 / 3, 0]),
-        ({"temperature": 1.0, "top_p": 0.76}, [2 / 7, 1 / 7, 4 / 7, 0]),
-        ({"temperature": 1.0, "top_p": 0.88}, [1 / 4, 1 / 8, 1 / 2, 1 / 8]),
+        ({"temperature": 0.5}, [4 / 22, 1 / 22, 16 / 22, 1 / 22]), ({"temperature": 0.0}, [0, 0, 1, 0]),
+        ({"temperature": 0.0, "top_k": 3, "top_p": 0.1}, [0, 0, 1, 0]), ({"top_k": 1}, [0, 0, 1, 0]),
+        ({"top_k": 2}, [1 / 3, 0, 2 / 3, 0]), ({"top_k": 3}, [2 / 7, 1 / 7, 4 / 7, 0]),
+        ({"top_k": 9}, [1 / 4, 1 / 8, 1 / 2, 1 / 8]), ({"top_p": 0.49}, [0, 0, 1, 0]),
+        ({"top_p": 0.51}, [1 / 3, 0, 2 / 3, 0]), ({"top_p": 0.76}, [2 / 7, 1 / 7, 4 / 7, 0]),
+        ({"top_p": 0.88}, [1 / 4, 1 / 8, 1 / 2, 1 / 8]), ({"top_p": 1e-9}, [0, 0, 1, 0]),
         # The largest has 1/2 of the whole but 2/3 of what top-k left, of which the nucleus is taken.
-        ({"temperature": 1.0, "top_k": 2, "top_p": 0.66}, [0, 0, 1, 0]),
-        ({"temperature": 1.0, "top_k": 2, "top_p": 0.67}, [1 / 3, 0, 2 / 3, 0]),
-        ({"temperature": 1.0, "top_p": 1e-9}, [0, 0, 1, 0]),
+        ({"top_k": 2, "top_p": 0.66}, [0, 0, 1, 0]), ({"top_k": 2, "top_p": 0.67}, [1 / 3, 0, 2 / 3, 0]),
     ],
-)
+)  # fmt: skip
 def test_distribution_by_hand(settings: dict[str, Any], expected: list[float]) -> None:
-    np.testing.assert_allclose(reference.distribution(QUARTERS, **settings), expected, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(
+        reference.distribution(QUARTERS, **{"temperature": 1.0} | settings), expected, rtol=0, atol=1e-15
+    )
 
 
 def test_ties_go_to_the_lowest_id() -> None:
     level = np.zeros(6)
     assert reference.distribution(level, 0.0).tolist() == [1, 0, 0, 0, 0, 0]
     assert reference.distribution(level, 1.0, top_k=2).tolist() == [0.5, 0.5, 0, 0, 0, 0]
-    assert reference.distribution(level, 1.0, top_p=0.4).tolist() == pytest.approx(
-        [1 / 3, 1 / 3, 1 / 3, 0, 0, 0]
-    )
+    third = reference.distribution(level, 1.0, top_p=0.4).tolist()
+    assert third == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0, 0])
     assert reference.distribution([0.0, 3.0, 1.0, 3.0], 0.0).tolist() == [0, 1, 0, 0]
 
 
@@ -106,11 +100,9 @@ def test_extreme_logits_and_temperatures() -> None:
 
 def test_sample_inverts_the_cumulative_distribution() -> None:
     probs = np.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
-    just_below = np.nextafter
-    assert [
-        reference.sample(probs, u) for u in (0.0, just_below(0.25, 0), 0.25, just_below(0.75, 0), 0.75)
-    ] == [1, 1, 3, 3, 4]
-    assert reference.sample(probs, just_below(1.0, 0)) == 4
+    below = [np.nextafter(end, 0) for end in (0.25, 0.75, 1.0)]
+    drawn = [reference.sample(probs, u) for u in (0.0, below[0], 0.25, below[1], 0.75, below[2])]
+    assert drawn == [1, 1, 3, 3, 4, 4]
 
 
 def test_sample_never_draws_a_token_without_mass() -> None:

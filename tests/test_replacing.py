@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lazily import torch
 from specdec import InputError, SkipSearch, SkipTrial
 from specdec.atomic_file import replacing
 from specdec.drafts import Ngram
@@ -27,14 +28,8 @@ def write_search(path: Path) -> None:
 
 
 def write_training_state(path: Path) -> None:
-    import torch
-
-    file = Path(__file__).parents[1] / "training" / "loop.py"
-    spec = importlib.util.spec_from_file_location("training_loop", file)
-    assert spec is not None and spec.loader is not None
-    loop = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loop)
-    loop.save_checkpoint(path, torch.nn.Linear(2, 2), SimpleNamespace(state_dict=dict), 7)
+    loop = runpy.run_path(str(Path(__file__).parents[1] / "training" / "loop.py"))
+    loop["save_checkpoint"](path, torch.nn.Linear(2, 2), SimpleNamespace(state_dict=dict), 7)
     assert torch.load(path, weights_only=True)["step"] == 7
 
 

@@ -47,13 +47,10 @@ def through_json(value: Any) -> Any:
 # -------------------------------------------------------------------------------- text and picture
 
 
-def test_a_result_is_its_text(runs: dict[str, Result]) -> None:
-    assert str(runs["greedy"]) == f"{runs['greedy']}" == runs["greedy"].text
-    assert str(runs["ids"]) == " ".join(map(str, runs["ids"].tokens)) and runs["ids"].text is None
-
-
-def test_a_figure_in_a_terminal_has_colours_if_asked(runs: dict[str, Result]) -> None:
+def test_a_result_is_its_text_and_its_figure_has_colours_if_asked(runs: dict[str, Result]) -> None:
     out = runs["greedy"]
+    assert str(out) == f"{out}" == out.text
+    assert str(runs["ids"]) == " ".join(map(str, runs["ids"].tokens)) and runs["ids"].text is None
     assert "\x1b[" in out.figure(colour=True) and "\x1b[" not in out.figure(colour=False)
     assert out.figure() == out.figure(False)  # standard output is no terminal
     with refuses("colour", "red"):
@@ -201,9 +198,6 @@ def test_joined_traces_count_every_round(runs: dict[str, Result]) -> None:
     timed = [Trace(part.rounds, target_s=s) for part, s in zip(parts, (1.0, 2.0, 4.0), strict=True)]
     mean = np.average([1.0, 2.0, 4.0], weights=[part.n_calls for part in parts])
     assert Trace.joined(iter(timed)).target_s == pytest.approx(mean)
-
-
-def test_joined_takes_traces_only(runs: dict[str, Result]) -> None:
     for traces, named in (([], "traces"), ([runs["greedy"]], "traces[0]"), (3, "traces")):
         with refuses(named):
             Trace.joined(traces)  # type: ignore[arg-type]

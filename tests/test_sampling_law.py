@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
-from numpy.typing import NDArray
 
 import specdec
 from compiled import Model, prompt_logits
@@ -33,7 +32,7 @@ from distributions import (
     trained,
 )
 from exact import chain_distribution
-from sessions import Session
+from sessions import Session, all_rounds
 from specdec import Sampling, reference
 from worlds.canonical import GPT, LLAMA, build, random_tensors
 
@@ -201,23 +200,16 @@ def test_three_tokens_of_a_tiny_vocabulary(
     for batch in range(n_samples // BATCH):
         session = Session(
             *models, [prompt] * BATCH, gamma=gamma, max_new_tokens=5, sampling=of_target,
-            draft_sampling=of_draft, seeds=[(batch, i) for i in range(BATCH)], n_threads=1, keep_logits=False,
+            draft_sampling=of_draft, seeds=[(batch, i) for i in range(BATCH)],
         )  # fmt: skip
-        session.prefill()
         texts: list[list[int]] = [[] for _ in range(BATCH)]
-        while records := session.round():
-            for record in records:
-                n_accepted += not texts[record["sequence"]] and len(record["accepted"]) > 0
-                texts[record["sequence"]] += record["tokens"]
-        session.close()
+        for record in all_rounds(session):
+            n_accepted += not texts[record["sequence"]] and len(record["accepted"]) > 0
+            texts[record["sequence"]] += record["tokens"]
         samples += [text[:3] for text in texts]
     target, draft = (
-        conditional(partial(logits_of, model), prompt, **options)
+        conditional(partial(prompt_logits, model), prompt, **options)
         for model, options in zip(models, (of_target, of_draft), strict=True)
     )
     assert p_value(count(np.array(samples)), chain_distribution(target, 3)) > FALSE_ALARM
     assert scipy.stats.binomtest(n_accepted, n_samples, beta(target, draft)).pvalue > FALSE_ALARM
-
-
-def logits_of(model: Model, ids: list[int]) -> NDArray[np.float32]:
-    return prompt_logits(model, ids)

@@ -15,7 +15,6 @@ import specdec
 from compiled import Model
 from specdec import Sampling, reference
 from specdec.drafts import Bigram, Unigram
-from toy_pair import load_pair
 from weights import distribution
 from worlds.canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
 
@@ -92,11 +91,6 @@ def test_every_rule_is_greedy_at_temperature_zero(models: dict[str, Model], rule
 # ------------------------------------------------------------------------------------------ generate
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    return load_pair(tmp_path_factory.mktemp("pair"))
-
-
 def test_a_seed_gives_one_text_whatever_drafts(pair: tuple[specdec.Model, specdec.Model]) -> None:
     """Tables, models with settings of their own, gammas, batches: one text for each seed."""
     target, draft = pair
@@ -111,9 +105,8 @@ def test_a_seed_gives_one_text_whatever_drafts(pair: tuple[specdec.Model, specde
         wanted = specdec.generate(target, None, prompt, seed=seed, **common).tokens
         texts.append(tuple(wanted))
         for gamma, guesser in enumerate(drafts, start=2):
-            assert (
-                specdec.generate(target, guesser, prompt, seed=seed, gamma=gamma, **common).tokens == wanted
-            )
+            got = specdec.generate(target, guesser, prompt, seed=seed, gamma=gamma, **common)
+            assert got.tokens == wanted
         for settings in (Sampling(0.0), Sampling(2.0, top_p=0.5)):
             got = specdec.generate(target, draft, prompt, seed=seed, draft_sampling=settings, **common)
             assert got.tokens == wanted
@@ -125,12 +118,6 @@ def test_a_seed_gives_one_text_whatever_drafts(pair: tuple[specdec.Model, specde
 
 def test_other_rules_do_not_promise_that(pair: tuple[specdec.Model, specdec.Model]) -> None:
     """With the same seed the standard rule gives another text for another gamma: the test above can fail."""
-    texts = {
-        tuple(
-            specdec.generate(
-                *pair, [1, 9, 30], temperature=1.1, seed=1, gamma=gamma, max_new_tokens=25, ignore_eos=True
-            ).tokens
-        )
-        for gamma in (1, 2, 4)
-    }
-    assert len(texts) > 1
+    how: dict[str, Any] = {"temperature": 1.1, "seed": 1, "max_new_tokens": 25, "ignore_eos": True}
+    texts = [specdec.generate(*pair, [1, 9, 30], gamma=gamma, **how).tokens for gamma in (1, 2, 4)]
+    assert texts[0] != texts[1] or texts[1] != texts[2]

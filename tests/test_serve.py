@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import specdec
@@ -125,32 +126,24 @@ def spec_decode(url: str) -> Counter[str]:
 
 def test_requests_of_vllm_bench_serve(url: str) -> None:
     """What `vllm bench serve` sends to two of its endpoints, with all sampling options; what it reads."""
-    sampling = {
-        "temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-    }  # fmt: skip
     common = {
-        "model": ask(url, "/v1/models")[1]["data"][0]["id"], "stream": True,
-        "stream_options": {"include_usage": True}, "ignore_eos": True, **sampling,
+        "model": "mine", "stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True,
+        "temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0,
+        "presence_penalty": 0.0, "repetition_penalty": 1.0,
     }  # fmt: skip
-    content = [{"type": "text", "text": PROMPTS[0]}]
-    payloads = (
+    messages = [{"role": "user", "content": [{"type": "text", "text": PROMPTS[0]}]}]
+    payloads: tuple[tuple[str, dict[str, Any]], ...] = (
         ("/v1/completions", {"prompt": PROMPTS[0], "max_tokens": 20, "logprobs": None}),
         ("/v1/completions", {"prompt": [5, 6, 7, 8], "max_tokens": 20, "logprobs": 2}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": content}],
-                                  "max_completion_tokens": 20}),
-    )  # fmt: skip
+        ("/v1/chat/completions", {"messages": messages, "max_completion_tokens": 20}),
+    )
     headers = {"Content-Type": "application/json", "Authorization": "Bearer any", "x-request-id": "bench-0"}
     for path, payload in payloads:
         before = spec_decode(url)
-        body = {**common, **payload, "repetition_penalty": 1.0}
-        status, events = ask(url, path, body, headers=headers)
+        status, events = ask(url, path, {**common, **payload}, headers=headers)
         assert status == 200 and events[-1] == "[DONE]"
         assert all(event["choices"] for event in events[:-2]) and events[-2]["choices"] == []
         assert events[-2]["usage"]["completion_tokens"] == 20 and events[-2]["usage"]["prompt_tokens"] > 3
-        texts = [choice.get("text", choice.get("delta", {}).get("content"))
-                 for event in events[:-2] for choice in event["choices"]]  # fmt: skip
-        assert "".join(text or "" for text in texts)
         after = spec_decode(url)
         n_drafts, n_drafted, n_accepted, n_by_position = (
             after[name] - before[name]
@@ -397,3 +390,136 @@ def test_adapters_by_name(chatting_pair: Pair, tmp_path: Path) -> None:
     assert status == 404 and "'first'" in unknown["error"]["message"]
     with pytest.raises(specdec.errors.InputError, match="adapters has"):
         Service(engine, ["mine"], adapters={"mine": adapters["first"]})
+
+
+# ── The client `openai`: all that it sends is understood, all that it reads is there
+
+PROMPT = "It was a dark and stormy night"
+ASKED: Any = [{"role": "user", "content": PROMPT}]
+PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
+TOOL: Any = {"name": "weather", "description": "The weather of a place.", "parameters": PLACE}
+TOOL_CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}}\n</tool_call>'
+
+
+def openai_client(url: str) -> Any:
+    import openai
+
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[Any]:
+    with openai_client(url) as client:
+        assert [model.id for model in client.models.list()] == ["mine"]
+        yield client
+
+
+@pytest.fixture(scope="module")
+def calling(chatting_pair: Pair) -> Iterator[Any]:
+    """A client of a model that always calls a tool."""
+    with serving(chatting_pair[0], TOOL_CALL) as (_, server), openai_client(server.url) as client:
+        yield client
+
+
+@pytest.mark.oracle
+def test_texts_of_all_paths_equal_generate(client: Any, chatting_pair: Pair) -> None:
+    """And so do their log-probabilities; streams by the client's own accumulation."""
+    how: Any = {"max_new_tokens": 25, "logprobs": 3}
+    wanted = specdec.generate(chatting_pair[0], None, PROMPT, **how)
+    assert wanted.logprobs is not None and wanted.top_logprobs is not None
+    found = client.completions.create(model="mine", prompt=PROMPT, max_tokens=25, temperature=0, logprobs=3)
+    (choice,) = found.choices
+    assert choice.text == wanted.text and choice.finish_reason == "length"
+    assert np.array_equal(choice.logprobs.token_logprobs, wanted.logprobs)
+    best = [max(value for _, value in top) for top in wanted.top_logprobs]
+    assert [max(top.values()) for top in choice.logprobs.top_logprobs] == best
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(wanted.prompt_ids), 25)
+
+    wanted = specdec.generate(chatting_pair[0], None, messages=ASKED, **how)
+    ended = specdec.generate(chatting_pair[0], None, messages=ASKED, stop=["."])
+    assert wanted.logprobs is not None and wanted.top_logprobs is not None
+    asked: Any = {"model": "mine", "messages": ASKED, "max_completion_tokens": 25, "temperature": 0}
+    (choice,) = client.chat.completions.create(logprobs=True, top_logprobs=3, **asked).choices
+    assert choice.message.role == "assistant" and choice.message.content == wanted.text
+    assert np.array_equal([entry.logprob for entry in choice.logprobs.content], wanted.logprobs)
+    for entry, top in zip(choice.logprobs.content, wanted.top_logprobs, strict=True):
+        assert [one.logprob for one in entry.top_logprobs] == [value for _, value in top]
+    with client.chat.completions.stream(**{**asked, "max_completion_tokens": 200}, stop=["."]) as stream:
+        assert stream.get_final_completion().choices[0].message.content == ended.text
+
+    asked = {"model": "mine", "input": PROMPT, "max_output_tokens": 25, "temperature": 0}
+    found = client.responses.create(**asked)
+    assert (found.output_text, found.status, found.usage.output_tokens) == (wanted.text, "incomplete", 25)
+    with client.responses.stream(**asked) as stream:
+        last = list(stream)[-1]
+    assert (last.type, last.response.output_text) == ("response.incomplete", wanted.text)
+    ended = client.responses.create(**{**asked, "max_output_tokens": 200}, extra_body={"stop": ["."]})
+    assert ended.status == "completed" and "." not in ended.output_text
+
+
+@pytest.mark.oracle
+def test_calls_of_tools(calling: Any) -> None:
+    tools: Any = [{"type": "function", "function": TOOL}]
+    asked: Any = {"model": "mine", "messages": ASKED, "tools": tools}
+    message = calling.chat.completions.create(**asked).choices[0].message
+    (call,) = message.tool_calls
+    assert call.function.name == "weather" and json.loads(call.function.arguments) == {"place": "Köln"}
+    more = [*ASKED, message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    again = calling.chat.completions.create(**{**asked, "messages": more})
+    assert again.choices[0].finish_reason == "tool_calls"
+    with calling.chat.completions.stream(**asked) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "tool_calls" and final.message.content == "I look."
+    assert final.message.tool_calls[0].function.arguments == call.function.arguments
+    flat: Any = [{"type": "function", **TOOL}]
+    response = calling.responses.create(model="mine", input=PROMPT, tools=flat)
+    assert [item.type for item in response.output] == ["message", "function_call"]
+    output = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "rain"}
+    answer: Any = [*ASKED, *response.output, output]
+    assert calling.responses.create(model="mine", input=answer, tools=flat).status == "completed"
+    with calling.responses.stream(model="mine", input=PROMPT, tools=flat) as stream:
+        assert stream.get_final_response().output[1].name == "weather"
+
+
+@pytest.mark.oracle
+def test_answers_satisfy_the_schemas_of_the_client(client: Any, calling: Any) -> None:
+    """The client itself takes what comes; here its pydantic types check every field."""
+    from openai.types import Completion, chat, responses
+    from pydantic import TypeAdapter
+
+    chats: Any = {"messages": ASKED, "logprobs": True, "top_logprobs": 1, "max_tokens": 5}
+    texts: Any = {"input": PROMPT, "max_output_tokens": 5, "include": ["message.output_text.logprobs"]}
+    tools = [{"type": "function", **TOOL}]
+    bodies: tuple[tuple[Any, str, Any, Any, Any], ...] = (
+        (client, "completions", {"prompt": PROMPT, "logprobs": 1}, Completion, None),
+        (client, "chat/completions", chats, chat.ChatCompletion, chat.ChatCompletionChunk),
+        (calling, "chat/completions", chats, chat.ChatCompletion, chat.ChatCompletionChunk),
+        (client, "responses", texts, responses.Response, responses.ResponseStreamEvent),
+        (calling, "responses", {**texts, "tools": tools}, responses.Response, responses.ResponseStreamEvent),
+    )
+    for one, path, body, whole, event in bodies:
+        url = str(one.base_url).removesuffix("/v1/")
+        _, answer = ask(url, f"/v1/{path}", body)
+        TypeAdapter(whole).validate_python(answer)
+        if event is not None:
+            _, events = ask(url, f"/v1/{path}", {**body, "stream": True})
+            for found in events:
+                if found != "[DONE]":
+                    TypeAdapter(event).validate_python(found)
+
+
+@pytest.mark.oracle
+def test_a_pydantic_model(client: Any) -> None:
+    from typing import Literal
+
+    from pydantic import BaseModel
+
+    class Person(BaseModel):
+        name: Literal["Ann", "Bob"]
+        age: Literal[3, 17]
+
+    asked: Any = {"model": "mine", "temperature": 0}
+    reply = client.chat.completions.parse(messages=ASKED, response_format=Person, **asked)
+    person = reply.choices[0].message.parsed
+    assert person.name in ("Ann", "Bob") and person.age in (3, 17)
+    assert client.responses.parse(input=PROMPT, text_format=Person, **asked).output_parsed == person

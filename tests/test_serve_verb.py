@@ -12,8 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,17 +61,9 @@ def test_a_process_that_serves_and_stops_gently() -> None:
     assert status == 200 and answer["choices"][0]["text"] == wanted
 
 
-@dataclass
-class Started:
-    """What a server would have been started with."""
-
-    service: Any = None
-    options: Any = None
-
-
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    found = Started()
+def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(service=None, options=None)
 
     def init(server: Server, service: Service, **options: Any) -> None:
         found.service, found.options = service, options
@@ -93,7 +85,7 @@ def fails(*arguments: str) -> str:
     return str(done.stderr)
 
 
-def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
+def test_options_reach_the_server(started: SimpleNamespace, tmp_path: Path) -> None:
     template, key = tmp_path / "template.jinja", tmp_path / "key"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}[TOOL_CALLS]")
     key.write_text("secret\n")
@@ -122,7 +114,7 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
     assert "'a' with embedded at http://127.0.0.1:1/v1" in done.stderr
 
 
-def test_a_key_from_the_environment(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_from_the_environment(started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECDEC_API_KEY", "secret")
     assert run("--target", "embedded").exit_code == 0
     assert started.options["api_key"] == "secret"
@@ -131,16 +123,12 @@ def test_a_key_from_the_environment(started: Started, monkeypatch: pytest.Monkey
     assert "the API key in SPECDEC_API_KEY is empty" in fails()
 
 
-def test_a_chat_template_that_cannot_be_read(started: Started, tmp_path: Path) -> None:
-    """The server does not start: no request of a conversation could be answered."""
-    file = tmp_path / "chat.jinja"
+def test_files_that_cannot_be_read(started: SimpleNamespace, tmp_path: Path) -> None:
+    """The server does not start, but without a draft where that is asked for."""
+    file, broken = tmp_path / "chat.jinja", tmp_path / "draft"
     file.write_text("{{ messages }}\n{% if %}")
     message = f"{file}: the chat template is not valid Jinja: line 2: "
     assert message in fails("--chat-template", str(file)) and started.service is None
-
-
-def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None:
-    broken = tmp_path / "draft"
     broken.mkdir()
     (broken / "config.json").write_text("{}")
     assert fails("--draft", str(broken)) and started.service is None
@@ -150,14 +138,16 @@ def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None
     assert "plainly, without a draft at" in done.stderr
 
 
-def test_the_name_of_a_folder_that_one_is_in(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_folder_that_one_is_in(
+    started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, _ = specdec.embedded_pair()
     monkeypatch.chdir(target.path)
     assert run("--target", ".").exit_code == 0
     assert started.service.names == ["target"]
 
 
-def test_several_drafts(started: Started, tmp_path: Path) -> None:
+def test_several_drafts(started: SimpleNamespace, tmp_path: Path) -> None:
     done = run("--draft", "small=embedded", "--draft", "copy=copy")
     assert done.exit_code == 0, done.output
     assert started.service.draft_names == ["small", "copy"]

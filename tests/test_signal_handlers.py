@@ -80,19 +80,14 @@ def encoding(patched: pytest.MonkeyPatch, place: Path) -> None:
     tokenizer.encode("some text")
 
 
-def reading_json(patched: pytest.MonkeyPatch, place: Path) -> None:
-    patched.setattr("json.loads", interrupted)
-    specdec.load(EMBEDDED)
+def loading(function: str) -> Callable[[pytest.MonkeyPatch, Path], object]:
+    """The signal comes in a function that loading calls."""
 
+    def load(patched: pytest.MonkeyPatch, place: Path) -> None:
+        patched.setattr(function, interrupted)
+        specdec.load(EMBEDDED)
 
-def reading_weights(patched: pytest.MonkeyPatch, place: Path) -> None:
-    patched.setattr("os.preadv", interrupted)
-    specdec.load(EMBEDDED)
-
-
-def packing(patched: pytest.MonkeyPatch, place: Path) -> None:
-    patched.setattr("specdec._core.Model", interrupted)
-    specdec.load(EMBEDDED)
+    return load
 
 
 def packed_file(patched: pytest.MonkeyPatch, place: Path) -> None:
@@ -143,17 +138,10 @@ CALLS: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
     "ids": lambda patched, place: specdec.load(EMBEDDED).logits([1, Odd()]),  # type: ignore[list-item]
     "iterator": lambda patched, place: specdec.load(EMBEDDED).logits(Odd()),  # type: ignore[arg-type]
     "array": lambda patched, place: specdec.verify([1], Odd(), Odd()),  # type: ignore[arg-type, call-arg]
-    "encoding": encoding,
-    "reading_json": reading_json,
-    "reading_weights": reading_weights,
-    "packing": packing,
-    "packed_file": packed_file,
-    "hub": hub,
-    "grammar": grammar,
-    "transform": transform,
-    "own_draft": own_draft,
-    "progress_bar": progress_bar,
-}
+    "reading_json": loading("json.loads"), "reading_weights": loading("os.preadv"),
+    "packing": loading("specdec._core.Model"), "encoding": encoding, "packed_file": packed_file, "hub": hub,
+    "grammar": grammar, "transform": transform, "own_draft": own_draft, "progress_bar": progress_bar,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -16,7 +16,7 @@ from refusals import refuses
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
 from specdec.models.tokenizer import source_side
 from specdec.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer
-from tokenizer_files import write_json
+from tokenizer_files import trained_pieces, write_json
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 
@@ -49,13 +49,7 @@ def oracle() -> None:
 def trained(path: Path, seed: int = 0, **settings: Any) -> Path:
     """A SentencePiece model of a few hundred words, without a normaliser."""
     words = [f"{text} {i * (seed + 1)}" for i in range(40) for text in WORDS[seed:]]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(words), model_prefix=str(path.with_suffix("")), vocab_size=90,
-        minloglevel=2, hard_vocab_limit=False,
-        normalization_rule_name="identity", **settings,
-    )  # fmt: skip
-    path.with_suffix(".model").rename(path)
-    return path
+    return trained_pieces(path, words, vocab_size=90, normalization_rule_name="identity", **settings)
 
 
 def pieces(path: Path) -> list[tuple[str, float]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from allocations import needs_hooks, nothing_leaks
+from processes import printed
 from specdec import _core
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
@@ -102,18 +101,8 @@ def test_a_model_that_is_freed_takes_what_waits_along(model):
 
 def test_threads_take_and_leave_blocks_at_once(model):
     expected = texts(model)[0]
-    found: list[object] = []
-
-    def work() -> None:
-        for _ in range(8):
-            found.append(texts(model)[0])
-
-    with nothing_leaks():
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with nothing_leaks(), ThreadPoolExecutor(4) as threads:
+        found = [work.result()[0] for work in [threads.submit(texts, model) for _ in range(32)]]
     assert found == [expected] * 32
 
 
@@ -128,8 +117,7 @@ def test_a_forked_child_has_blocks_of_its_own(model):
 
 
 SHORT_OF_MEMORY = """
-import gc, resource, sys
-sys.path.insert(0, sys.argv[1])
+import gc, resource
 from test_spares import LLAMA, TENSORS, build, decoder
 from specdec import _core
 model = build(LLAMA, TENSORS)
@@ -145,10 +133,6 @@ print(waiting, _core._spares_bytes())
 
 
 def test_what_waits_is_returned_where_memory_is_short():
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_MEMORY, os.path.dirname(__file__)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    waiting, left = map(int, done.stdout.split())
+    waiting, left = map(int, printed(SHORT_OF_MEMORY).split())
     assert waiting > 128 << 20
     assert left == 0

@@ -7,8 +7,6 @@ sleeps while it holds a piece has lost it in the middle of its work.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from processes import fork_script
+from processes import fork_script, printed
 from specdec import InputError, _core
 from specdec.threads import MAX_THREADS, cpu_quota, default_threads
 from worlds.canonical import VARIANTS, build, random_tensors
@@ -78,21 +76,13 @@ def test_a_session_is_made_while_another_thread_computes(delay):
 
 
 @needs_hooks
-def test_a_thread_that_holds_no_piece_is_not_waited_for(delay):
+@pytest.mark.parametrize(("late", "holding"), [([1], False), ([2, 3, 4, 5], True)])
+def test_who_holds_no_piece_is_not_waited_for(delay, late, holding):
+    """A worker of the team that has no piece, and workers beyond the team."""
     x, weights = random_product()
-    alone = _core.product(x, weights, "f32")
-    delay(1, LONG_S, holding=False)
-    begun = time.monotonic()
-    assert np.array_equal(_core.product(x, weights, "f32", n_threads=2), alone)
-    assert time.monotonic() - begun < LONG_S / 2
-
-
-@needs_hooks
-def test_workers_beyond_the_team_are_not_waited_for(delay):
-    x, weights = random_product()
-    alone = _core.product(x, weights, "f32", n_threads=6)
-    for thread in range(2, 6):
-        delay(thread, LONG_S, holding=True)
+    alone = _core.product(x, weights, "f32", n_threads=1 + max(late) if holding else 1)
+    for thread in late:
+        delay(thread, LONG_S, holding=holding)
     begun = time.monotonic()
     assert np.array_equal(_core.product(x, weights, "f32", n_threads=2), alone)
     assert time.monotonic() - begun < LONG_S / 2
@@ -118,21 +108,10 @@ def test_late_threads_change_no_bit(delay, holding):
             assert np.array_equal(rows(n_threads), expected)
 
 
-def run_script(script: str, timeout: float = 60, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parent,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @needs_hooks
 @pytest.mark.parametrize("n_granted", [0, 1])
 def test_threads_that_the_system_refuses_are_done_without(n_granted):
-    out = run_script(
-        f"""
+    out = printed(f"""
 import os
 import numpy as np
 from specdec import _core
@@ -141,14 +120,13 @@ n_before = len(os.listdir("/proc/self/task"))
 _core._pool_fail_after({n_granted})
 y = _core.product(x, w, "f32", n_threads=8)
 print((y == 64).all(), len(os.listdir("/proc/self/task")) - n_before)
-"""
-    )
+""")
     assert out.split() == ["True", str(n_granted)]
 
 
 def test_no_room_for_thread_stacks_means_fewer_threads():
     """The limit of the address space is met by the stack of the first or a later thread."""
-    out = run_script(
+    out = printed(
         """
 import re, resource
 import numpy as np
@@ -165,7 +143,7 @@ print((_core.product(x, w, "f32", n_threads=64) == 64).all())
 
 def test_workers_take_no_signals():
     """A signal that the program blocks stays pending, and does not end the process by way of a worker."""
-    out = run_script(
+    out = printed(
         """
 import os, signal
 import numpy as np
@@ -182,7 +160,7 @@ print(signal.sigpending() == {signal.SIGUSR1})
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_children_compute_with_several_threads_at_once():
-    assert run_script(fork_script("rows"), PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["done"]
+    assert printed(fork_script("rows"), PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["done"]
 
 
 # ---------------------------------------------------------------- how many threads
@@ -199,24 +177,19 @@ def write_groups(root: Path, files: dict[str, str], membership: str) -> tuple[Pa
 @pytest.mark.parametrize(
     ("files", "membership", "expected"),
     [
-        ({"cpu.max": "150000 100000"}, "0::/", 1.5),
-        ({"cpu.max": "max 100000"}, "0::/", float("inf")),
+        ({"cpu.max": "150000 100000"}, "0::/", 1.5), ({"cpu.max": "max 100000"}, "0::/", float("inf")),
         ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 4.0),  # of a group above
         ({"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, "0::/a/b", 1.0),  # the least
         ({"cpu.max": "200000 100000"}, "0::/on/the/host", 2.0),  # a path of the host, not visible here
-        (
-            {"cpu,cpuacct/x/cpu.cfs_quota_us": "250000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
-            "5:memory:/x\n4:cpu,cpuacct:/x",
-            2.5,
-        ),
+        ({"cpu,cpuacct/x/cpu.cfs_quota_us": "250000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
+         "5:memory:/x\n4:cpu,cpuacct:/x", 2.5),
         # The folder has its controllers in another order; a link has the name of one.
         ({"cpu/x/cpu.cfs_quota_us": "350000", "cpu/x/cpu.cfs_period_us": "100000"}, "4:cpuacct,cpu:/x", 3.5),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", float("inf")),
-        ({"cpu.max": "nonsense"}, "0::/", float("inf")),
-        ({"cpu.max": "5 0"}, "0::/", float("inf")),
+        ({"cpu.max": "nonsense"}, "0::/", float("inf")), ({"cpu.max": "5 0"}, "0::/", float("inf")),
         ({}, "what is this", float("inf")),
     ],
-)
+)  # fmt: skip
 def test_cpu_quota(tmp_path, files, membership, expected):
     assert cpu_quota(*write_groups(tmp_path, files, membership)) == expected
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from itertools import groupby
 from typing import Any
@@ -141,28 +140,22 @@ def cut_up(text: str, cuts: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), CASES)
-def test_texts_are_taken_apart_however_they_come(name: str, text: str, wanted: list[Said]) -> None:
+def test_texts_are_taken_apart(name: str, text: str, wanted: list[Said]) -> None:
     assert all(isinstance(json.loads(one.arguments), dict) for one in wanted if isinstance(one, ToolCall))
     assert read(name, [text]) == wanted
     assert read(name, list(text)) == wanted
-    generator = random.Random(1)
-    for _ in range(20):
-        cuts = [generator.randrange(len(text) + 1) for _ in range(generator.randrange(6))]
-        assert read(name, cut_up(text, cuts)) == wanted
 
 
-@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-def test_numbers_that_json_has_not_are_no_arguments(number: str) -> None:
+def test_numbers_that_json_has_not_are_no_arguments() -> None:
     """Clients parse the arguments as JSON."""
-    arguments, tags = f'{{"days": {number}}}', f"<parameter=days>{number}</parameter>"
-    for name, text in (
-        ("hermes", marked(call(arguments))),
-        ("mistral", f"[TOOL_CALLS]{call(arguments)}"),
-        ("json", call(arguments)),
-        ("harmony", to("functions.weather", arguments)),
-        ("xml", marked(f"<function=weather>{tags}</function>")),
-    ):
-        assert read(name, [text]) == [text], name
+    for number in ("NaN", "-Infinity", "1e999"):
+        arguments, tags = f'{{"days": {number}}}', f"<parameter=days>{number}</parameter>"
+        for name, text in (
+            ("hermes", marked(call(arguments))), ("mistral", f"[TOOL_CALLS]{call(arguments)}"),
+            ("json", call(arguments)), ("harmony", to("functions.weather", arguments)),
+            ("xml", marked(f"<function=weather>{tags}</function>")),
+        ):  # fmt: skip
+            assert read(name, [text]) == [text], name
 
 
 def test_arguments_that_are_nested_as_deep_as_the_stack() -> None:
@@ -210,44 +203,6 @@ def test_a_template_says_how_calls_are_written() -> None:
 def test_the_first_end_mark_is_one_where_no_later_one_ends_a_call() -> None:
     text = '<tool_call>{"name": "</tool_call>' * 4_000  # whose strings are open
     assert read("hermes", [text]) == [text]
-
-
-WORDS = st.text(alphabet="ab <|>{}\n", max_size=8).map(lambda text: f"x{text}x")
-MESSAGES = st.lists(
-    st.tuples(st.sampled_from(["analysis", "final", "commentary", "call"]), WORDS), max_size=5
-)
-
-
-@given(messages=MESSAGES, begins=st.booleans(), cuts=st.lists(st.integers(0, 400), max_size=8))
-@settings(deadline=None)
-def test_channels_are_read_however_they_come(
-    messages: list[tuple[str, str]], begins: bool, cuts: list[int]
-) -> None:
-    """Against a plain reading of whole messages, from prompts that have begun the first of them or not."""
-    text = "".join(
-        f"<|start|>assistant{to('functions.weather', json.dumps({'place': words}))}"
-        if kind == "call"
-        else f"<|start|>assistant<|channel|>{kind}<|message|>{words}<|end|>"
-        for kind, words in messages
-    ).removeprefix("<|start|>assistant")
-    begun = None
-    if begins and text:  # the prompt has the first header, and a letter of the content
-        at = text.index("<|message|>") + len("<|message|>") + 1
-        begun, text = "assistant" + text[:at], text[at:]
-        if messages[0][0] == "call":
-            return  # no prompt has half a call
-    wanted: list[Said] = []
-    given: set[str] = set()
-    for i, (kind, words) in enumerate(messages):
-        if kind == "call":
-            wanted.append(ToolCall("weather", json.dumps({"place": words})))
-            continue
-        shown = words[1:] if begun is not None and i == 0 else words
-        group = "analysis" if kind == "analysis" else "text"
-        gap = "\n" if group in given else ""
-        given.add(group)
-        wanted.append(Reasoning(gap + shown) if group == "analysis" else gap + shown)
-    assert read("harmony", cut_up(text, cuts), begun=begun) == joined(wanted)
 
 
 FRAGMENTS = [mark for one in TOOL_FORMATS.values() for mark in one.marks]

@@ -32,9 +32,6 @@ def test_it_is_the_same_model(pair: tuple[specdec.Model, specdec.Model]) -> None
     assert runs[0] == runs[1]
 
 
-# ------------------------------------------------------------------------ checkpoints trained elsewhere
-
-
 @pytest.fixture(scope="module")
 def stories260k(shared: Path) -> specdec.Model:
     return specdec.load(shared / "models" / "stories260K" / "stories260K.bin")
@@ -45,14 +42,6 @@ def stories(shared: Path) -> list[str]:
     text = (shared / "data" / "tinystories" / "tiny.txt").read_text(encoding="utf-8")
     stripped = [story.strip() for story in text.split("<|endoftext|>")]
     return [story for story in stripped if len(story) > 100][20:60]
-
-
-def test_what_it_is(stories260k):
-    config = stories260k.config
-    assert (config.d_model, config.n_layer, config.n_head, config.n_kv_head) == (64, 5, 8, 4)
-    assert (config.d_ff, config.n_vocab, config.n_ctx, config.tied) == (172, 512, 512, True)
-    assert stories260k.tokenizer.n_vocab == 512
-    assert stories260k.n_parameters == 260_032
 
 
 def test_mean_cross_entropy(stories260k, shared):

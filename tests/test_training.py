@@ -40,10 +40,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     return learnable_target(tmp_path_factory.mktemp("target"))
 
 
-def weights_of(folder: Path) -> dict[str, Any]:
-    return load_file(folder / "model.safetensors")
-
-
 def interrupted_at(patch: pytest.MonkeyPatch, limit: int) -> None:
     """A training ends before this step, as if a user had interrupted it."""
     step = run.train_step
@@ -71,7 +67,7 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
             interrupted_at(patch, limit)
             train(target, tmp_path / "parts", kind, **options)
     train(target, tmp_path / "parts", kind, **options)
-    parts, whole = (weights_of(tmp_path / part) for part in ("parts", "whole"))
+    parts, whole = (load_file(tmp_path / part / "model.safetensors") for part in ("parts", "whole"))
     assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
     curves = [loop.LossCurve.read(tmp_path / part / "training" / "losses.tsv") for part in ("parts", "whole")]
     np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
@@ -99,11 +95,11 @@ class WorkClock:
 
     def __init__(self, patch: pytest.MonkeyPatch, token_s: float, step_s: float) -> None:
         from specdec import time_limit
-        from specdec.training import batch, held_out, training_texts
+        from specdec.training import held_out, trainer, training_texts
 
         self.now, self.step_s = 0.0, step_s
         patch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: self.now))
-        generate, of, step = training_texts.generate, batch.TargetStates.of, loop.train_step
+        generate, of, step = training_texts.generate, trainer.TargetStates.of, loop.train_step
 
         def generated(*given: Any, **options: Any) -> Any:
             found = generate(*given, **options)
@@ -121,7 +117,7 @@ class WorkClock:
 
         patch.setattr(training_texts, "generate", generated)
         patch.setattr(held_out, "generate", generated)
-        patch.setattr(batch.TargetStates, "of", states)
+        patch.setattr(trainer.TargetStates, "of", states)
         for module in (loop, run):
             patch.setattr(module, "train_step", stepped)
 
@@ -137,16 +133,12 @@ def test_the_minutes_bound_the_whole_training(
     assert clock.now <= 60.0 * 1.05
     assert clock.now >= 30.0  # and is used
     assert trained.n_steps >= 1 and all(0.0 <= alpha <= 1.0 for alpha, _, _ in trained.after.alpha.values())
-    plan = json.loads((tmp_path / "training" / "plan.json").read_text())
+    plan, settings = (
+        json.loads((tmp_path / "training" / f"{name}.json").read_text()) for name in ("plan", "settings")
+    )
+    assert settings["length"] == (32 if token_s == 3e-2 else 64)  # the context, or less for 20 steps to fit
     assert 2 <= plan["n_held_out"] <= 16 and 8 <= plan["n_texts"] <= 8 * 16
     assert said[0].startswith("Measuring how fast") and said[-1].startswith("Measuring the draft after")
-
-
-def test_texts_without_positions_have_no_alpha() -> None:
-    from specdec.training.held_out import alpha_of, gain
-
-    nothing = [np.zeros(0), np.zeros(0)]
-    assert math.isnan(alpha_of(nothing)[0]) and math.isnan(gain(nothing, nothing)[0])  # warnings are errors
 
 
 def test_steps_that_become_slower_are_fewer(
@@ -190,24 +182,6 @@ def test_a_training_of_minutes_goes_on_with_its_plan(
         plan.write_text(damaged)
         with pytest.raises(CheckpointError, match=r"plan\.json"):
             train(target, tmp_path, minutes=0.5, **how)
-
-
-def test_a_number_format_is_for_a_target_that_is_not_loaded(target: specdec.Model, tmp_path: Path) -> None:
-    with refuses("dtype", "int8"):
-        train(target, tmp_path, dtype="int8")
-    trained = train(target.path, tmp_path / "int8", dtype="int8", steps=1)
-    stored = json.loads((tmp_path / "int8" / "training" / "settings.json").read_text())
-    assert stored["target"] == f"{target.path} in int8" and trained.n_steps == 1
-
-
-def test_a_short_time_has_short_texts() -> None:
-    """256 tokens where 20 steps fit, else fewer; never more than the context."""
-    from specdec.training.training_texts import WritingSpeed, affordable_length
-
-    speed = WritingSpeed(1e-3, 1e-2)
-    lengths = [affordable_length(speed, 16, seconds, 1024) for seconds in (1000.0, 90.0, 45.0, 20.0, 1.0)]
-    assert lengths[0] == 256 and lengths[-1] == 32 and lengths == sorted(lengths, reverse=True)
-    assert affordable_length(speed, 16, 1000.0, 48) == 48
 
 
 def command_of(kind: str, out: Path, *words: str) -> list[str]:
@@ -277,7 +251,7 @@ def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -
 
 
 def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Path) -> None:
-    from specdec.training.batch import TargetStates
+    from specdec.training.trainer import TargetStates
     from specdec.training.training_texts import Texts
 
     quantised = specdec.load(target.path, "int8")
@@ -288,69 +262,64 @@ def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Pa
         states.target.log_probs[1, :7], torch.from_numpy(quantised.logits(ids[:7])).log_softmax(-1), atol=1e-6
     )
     assert states.weights.tolist() == [[0.0] + [1.0] * 14 + [0.0] * 5, [1.0] * 6 + [0.0] * 14]
-    train(quantised, tmp_path, steps=2)
+    with refuses("dtype", "int8"):
+        train(quantised, tmp_path, dtype="int8")
+    train(target.path, tmp_path, dtype="int8", steps=2)
+    stored = json.loads((tmp_path / "training" / "settings.json").read_text())
+    assert stored["target"] == f"{target.path} in int8"
+    train(quantised, tmp_path, steps=2)  # the same one
 
 
-def test_other_arguments_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
-    train(target, tmp_path, steps=2)
+def test_other_arguments_and_folders_are_refused(target: specdec.Model, work: Path) -> None:
     with refuses("loss", "jsd"):
-        train(target, tmp_path, steps=2, loss="jsd")
-    with pytest.raises(InputError, match="prompts: other prompts than those that the training in"):
-        train(target, tmp_path, steps=2, prompts=[[3]])
-
-
-def test_a_model_is_not_overwritten(target: specdec.Model) -> None:
-    for out in (target.path, target.path / "config.json" / "out"):
+        train(target, work.parent, steps=2, loss="jsd")
+    for prompts, message in (
+        ([[3]], "prompts: other prompts than those that the training in"),
+        ([], "prompts: has no prompt"),
+        ("/no/such/file", "prompts: /no/such/file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(target, work.parent, steps=2, prompts=prompts)
+    for out in (target.path, target.path / "config.json" / "out"):  # a model is not overwritten
         with refuses("out", str(out)):
             train(target, out, "exit")
 
 
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [
-        ("kind", {"kind": "none"}),
-        ("loss", {"loss": "kl"}),
-        ("data", {"data": "mine"}),
-        ("steps", {"steps": 0}),
-        ("minutes", {"minutes": math.nan, "steps": None}),
-        ("length", {"length": 65}),
-        ("beta", {"beta": 1}),
-        ("steps", {"minutes": 1.0}),
-        ("device", {"device": "foo"}),
-        ("device", {"device": "meta"}),
-        ("prompts", {"prompts": None}),
-        ("--set", {"shape": {"d_modell": 3}}),
-        ("d_model", {"shape": {"d_model": "wide"}}),
-        ("n_heads", {"shape": {"d_model": 33}}),
-        ("layer", {"kind": "exit", "shape": {"layer": 2}}),
-        ("curriculum", {"kind": "exit", "shape": {"curriculum": "none"}}),
-        ("dropout", {"kind": "exit", "shape": {"dropout": "2"}}),
-        ("data", {"kind": "exit", "data": "draft"}),
-        ("n_heads", {"kind": "heads", "shape": {"n_heads": 0}}),
-        ("n_draft_vocab", {"kind": "heads", "shape": {"n_draft_vocab": 25}}),
-        ("decay", {"kind": "heads", "shape": {"decay": 2.0}}),
-        ("joint_rate", {"kind": "heads", "shape": {"joint_rate": 0}}),
-        ("version", {"kind": "eagle", "shape": {"version": 2}}),
-        ("n_kv_heads", {"kind": "eagle", "shape": {"n_kv_heads": 3}}),
-        ("n_heads", {"kind": "eagle", "shape": {"version": 1, "d_head": 6}}),
-        ("n_draft_vocab", {"kind": "eagle", "shape": {"version": 1, "n_draft_vocab": 8}}),
-        ("steps", {"kind": "eagle", "shape": {"steps": 0}}),
-        ("n_tokens", {"kind": "pass", "shape": {"n_tokens": 0}}),
-        ("length", {"kind": "pass", "shape": {"n_tokens": 30}}),
+BAD: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "small": [
+        ("loss", {"loss": "kl"}), ("data", {"data": "mine"}), ("steps", {"steps": 0}),
+        ("minutes", {"minutes": math.nan, "steps": None}), ("length", {"length": 65}), ("beta", {"beta": 1}),
+        ("steps", {"minutes": 1.0}), ("device", {"device": "foo"}), ("device", {"device": "meta"}),
+        ("prompts", {"prompts": None}), ("--set", {"shape": {"d_modell": 3}}),
+        ("d_model", {"shape": {"d_model": "wide"}}), ("n_heads", {"shape": {"d_model": 33}}),
     ],
+    "exit": [
+        ("layer", {"shape": {"layer": 2}}), ("curriculum", {"shape": {"curriculum": "none"}}),
+        ("dropout", {"shape": {"dropout": "2"}}), ("data", {"data": "draft"}),
+    ],
+    "heads": [
+        ("n_heads", {"shape": {"n_heads": 0}}), ("n_draft_vocab", {"shape": {"n_draft_vocab": 25}}),
+        ("decay", {"shape": {"decay": 2.0}}), ("joint_rate", {"shape": {"joint_rate": 0}}),
+    ],
+    "eagle": [
+        ("version", {"shape": {"version": 2}}), ("n_kv_heads", {"shape": {"n_kv_heads": 3}}),
+        ("n_heads", {"shape": {"version": 1, "d_head": 6}}), ("steps", {"shape": {"steps": 0}}),
+        ("n_draft_vocab", {"shape": {"version": 1, "n_draft_vocab": 8}}),
+    ],
+    "pass": [("n_tokens", {"shape": {"n_tokens": 0}}), ("length", {"shape": {"n_tokens": 30}})],
+    "none": [("kind", {})],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "options"), [(kind, *case) for kind, cases in BAD.items() for case in cases]
 )
 def test_bad_arguments_are_refused_by_name(
-    argument: str, options: dict[str, Any], target: specdec.Model, tmp_path: Path
+    kind: str, argument: str, options: dict[str, Any], target: specdec.Model, tmp_path: Path
 ) -> None:
     with refuses(argument):
-        train(target, tmp_path, **options)
+        train(target, tmp_path, kind, **options)
     assert not (tmp_path / "training" / "settings.json").exists()  # so that the right command begins there
-
-
-def test_prompts_that_cannot_be_read_are_refused(target: specdec.Model, tmp_path: Path) -> None:
-    for prompts, message in (([], "prompts: has no prompt"), ("/no/such/file", "prompts: /no/such/file")):
-        with pytest.raises(InputError, match=message):
-            train(target, tmp_path, prompts=prompts)
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ def libraries() -> None:
     global torch, objective, Objective, TargetDistribution
     import torch
 
-    from specdec.drafts.learned import objective
-    from specdec.drafts.learned.objective import Objective, TargetDistribution
+    from specdec.drafts.learned import networks as objective
+    from specdec.drafts.learned.networks import Objective, TargetDistribution
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,13 @@ def trainer_of(target: specdec.Model, name: str, more: dict[str, Any], **setting
 
 
 # ------------------------------------------------------------------------------------------ objectives
+
+
+def test_texts_without_positions_have_no_alpha() -> None:
+    from specdec.training.held_out import alpha_of, gain
+
+    nothing = [np.zeros(0), np.zeros(0)]
+    assert math.isnan(alpha_of(nothing)[0]) and math.isnan(gain(nothing, nothing)[0])  # warnings are errors
 
 
 def two_logits(seed: int) -> tuple[Any, Any]:
@@ -231,7 +238,7 @@ def test_a_folder_drafts_as_its_network_does(name: str, target: specdec.Model, t
 )
 def test_a_loss_is_the_mean_over_the_tokens_that_are_drafted(name: str, target: specdec.Model) -> None:
     """Each against the target's distribution of the very token that it is for, one text at a time."""
-    from specdec.training.batch import TargetStates
+    from specdec.training.trainer import TargetStates
     from specdec.training.training_texts import Texts
 
     kind = trainer_of(target, name, {"n_points": 99} if name == "pass" else {}, length=12)
@@ -380,7 +387,7 @@ def test_targets_that_torch_would_read_otherwise_are_refused_by_name(tmp_path: P
 
 def test_what_drafts_leave_is_the_residual_of_the_rule(target: specdec.Model, trained: Any) -> None:
     """By enumeration: the chance that all of them are rejected, and the distribution then."""
-    from specdec.training.batch import EarlierDrafts, softmax
+    from specdec.training.trainer import EarlierDrafts, softmax
 
     folders = [trained(name).folder for name in ("small", "recurrent")]
     cover = EarlierDrafts(target, folders)

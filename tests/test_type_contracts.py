@@ -79,11 +79,6 @@ def test_one_format_and_experts(config: dict[str, Any], cache: str) -> None:
         assert np.array_equal(found, expected)
 
 
-def test_another_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="norm is 'layer', expected the layout of Llama"):
-        reference.exact_logits(LLAMA | {"norm": "layer"}, {}, [1])
-
-
 def test_experts_in_types_of_blocks(tmp_path: Path) -> None:
     changes = {"hidden_size": 256, "intermediate_size": 256, "vocab_size": 40}
     case = Case("llama", "MixtralForCausalLM", {**CASES["mixtral"].config, **changes})
@@ -151,9 +146,6 @@ def test_cross_attention_in_several_types(
     assert np.array_equal(model.logits(ids[:2], source), found[:2])
 
 
-# ------------------------------------------------------------------------------------ the contracts
-
-
 def texts(results: Any) -> list[list[int]]:
     return [list(result.tokens) for result in results]
 
@@ -189,16 +181,3 @@ def test_log_probabilities_are_those_of_the_text_alone(models: Any, types: tuple
     for prompt, result in zip(PROMPTS, found, strict=True):
         whole = [*prompt, *result.tokens]
         assert np.array_equal(result.logprobs, target.score(whole)[len(prompt) - 1 :])
-
-
-@IN_EACH_KIND
-def test_cached_prompts(models: Any, types: tuple[str, ...]) -> None:
-    """A text that begins with one that was kept."""
-    target, small = models(types)
-    cache = specdec.PromptCache()
-    long = PROMPTS[2]
-    first = specdec.generate(target, small, long, max_new_tokens=8, gamma=3, prompt_cache=cache)
-    more = [*long, *first.tokens, 6, 7]
-    again = specdec.generate(target, small, more, max_new_tokens=8, gamma=3, prompt_cache=cache)
-    assert again.n_cached_tokens >= len(long)
-    assert list(again.tokens) == list(specdec.generate(target, None, more, max_new_tokens=8).tokens)

@@ -55,28 +55,23 @@ def read(kind: str, folder: Path) -> None:
             assert str(folder) in str(error) or "cannot" in str(error)
 
 
-def as_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
+IN_PLACE: dict[str, Callable[[Path], None]] = {
+    "folder": Path.mkdir,
+    "loop": lambda file: file.symlink_to(file.name),
+    "dangling link": lambda file: file.symlink_to("nothing"),
+    "nothing": lambda file: None,
+}
 
 
-def as_loop(file: Path) -> None:
-    file.unlink()
-    file.symlink_to(file.name)
-
-
-def as_dangling(file: Path) -> None:
-    file.unlink()
-    file.symlink_to("nothing")
-
-
-@pytest.mark.parametrize("change", [as_folder, as_loop, as_dangling, Path.unlink])
+@pytest.mark.parametrize("what", IN_PLACE)
 @pytest.mark.parametrize("kind", FILE_KINDS)
-def test_what_is_in_the_place_of_a_file(tmp_path: Path, kind: str, change: Callable[[Path], None]) -> None:
+def test_what_is_in_the_place_of_a_file(tmp_path: Path, kind: str, what: str) -> None:
     for i in range(len(files_of(kind))):
         folder = tmp_path / f"{i}"
         folder.mkdir()
-        change(made(kind, folder)[i])
+        file = made(kind, folder)[i]
+        file.unlink()
+        IN_PLACE[what](file)
         read(kind, folder)
 
 

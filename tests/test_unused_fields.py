@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import specdec
+from lazily import peft
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from worlds.adapters import adapter_config, llama_shapes, low_rank_tensors, write_adapter
@@ -35,9 +36,6 @@ def warned(act: Callable[[], Any]) -> list[str]:
 
 
 write = tiny_folder
-
-
-# ---------------------------------------------------------------------------------------- config.json
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -98,13 +96,10 @@ def test_one_warning_names_file_and_fields(tmp_path: Path) -> None:
     assert one.filename == __file__
 
 
-# As published, in the writing of several versions of transformers and of other programs.
 WITHOUT_CLASS = {"LamdaForCausalLM", "MiMoForCausalLM"}
 """Families that transformers has no configuration class for."""
-
-PUBLISHED: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "data" / "published_configs.json").read_text()
-)
+PUBLISHED = json.loads((Path(__file__).parent / "data" / "published_configs.json").read_text())
+"""As several versions of transformers and other programs write them."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -173,15 +168,20 @@ def test_a_setting_of_texts_that_is_not_applied(tmp_path: Path, name: str) -> No
         assert warned(lambda: specdec.load(greedy)) == []
 
 
-def test_an_unknown_setting_of_texts(tmp_path: Path) -> None:
-    assert warned(lambda: specdec.load(generation(tmp_path, invented=1, top_p=0.5))) == ["invented"]
-
-
-def test_a_first_token_that_decoders_do_not_force(tmp_path: Path) -> None:
-    """transformers forces it after a prompt of one token."""
-    folder = generation(tmp_path, forced_bos_token_id=3)
-    assert warned(lambda: specdec.load(folder)) == ["forced_bos_token_id"]
-    assert warned(lambda: specdec.load(generation(tmp_path, forced_bos_token_id=None))) == []
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"invented": 1, "top_p": 0.5}, ["invented"]),
+        ({"forced_bos_token_id": 3}, ["forced_bos_token_id"]),  # after a prompt of one token in transformers
+        ({"forced_bos_token_id": None}, []),
+        # transformers applies them in the other order
+        ({"sequence_bias": [[[3], -1.0]], "repetition_penalty": 1.5}, ["sequence_bias"]),
+        *(({"sequence_bias": [[[3], x], [[4], 2]]}, ["sequence_bias"]) for x in (-1e39, 10**400, "a", True)),
+    ],
+    ids=range(8),
+)
+def test_settings_that_are_warned_of(tmp_path: Path, values: dict[str, Any], names: list[str]) -> None:
+    assert warned(lambda: specdec.load(generation(tmp_path, **values))) == names
 
 
 @pytest.mark.parametrize("value", [1, "true", []])
@@ -189,19 +189,6 @@ def test_sampling_that_is_neither_true_nor_false(tmp_path: Path, value: Any) -> 
     folder = generation(tmp_path, do_sample=value, top_p=0.5)
     with pytest.warns(UserWarning, match="'do_sample' is"):
         assert specdec.load(folder).default_sampling == {}
-
-
-def test_biases_beside_a_repetition_penalty(tmp_path: Path) -> None:
-    """transformers applies them in the other order."""
-    folder = generation(tmp_path, sequence_bias=[[[3], -1.0]], repetition_penalty=1.5)
-    assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
-
-
-@pytest.mark.parametrize("bias", ["1e999", "-1e39", "1" + 400 * "0", '"a"', "true"])
-def test_a_bias_that_no_logit_can_have(tmp_path: Path, bias: str) -> None:
-    folder = generation(tmp_path)
-    (folder / "generation_config.json").write_text(f'{{"sequence_bias": [[[3], {bias}], [[4], 2]]}}')
-    assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
 
 
 @pytest.mark.oracle
@@ -378,9 +365,6 @@ def test_tensors_of_factors_that_nothing_reads(tmp_path: Path) -> None:
             specdec.load(path)
 
 
-# ---------------------------------------------------------------------------------------------- adapters
-
-
 def of_adapter(folder: Path, config: dict[str, Any]) -> list[str]:
     """The fields of an adapter's configuration that are warned of."""
     model = specdec.load(write(folder / "model", "LlamaForCausalLM"))
@@ -395,6 +379,5 @@ def test_an_unknown_field_of_an_adapter(tmp_path: Path) -> None:
 
 @pytest.mark.oracle
 def test_fields_of_peft_are_known(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
     defaults = json.loads(json.dumps(peft.LoraConfig(r=4).to_dict(), default=list))
     assert of_adapter(tmp_path, defaults | {"peft_type": "LORA"}) == []

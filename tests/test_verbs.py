@@ -12,6 +12,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,50 +75,30 @@ def ended(result: specdec.Result) -> str:
     return result.text if result.text.endswith("\n") else f"{result.text}\n"
 
 
-def test_the_target_in_the_package_has_a_name(models: Pair) -> None:
-    """As `specdec eval` has it; it samples as without --target."""
-    asked = ["--max-new-tokens", "8", "--seed", "3", "abc"]
-    named = run("generate", "--target", "embedded", *asked)
-    assert named.exit_code == 0 and named.output
-    assert named.output == run("generate", *asked).output
-
-
-# ---------------------------------------------------------------------------------------------- help
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_teaches_by_examples(verb: str) -> None:
-    done = run(verb, "--help")
-    assert done.exit_code == 0
-    assert f"specdec {verb}" in done.output and "Examples:" in done.output
+@pytest.mark.parametrize("asked", [[], ["-h"], ["--gamma", "2"], *([verb] for verb in VERBS)])
+def test_help_teaches_by_examples(asked: list[str]) -> None:
+    done = run(*asked, "--help")
+    assert done.exit_code == 0 and "Examples:" in done.output
     assert max(map(len, done.output.splitlines())) <= 110
+    asked = asked or ["-h"]
+    own = (*VERBS, "--source", "--no-color", "--lenience", "--version", "_SPECDEC_COMPLETE=bash_source")
+    assert all(word in done.output for word in ([f"specdec {asked[0]}"] if asked[0] in VERBS else own))
 
 
-def test_the_help_of_the_program() -> None:
-    for asked in (["--help"], ["-h"], ["--gamma", "2", "--help"]):
-        done = run(*asked)
-        assert done.exit_code == 0 and "_SPECDEC_COMPLETE=bash_source" in done.output
-        for word in (*VERBS, "--source", "--no-color", "--lenience", "--version", "Examples:"):
-            assert word in done.output
-
-
-def test_help_loads_neither_decoding_nor_drafts() -> None:
+def test_help_loads_neither_decoding_nor_drafts_nor_heavy_packages() -> None:
     """Only the settings, which the help is made of; `specdec.drafts` alone loads no draft at all."""
     script = """
 import sys, specdec.drafts
 assert not any(name.startswith("specdec.drafts.") for name in sys.modules)
 from specdec.commands.program import main
-main(["--help"])
-print(*(name for name in sys.modules if name.startswith(("specdec.decoding.", "specdec.drafts."))))
+assert main(["--help"]) == main(["--version"]) == 0
+print(*sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert "specdec.decoding.options" in loaded
-    assert loaded.isdisjoint(
-        f"specdec.decoding.{name}" for name in ("engine", "generate", "request", "scheduler")
-    )
+    heavy = {"torch", "transformers", "matplotlib", "jinja2", "tokenizers", "pandas", "optuna", "scipy"}
+    heavy |= {f"specdec.decoding.{name}" for name in ("engine", "generate", "request", "scheduler")}
+    assert not heavy & loaded and "specdec.decoding.options" in loaded
     assert {name for name in loaded if name.startswith("specdec.drafts.")} == {"specdec.drafts.draft"}
 
 
@@ -142,18 +123,7 @@ def test_examples_can_be_read() -> None:
         parse(["generate", "--no-such-option"])
 
 
-def test_help_needs_no_heavy_package(tmp_path: Path) -> None:
-    script = """
-import sys
-from specdec.commands.program import main
-assert main(["--help"]) == main(["--version"]) == 0
-heavy = {"torch", "transformers", "matplotlib", "jinja2", "tokenizers", "pandas", "optuna", "scipy"}
-assert not heavy & set(sys.modules), heavy & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True)
-
-
-def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_drafts_and_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     def completed(line: str) -> set[str]:
         words = line.split(" ")
         monkeypatch.setenv("_SPECDEC_COMPLETE", "bash_complete")
@@ -161,6 +131,8 @@ def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         return {entry.partition(",")[2] for entry in run().output.split()}
 
+    lines = run("drafts").output.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
     assert completed("specdec ge") == {"generate"}
     assert completed("specdec ") == set(VERBS)
     assert completed("specdec generate --gam") == {"--gamma"}
@@ -168,94 +140,73 @@ def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     assert completed("specdec --dtype int") == {"int8", "int4"}
 
 
-def test_the_list_of_drafts() -> None:
-    lines = run("drafts").output.splitlines()
-    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
-
-
-# ------------------------------------------------------------------------------------------ generate
-
-
 def test_generate_prints_the_text_alone(models: Pair) -> None:
+    """As words or from standard input; the target in the package has a name, and samples as without one."""
     wanted = specdec.generate(models[0], None, "abc ab", max_new_tokens=30)
-    for asked in (["--target", "big"], ["--target", "big", "--draft", "small"], ["--temperature", "0"]):
+    for asked in (["--target", "big"], BOTH, ["--temperature", "0"]):
         done = run("generate", *asked, "--max-new-tokens", "30", "abc", "ab")
-        assert done.exit_code == 0
-        assert done.output == ended(wanted)
-
-
-def test_generate_reads_standard_input(models: Pair) -> None:
+        assert (done.exit_code, done.output) == (0, ended(wanted))
+    sampled = ["--max-new-tokens", "8", "--seed", "3", "abc"]
+    named = run("generate", "--target", "embedded", *sampled)
+    assert named.exit_code == 0 and named.output and named.output == run("generate", *sampled).output
     asked = ["generate", "--target", "big", "--draft", "copy", "--max-new-tokens", "20"]
     wanted = run(*asked, "abc").output
-    assert run(*asked, "-", sent="abc\n").output == wanted
-    assert run(*asked, "-", sent="abc").output == wanted
-    assert run(*asked, "-", sent="abc\r\n").output == wanted
+    for sent in ("abc\n", "abc", "abc\r\n"):
+        assert run(*asked, "-", sent=sent).output == wanted
     assert run(*asked, "-", sent="abc\n\n").output != wanted  # one line end is the pipe's
-    done = run(*asked, "-", sent=b"ab\xff\n")
-    assert done.exit_code == 2
-    assert "standard input is no UTF-8: invalid start byte at byte 2" in done.output
-    assert "standard input is empty" in run(*asked, "-", sent="").output
 
 
-def test_generate_as_json(models: Pair) -> None:
-    target, draft = models
-    asked = ["generate", "--target", "big", "--draft", "small", "--json", "--max-new-tokens", "12"]
-    done = run(*asked, "--temperature", "0.9", "--seed", "4", "--stop", "never", "abc")
-    (line,) = done.output.splitlines()
-    found = json.loads(line)
-    wanted = specdec.generate(target, draft, "abc", max_new_tokens=12, temperature=0.9, seed=4)
-    assert (found["prompt"], found["text"], found["tokens"]) == ("abc", wanted.text, wanted.tokens)
-    assert (found["finish_reason"], found["seed"]) == (wanted.finish_reason, [4, 0])
-    assert found["n_calls"] == wanted.trace.n_calls
-    assert found["acceptance_rate"] == pytest.approx(wanted.trace.acceptance_rate)
-    plain = json.loads(run(*asked[:3], "--json", "--max-new-tokens", "3", "abc").output)
-    assert plain["acceptance_rate"] is None and plain["n_drafted"] == 0
+@pytest.mark.parametrize(
+    ("words", "sent", "options"),
+    [
+        ("--temperature 0.9 --seed 4 --stop never -", "abc", {"temperature": 0.9, "seed": 4}),
+        ("--gamma 0 --seed 1 -", "abc", {"gamma": 0, "seed": 1}),
+        ("--lines --batch-size 2 -", "abc\n\nb a\r\nccc\n", {}),
+        ("--temperature 1 --seed 3 --samples 2 --logprobs 2 --lines -", "abc\nb a\n",
+         {"temperature": 1.0, "seed": 3, "n": 2, "logprobs": 2}),
+    ],
+)  # fmt: skip
+def test_generate_as_json(models: Pair, words: str, sent: str, options: dict[str, Any]) -> None:
+    """A line for each text of each prompt."""
+    done = run("generate", *BOTH, "--json", "--max-new-tokens", "6", *words.split(), sent=sent)
+    prompts = [line for line in sent.splitlines() if line]
+    wanted: Any = specdec.generate(*models, prompts, max_new_tokens=6, **options)
+    texts = [(prompt, one) for prompt, several in zip(prompts, wanted, strict=True)
+             for one in (several if "n" in options else [several])]  # fmt: skip
+    for line, (prompt, result) in zip(map(json.loads, done.output.splitlines()), texts, strict=True):
+        trace = result.trace
+        assert (line["prompt"], line["text"], line["tokens"]) == (prompt, result.text, result.tokens)
+        assert line["seed"] == list(result.seed) or not options  # which is a fresh one
+        assert (line["finish_reason"], line["n_calls"]) == (result.finish_reason, trace.n_calls)
+        rate = trace.acceptance_rate if trace.n_drafted else None
+        assert line["acceptance_rate"] == (rate and pytest.approx(rate))
+        if "logprobs" in options:
+            assert line["logprobs"] == result.logprobs.tolist()
+            assert line["top_logprobs"] == [[list(pair) for pair in top] for top in result.top_logprobs]
 
 
-def test_generate_each_line(models: Pair) -> None:
-    target, draft = models
-    asked = ["generate", "--target", "big", "--draft", "small", "--max-new-tokens", "6"]
-    done = run(*asked, "--json", "--lines", "--batch-size", "2", "-", sent="abc\n\nb a\r\nccc\n")
-    found = [json.loads(line) for line in done.output.splitlines()]
-    wanted = specdec.generate(target, draft, ["abc", "b a", "ccc"], max_new_tokens=6)
-    assert [one["prompt"] for one in found] == ["abc", "b a", "ccc"]
-    assert [one["tokens"] for one in found] == [one.tokens for one in wanted]
-    assert run(*asked, "--lines", "-", sent="abc").exit_code == 2
-    assert run(*asked, "--json", "--batch-size", "2", "abc").exit_code == 2
-    assert "no line" in run(*asked, "--json", "--lines", "-", sent="\n \n").output
-
-
-def test_generate_samples_with_log_probabilities(models: Pair) -> None:
-    target, draft = models
-    asked = ["generate", "--target", "big", "--draft", "small", "--max-new-tokens", "6", "--temperature", "1"]
-    asked += ["--seed", "3"]
-    done = run(*asked, "--json", "--samples", "2", "--logprobs", "2", "--lines", "-", sent="abc\nb a\n")
-    found = [json.loads(line) for line in done.output.splitlines()]
-    wanted = specdec.generate(
-        target, draft, ["abc", "b a"], max_new_tokens=6, temperature=1.0, seed=3, n=2, logprobs=2
-    )
-    flat = [result for several in wanted for result in several]
-    assert [one["tokens"] for one in found] == [one.tokens for one in flat]
-    assert [one["logprobs"] for one in found] == [one.logprobs.tolist() for one in flat]
-    assert found[0]["top_logprobs"] == [[list(pair) for pair in top] for top in flat[0].top_logprobs]
-    for option in ("--samples", "--logprobs"):
-        done = run(*asked, option, "2", "abc")
-        assert done.exit_code == 2 and f"{option} needs --json" in done.output
-
-
-def test_what_generate_refuses(pair: Pair, models: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fails("generate", "--target", "big").startswith("specdec generate: error: the prompt is missing")
-    errors = fails("generate", "--target", "big", "--draft-dtype", "int8", "abc")
-    assert "--draft-dtype is int8, but there is no draft" in errors
-    use_models(monkeypatch, targets={"bare": specdec.load(pair[0].path, tokenizer=False)})
-    assert fails("generate", "--target", "bare", "abc").startswith("specdec generate: error: ")
-
-
-# --------------------------------------------------------------------------------- without a verb
+@pytest.mark.parametrize(
+    ("words", "sent", "message"),
+    [
+        ("", None, "the prompt is missing"), ("-", "", "standard input is empty"),
+        ("--draft-dtype int8 abc", None, "--draft-dtype is int8, but there is no draft"),
+        ("-", b"ab\xff\n", "standard input is no UTF-8: invalid start byte at byte 2"),
+        ("--json --lines -", "\n \n", "no line"), ("--target bare abc", None, ""),
+        ("--lines -", "abc", "--lines needs --json"), ("--samples 2 abc", None, "--samples needs --json"),
+        ("--logprobs 2 abc", None, "--logprobs needs --json"),
+        ("--json --batch-size 2 abc", None, "--batch-size needs --lines or --samples"),
+    ],
+)  # fmt: skip
+def test_what_generate_refuses(models: Pair, monkeypatch: Any, words: str, sent: Any, message: str) -> None:
+    bare = specdec.load(models[0].path, tokenizer=False)
+    use_models(monkeypatch, targets={"big": models[0], "bare": bare})
+    done = run("generate", "--target", "big", *words.split(), sent=sent)
+    assert (done.exit_code, done.stdout) == (2, "") and done.stderr.startswith("specdec generate: error: ")
+    assert message in done.stderr
 
 
 def test_words_without_quotes(models: Pair) -> None:
-    asked = ["--target", "big", "--draft", "small", "--temperature", "0", "--max-new-tokens", "8"]
+    asked = [*BOTH, "--temperature", "0", "--max-new-tokens", "8"]
     quoted, words = run(*asked, "abc ab a"), run("abc", "ab", *asked, "a")
     assert quoted.exit_code == words.exit_code == 0
 
@@ -275,9 +226,6 @@ def test_a_target_alone_decodes_plainly(models: Pair) -> None:
     assert figure(done.output, "runs of the target") == str(len(wanted.tokens))
 
 
-# ----------------------------------------------------------------------------------------------- chat
-
-
 @pytest.fixture
 def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.Model:
     model = make_chat(make_llama, "qwen2.5", seed=3)
@@ -286,29 +234,23 @@ def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.
 
 
 def test_chat(chat_model: specdec.Model) -> None:
-    """Each turn goes on with all turns before; a new conversation forgets them."""
+    """Each turn goes on with all turns before, of which it reads what is new; orders begin with a slash."""
     asked = ["chat", "--target", "m", "--draft", "copy", "--max-new-tokens", "12", "--system", "Be brief."]
-    done = run(*asked, sent="Hello!\n\nAnd now?\n/new\nHello!\n/quit\nno more\n")
+    done = run(*asked, sent="Hello!\n\nAnd now?\n/figures\n/what\n/new\n/figures\nHello!\n/quit\nno more\n")
     assert done.exit_code == 0, done.output
     messages: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
     said = []
     for question in ("Hello!", "And now?"):
         messages.append({"role": "user", "content": question})
+        n_before = len(chat_model.chat_ids(messages[:2]))
         reply = specdec.generate(chat_model, None, messages=messages, max_new_tokens=12)
         assert isinstance(reply, specdec.Result) and reply.text is not None
         messages.append({"role": "assistant", "content": reply.text})
         said.append(ended(reply))
     assert done.stdout == "".join([*said, said[0]])
-
-
-def test_chat_reads_what_is_new_alone_and_takes_orders(chat_model: specdec.Model) -> None:
-    sent = "Hello there!\nAnd now?\n/figures\n/what\n/new\n/figures\n/quit\nno more\n"
-    done = run("chat", "--target", "m", "--max-new-tokens", "8", sent=sent)
     figures, what, none = done.stderr.splitlines()
-    assert figures.startswith("8 tokens in 8 runs of the model")
-    n_first = len(chat_model.chat_ids([{"role": "user", "content": "Hello there!"}]))
-    n_cached = re.search(r"(\d+) of \d+ tokens of the conversation read before", figures)
-    assert n_cached and int(n_cached[1]) >= n_first
+    n_cached = re.search(r"^12 tokens in .* (\d+) of \d+ tokens of the conversation read before", figures)
+    assert n_cached and int(n_cached[1]) >= n_before
     assert "/new forgets" in what and "no reply yet" in none
 
 
@@ -339,25 +281,20 @@ def test_ctrl_c_ends_a_reply(
 
 
 def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model, tmp_path: Path) -> None:
-    done = run("chat", sent="Hello\n")
-    assert done.exit_code == 2
-    assert f"{models[0].path} has no chat template" in done.output and "--chat-template FILE" in done.output
     template = tmp_path / "template.jinja"
+    own = ["chat", "--chat-template", str(template), "--max-new-tokens", "6"]
     template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
-    done = run("chat", "--chat-template", str(template), "--max-new-tokens", "6", sent="abc\n")
-    assert done.exit_code == 0
     chatting = models[0].with_chat_template(template.read_text())
-    said = [{"role": "user", "content": "abc"}]
-    reply = specdec.generate(chatting, None, messages=said, max_new_tokens=6)
-    assert isinstance(reply, specdec.Result) and done.output == f"{reply.text}\n"
+    reply = specdec.generate(chatting, None, messages=[{"role": "user", "content": "abc"}], max_new_tokens=6)
+    done = run(*own, sent="abc\n")
+    assert isinstance(reply, specdec.Result) and (done.exit_code, done.output) == (0, f"{reply.text}\n")
     template.write_text("{% for")
-    done = run("chat", "--chat-template", str(template), sent="abc\n")
-    assert done.exit_code == 2 and str(template) in done.output
-    done = run("chat", "--target", "m", sent=b"ab\xff\n")
-    assert done.exit_code == 2 and "no UTF-8" in done.output
-
-
-# ----------------------------------------------------------------------------------- measure and tune
+    for asked, sent, messages in (
+        (["chat"], "Hello\n", [f"{models[0].path} has no chat template", "--chat-template FILE"]),
+        (own, "abc\n", [str(template)]), (["chat", "--target", "m"], b"ab\xff\n", ["no UTF-8"]),
+    ):  # fmt: skip
+        done = run(*asked, sent=sent)
+        assert done.exit_code == 2 and all(message in done.output for message in messages)
 
 
 def test_measure(models: Pair, prompts: str) -> None:
@@ -367,7 +304,10 @@ def test_measure(models: Pair, prompts: str) -> None:
         *models, ["abc", "ba ab"], gammas=[1, 3], temperatures=[0.0, 1.0], leniences=[1.0], n_tokens=40,
         timing=False,
     )  # fmt: skip
-    assert found(*asked, "--prompts", prompts) == as_read(wanted)
+    questions = Path(prompts).with_suffix(".jsonl")  # of a benchmark, whose first turns are prompts
+    questions.write_text('{"turns": ["abc", "no"]}\n"ba ab"\n')
+    for file in (prompts, str(questions)):
+        assert found(*asked, "--prompts", file) == as_read(wanted)
     assert run(*asked, "--prompts", "-", sent="abc\nba ab\n").stdout == f"{wanted}\n"
     assert run(*asked, "--prompts", prompts, "abc").exit_code == 2
     assert "no line" in fails(*asked, "--prompts", "-", sent="\n\n")
@@ -388,45 +328,31 @@ def test_ctrl_c_prints_what_was_measured(models: Pair, monkeypatch: pytest.Monke
     assert run(*asked, "--seconds", "0").exit_code == 2
 
 
-def test_prompts_of_a_benchmark(models: Pair, prompts: str, tmp_path: Path) -> None:
-    """The first turns of a file of questions."""
-    (tmp_path / "questions.jsonl").write_text('{"turns": ["abc", "no"]}\n"ba ab"\n')
-    asked = ["measure", *BOTH, "--n-tokens", "20", "--no-timing", "--prompts"]
-    assert found(*asked, str(tmp_path / "questions.jsonl")) == found(*asked, prompts)
-
-
 def test_bench(models: Pair, tmp_path: Path) -> None:
+    """Answers are kept; texts end at the first of several stops, or at the end of texts and not before."""
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"turns": ["ab"], "category": "a"}\n{"prompt": "bb", "category": "b"}\n')
-    asked = ["bench", str(questions), *BOTH, "--max-new-tokens", "8", "--repeats", "1"]
-    rows = found(*asked, "--gamma", "3", "--answers", str(tmp_path / "answers"))["rows"]
-    wanted = specdec.bench(*models, questions, max_new_tokens=8, gamma=3, repeats=1).to_dict()
+    asked = ["bench", str(questions), *BOTH, "--max-new-tokens", "12", "--repeats", "1"]
+    whole = found(*asked, "--gamma", "3", "--answers", str(tmp_path / "answers"))
+    wanted = specdec.bench(*models, questions, max_new_tokens=12, gamma=3, repeats=1).to_dict()
     for name in ("category", "n_tokens", "mean_acceptance_length", "draft_acceptance_rate"):
-        assert [row[name] for row in rows] == [row[name] for row in wanted["rows"]]
+        assert [row[name] for row in whole["rows"]] == [row[name] for row in wanted["rows"]]
     assert len((tmp_path / "answers" / "run_1" / "plain.jsonl").read_text().splitlines()) == 2
     only = found(*asked, "--category", "b", "--limit", "1")
     assert [row["category"] for row in only["rows"]] == ["b"]
     assert "no_such" in fails("bench", str(tmp_path / "no_such.jsonl"))
     plain = run("bench", str(questions), "--target", "big", "--max-new-tokens", "4", "--repeats", "1")
     assert plain.exit_code == 0 and "plain" in plain.output
-
-
-def test_bench_ends_texts_where_it_is_told(models: Pair, tmp_path: Path) -> None:
-    """At the first of several stops, or at the end of texts and not before."""
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text('"ab"\n"bb"\n')
-    asked = ["bench", str(questions), *BOTH, "--max-new-tokens", "12", "--repeats", "1", "--no-plain"]
-    whole = found(*asked)
     assert (whole["settings"]["stop"], whole["settings"]["ignore_eos"]) == (None, False)
     text = specdec.generate(models[0], None, "ab", max_new_tokens=12).text
     stops = sorted({character for character in text or "" if "a" <= character <= "z"})[:2]
     assert len(stops) == 2
-    ended = found(*asked, "--stop", stops[0], "--stop", stops[1])
-    wanted = specdec.bench(*models, questions, max_new_tokens=12, stop=stops, repeats=1, plain=False)
-    assert [row["n_tokens"] for row in ended["rows"]] == [row.n_tokens for row in wanted.rows]
-    assert ended["settings"]["stop"] == wanted.settings["stop"]
+    ended = found(*asked, "--no-plain", "--stop", stops[0], "--stop", stops[1])
+    stopped = specdec.bench(*models, questions, max_new_tokens=12, stop=stops, repeats=1, plain=False)
+    assert [row["n_tokens"] for row in ended["rows"]] == [row.n_tokens for row in stopped.rows]
+    assert ended["settings"]["stop"] == stopped.settings["stop"]
     assert ended["rows"][-1]["n_tokens"] < whole["rows"][-1]["n_tokens"]
-    assert found(*asked, "--ignore-eos")["settings"]["ignore_eos"] is True
+    assert found(*asked, "--no-plain", "--ignore-eos")["settings"]["ignore_eos"] is True
 
 
 def test_tables_have_names_of_ones_own(models: Pair, prompts: str, tmp_path: Path) -> None:
@@ -444,13 +370,12 @@ def test_tables_have_names_of_ones_own(models: Pair, prompts: str, tmp_path: Pat
         assert names.get("draft", "the small one") == "the small one"
 
 
-def test_compare(models: Pair, prompts: str) -> None:
+def test_compare_and_recommend(models: Pair, prompts: str) -> None:
     asked = ["compare", "--target", "big", "--prompts", prompts, "--n-tokens", "20", "--no-timing"]
     asked += ["--temperatures", "0", "--gammas", "1,3"]
     ways = {"mine": models[1], "copy": specdec.drafts.ContextCopy(), "random": specdec.drafts.Random()}
-    wanted = specdec.compare(
-        models[0], ways, ["abc", "ba ab"], temperatures=[0.0], gammas=[1, 3], n_tokens=20, timing=False
-    )
+    options: dict[str, Any] = {"gammas": [1, 3], "n_tokens": 20}
+    wanted = specdec.compare(models[0], ways, ["abc", "ba ab"], temperatures=[0.0], timing=False, **options)
     assert found(*asked, "mine=small", "copy", "random") == as_read(wanted)
     assert run(*asked, "mine=small", "copy", "random").output == f"{wanted}\n"
     for wrong, message in (
@@ -459,18 +384,15 @@ def test_compare(models: Pair, prompts: str) -> None:
     ):  # fmt: skip
         done = run(*asked, *wrong)
         assert done.exit_code == 2 and message in done.output
-
-
-def test_recommend(models: Pair, prompts: str) -> None:
     asked = ["--prompts", prompts, "--n-tokens", "20", "--gamma", "1,3", "--repeats", "1"]
     asked += ["--temperature", "0.7", "--target-name", "large"]
-    wanted = specdec.recommend_draft(
-        {"large": models[0]}, {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3],
-        n_tokens=20, repeats=1, temperature=0.7,
-    )  # fmt: skip
+    ways = {"mine": models[1], "copy": "copy"}
+    best = specdec.recommend_draft(
+        {"large": models[0]}, ways, ["abc", "ba ab"], repeats=1, temperature=0.7, **options
+    )
     said = found("recommend", "big", "mine=small", "copy", *asked)
-    assert said["fits"] == wanted.to_dict()["fits"]
-    tokens = [row.tokens_per_call for row in wanted.comparison.rows]
+    assert said["fits"] == best.to_dict()["fits"]
+    tokens = [row.tokens_per_call for row in best.comparison.rows]
     assert [row["tokens_per_call"] for row in said["comparison"]["rows"]] == tokens
     done = run("recommend", "big", *asked)
     assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
@@ -484,17 +406,11 @@ def test_tune(models: Pair) -> None:
     assert [row["gamma"] for row in tuned["rows"]] == [0, 1, 2] and tuned["gamma"] in (0, 1, 2)
     assert "gamma" in run(*asked, "small").output
     assert "--draft is missing" in fails("tune", "--target", "big")
+    message = "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype"
+    assert message in fails("tune", "--target", "big", "--draft", "exit", "--draft-dtype", "int8")
     tuned = found(*asked, "exit")
     names = {one["draft"] for one in (tuned, *tuned["others"])}
     assert names == {f"exit at layer {layer}" for layer in range(1, models[0].config["n_layer"])}
-
-
-def test_an_exit_has_no_number_format_of_its_own(models: Pair) -> None:
-    errors = fails("tune", "--target", "big", "--draft", "exit", "--draft-dtype", "int8")
-    assert "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype" in errors
-
-
-# ----------------------------------------------------------------------------------------------- eval
 
 
 def test_eval_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,33 +449,30 @@ def test_eval_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install lm-eval jinja2" in fails("eval", "--tasks", "a")
 
 
-# ------------------------------------------------------------------------------------- as a process
-
-
 def test_a_pipe_without_a_prompt(tmp_path: Path) -> None:
-    with command_process(tmp_path, "generate", *PLAIN, "7", stdin=subprocess.PIPE) as piped:
-        output, errors = piped.communicate(b"abc\n", timeout=60)
-    assert (piped.returncode, errors) == (0, b"")
+    """To a verb, and without one."""
+    outputs = []
+    for verb in (["generate"], []):
+        with command_process(tmp_path, *verb, *PLAIN, "7", stdin=subprocess.PIPE) as piped:
+            outputs.append(piped.communicate(b"abc\n", timeout=60))
+        assert piped.returncode == 0
     wanted = specdec.generate(load_pair(tmp_path)[0], None, "abc", max_new_tokens=7)
-    assert output.decode() == ended(wanted)
+    assert outputs[0] == (ended(wanted).encode(), b"") and b"\nabc" in outputs[1][0]
 
 
 @pytest.mark.slow
-def test_a_pipe_without_a_verb(tmp_path: Path) -> None:
-    with command_process(tmp_path, *PLAIN, "7", stdin=subprocess.PIPE) as figure:
-        assert b"\nabc" in figure.communicate(b"abc\n", timeout=60)[0]
-    assert figure.returncode == 0
-
-
-@pytest.mark.slow
-def test_input_that_is_empty_or_closed(tmp_path: Path) -> None:
-    with command_process(tmp_path, "generate", stdin=subprocess.PIPE) as empty:
-        assert b"standard input is empty" in empty.communicate(b"", timeout=60)[1]
-    with command_process(tmp_path, "generate", stdin=subprocess.DEVNULL) as device:
-        assert b"the prompt is missing" in device.communicate(timeout=60)[1]
-    with command_process(tmp_path, "generate", "-", preexec_fn=lambda: os.close(0)) as closed:
-        assert b"standard input is closed" in closed.communicate(timeout=60)[1]
-    assert empty.returncode == device.returncode == closed.returncode == 2
+@pytest.mark.parametrize(
+    ("words", "how", "message"),
+    [
+        ([], {"stdin": subprocess.PIPE}, b"standard input is empty"),
+        ([], {"stdin": subprocess.DEVNULL}, b"the prompt is missing"),
+        (["-"], {"preexec_fn": partial(os.close, 0)}, b"standard input is closed"),
+    ],
+)
+def test_input_that_is_empty_or_closed(tmp_path: Path, words: list[str], how: Any, message: bytes) -> None:
+    with command_process(tmp_path, "generate", *words, **how) as process:
+        assert message in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
 
 
 @pytest.mark.slow

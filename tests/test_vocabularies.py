@@ -5,23 +5,21 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import specdec
 from allocations import needs_hooks
 from distributions import FALSE_ALARM, conditional, count, p_value
-from exact import chain_distribution, first_tokens, round_distribution
+from exact import chain_distribution
 from refusals import refuses
 from sessions import Session
 from specdec import _core, drafts
-from specdec.drafts.translation import _for_encoder, translation_of
+from specdec.drafts.model_draft import _for_encoder, translation_of
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.vocabulary import correspondence_of
@@ -209,30 +207,6 @@ def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
     assert n_same > 0.9 * n_all
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pair", ["Phi-3/Llama 2", "Llama 2/GPT-2", "Qwen2.5/Phi-3"])
-def test_turns_of_published_chats_are_read_and_continued(pair: str, published: Any) -> None:
-    """Random models: texts are those of plain decoding, and a draft reads what it has counterparts of."""
-    ours, theirs = pair.split("/")
-    target, draft = published(ours, 0), published(theirs, 1)
-    tokenizers = target.tokenizer, draft.tokenizer
-    names = tokenizers[0].special_tokens()
-    end = names["<|endoftext|>" if "<|endoftext|>" in names and ours != "Phi-3" else "</s>"]
-    turn = names.get("<|end|>", end)
-    encode = tokenizers[0].encode
-    ids = [*encode("Say hello."), turn, *encode("Hello!", add_bos=False), end, *encode("Say", add_bos=False)]
-    pairs = correspondence_of(*tokenizers, target.config.n_vocab, draft.config.n_vocab)
-    read = translation_of(target, draft).read([ids])
-    silent = [i for i in read if not tokenizers[1].text_bytes(i)]
-    expected = [int(pairs.draft_of[i]) for i in (turn, end) if pairs.draft_of[i] >= 0]
-    assert silent[len(silent) - len(expected) :] == expected and len(silent) <= len(expected) + 1  # BOS
-    assert tokenizers[1].decode(read).replace(" ", "") == "Sayhello.Hello!Say"
-    plain = generate(target, None, ids, 12)
-    for vocabulary in ("text", "intersection"):
-        small = drafts.ModelDraft(draft, vocabulary=vocabulary)  # type: ignore[arg-type]
-        assert generate(target, small, ids, 12).tokens == plain.tokens
-
-
 # -------------------------------------------------------------------------------------------- laws
 
 
@@ -273,42 +247,6 @@ def test_guesses_are_drawn_from_the_restricted_law(name: str, target: Any, model
     n, total = translation_of(target, draft).shares
     assert n - before[0] == n_rows
     assert total - before[1] == pytest.approx(shares, rel=1e-3)
-
-
-@pytest.mark.law
-@pytest.mark.parametrize("rule", ["rejection", "block"])
-@pytest.mark.parametrize("name", [name for name in OTHERS if name != "bytes"])
-def test_by_enumeration_the_law_of_a_round_is_the_targets(
-    name: str, rule: Any, target: Any, models: Any
-) -> None:
-    """Every pair of guesses and every outcome, integrated exactly: drawn from the draft's restricted law, as
-    the intersection does, and each pair by itself as chosen tokens, as what is written as text comes."""
-    draft, prompt = models[name], target.tokenizer.encode("ab abc ca")
-
-    @cache
-    def wanted(prefix: tuple[int, ...]) -> NDArray[np.float64]:
-        return _core.distribution(target.logits([*prompt, *prefix])[-1], temperature=0.7)
-
-    @cache
-    def guessed(prefix: tuple[int, ...]) -> NDArray[np.float64]:
-        return restricted(target, draft, prompt, list(prefix), 0.7)[0]
-
-    verify = partial(_core.verify, rule=rule)
-    chain, decided = (-1, 0, 1), [2, 1] if rule == "block" else None
-    law = chain_distribution(wanted, 3)
-
-    def check(**proposal: Any) -> None:
-        found = first_tokens(
-            round_distribution(verify, chain, wanted, guessed, decided=decided, **proposal).outputs, wanted, 3
-        )
-        assert max(abs(found.get(tokens, 0.0) - p) for tokens, p in law.items()) < 1e-9
-        assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
-
-    check()
-    common = np.flatnonzero(guessed(()))
-    points = np.eye(target.config["n_vocab"])
-    for pair in itertools.product(common[:3], common[-3:]):
-        check(proposal=lambda node, prefixes, pair=pair: points[pair[node - 1]])
 
 
 HOW: dict[str, dict[str, Any]] = {
@@ -522,12 +460,6 @@ def test_drafts_that_learn_need_the_targets_ids(target: Any, models: Any) -> Non
     learning = drafts.Online(draft, learner=learner, interval=None)
     with pytest.raises(VocabularyMismatchError, match="expected the target's, in whose ids a draft learns"):
         specdec.generate(target, learning, [3])
-
-
-def test_measurements_run_what_is_translated(target: Any, models: Any) -> None:
-    draft = drafts.ModelDraft(models["refinement"], vocabulary="text")
-    once: dict[str, Any] = {"n_tokens": 20, "temperatures": [0.0], "gammas": [2], "timing": False}
-    assert 0.0 <= specdec.measure(target, draft, ["ab abc"], **once).rows[0].alpha < 1.0
 
 
 @pytest.mark.slow

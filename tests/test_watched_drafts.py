@@ -53,12 +53,9 @@ def opened(
     **options: Any,
 ) -> Session:  # fmt: skip
     """A session of TARGET with a draft, which a ring watches."""
-    settings = {"temperature": temperature}
-    defaults: dict[str, Any] = {"gamma": 5, "max_new_tokens": 30, "n_threads": 1, "rule": "rejection"}
-    session = Session(
-        TARGET, draft if ring is None else by_method("watched", draft, ring), prompts, sampling=settings,
-        draft_sampling=settings, seeds=[(4, i) for i in range(len(prompts))], **defaults | options,
-    )  # fmt: skip
+    described = draft if ring is None else by_method("watched", draft, ring)
+    how = {"gamma": 5, "max_new_tokens": 30, "temperature": temperature} | options
+    session = Session(TARGET, described, prompts, seeds=[(4, i) for i in range(len(prompts))], **how)
     session.prefill()
     return session
 

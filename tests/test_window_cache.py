@@ -9,7 +9,6 @@ import pytest
 
 from allocations import bytes_held, needs_hooks
 from compiled import Decoder, Model, prompt_logits, trees_along
-from sessions import Session
 from specdec import reference
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
@@ -82,38 +81,6 @@ def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
         assert found[0] == plain[0]
         for one, other in zip(found[1], plain[1], strict=True):
             assert np.array_equal(one[: len(other)], other[: len(one)])
-
-
-@pytest.mark.parametrize("n_common", [0, 5, 100, 520, 600, 640])
-def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: Model, n_common: int) -> None:
-    """A text of 640 tokens is left at various places; what is read again gives the same bits."""
-    first = Session(model, None, [ids(640)], **SETTINGS)
-    first.prefill()
-    cached = first.cached_text(0)
-    second_text = [*ids(640)[:n_common], *ids(60, seed=9)]
-    expected = run(model, second_text, None)
-    tokens, logits, n_known = run(model, second_text, cached)
-    assert tokens == expected[0] and np.array_equal(logits, expected[1])
-    assert n_known in (0, min(n_common, len(cached.tokens)))
-    assert n_known > 0 or n_common < 520
-
-
-SETTINGS: dict[str, Any] = {
-    "gamma": 0, "max_new_tokens": 30, "sampling": {"temperature": 0.0},
-    "draft_sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1, "keep_logits": True,
-}  # fmt: skip
-
-
-def run(model: Model, prompt: list[int], cached: Any) -> tuple[list[int], np.ndarray, int]:
-    session = Session(model, None, [prompt], **SETTINGS)
-    n_known = 0 if cached is None else session.begin_with(0, cached)
-    session.prefill()
-    tokens, logits = [], []
-    while batch := session.round():
-        tokens += batch[0]["tokens"]
-        logits.append(batch[0]["logits"])
-    session.close()
-    return tokens, np.concatenate(logits), n_known
 
 
 @needs_hooks

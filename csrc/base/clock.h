@@ -1,8 +1,5 @@
 /* Monotonic time. */
-#ifndef SD_CLOCK_H
-#define SD_CLOCK_H
+#pragma once
 
 /* Seconds since an arbitrary point. */
 double sd_now(void);
-
-#endif

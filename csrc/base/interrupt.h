@@ -2,8 +2,7 @@
  *
  * Loops that can run long call sd_interrupted between their steps and pass on what it returns. Each thread
  * has its own function to ask, or none; the workers of the thread pool have none. */
-#ifndef SD_INTERRUPT_H
-#define SD_INTERRUPT_H
+#pragma once
 
 #include "status.h"
 
@@ -20,5 +19,3 @@ int sd_interrupt_due(void);
 /* Ask the function, at most once in 50 ms; without a function the call does nothing. The caller returns every
  * status other than SD_OK. */
 sd_status sd_interrupted(void);
-
-#endif

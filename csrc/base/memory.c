@@ -151,6 +151,11 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {
     return piece;
 }
 
+void* sd_arena_copy(sd_arena* arena, const void* from, int count, size_t size) {
+    void* to = from ? sd_arena_take(arena, (size_t)count, size) : NULL;
+    return arena->base && to ? memcpy(to, from, (size_t)count * size) : to;
+}
+
 sd_status sd_arena_commit(sd_arena* arena) {
     assert(arena->base == NULL);
     if (arena->overflowed) return sd_fail(SD_ERR_MEMORY, "out of memory: sizes overflow");

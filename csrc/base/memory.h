@@ -2,8 +2,7 @@
  *
  * All heap memory of the core comes from sd_alloc, so that a test can make the n-th allocation
  * fail and expect SD_ERR_MEMORY and nothing leaked. */
-#ifndef SD_MEMORY_H
-#define SD_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +14,11 @@
 /* Zeroed block of `size` bytes aligned to SD_ALIGNMENT, owned by the caller; NULL on failure
  * (with a message). Large blocks ask the system for huge pages. */
 void* sd_alloc(size_t size);
+
+/* Declare a zeroed object, owned by the caller; return SD_ERR_MEMORY where there is no memory for it. */
+#define SD_NEW(type, name)               \
+    type* name = sd_alloc(sizeof *name); \
+    if (name == NULL) return SD_ERR_MEMORY
 
 /* Release a block of sd_alloc; NULL is allowed. */
 void sd_free(void* block);
@@ -42,6 +46,9 @@ typedef struct sd_arena {
 
 /* Next piece: `count` elements of `size` bytes, aligned; NULL while counting. */
 void* sd_arena_take(sd_arena* arena, size_t count, size_t size);
+
+/* The next piece as a copy of `count` elements of `size` bytes; nothing for NULL. */
+void* sd_arena_copy(sd_arena* arena, const void* from, int count, size_t size);
 
 /* Allocate the block for the sizes counted so far and start handing out from it. */
 sd_status sd_arena_commit(sd_arena* arena);
@@ -80,5 +87,3 @@ int sd_spares_drop(void);
 
 /* Testing: bytes that wait. */
 size_t sd_spares_bytes(void);
-
-#endif

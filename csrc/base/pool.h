@@ -7,8 +7,7 @@
  * a piece.
  *
  * Waiting is spinning for some 50 µs, then sleeping in the kernel. */
-#ifndef SD_POOL_H
-#define SD_POOL_H
+#pragma once
 
 #include "status.h"
 
@@ -47,6 +46,4 @@ void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argu
 void sd_pool_delay(int thread, double seconds, int holding);
 /* Testing: let `n` more threads be started, then fail to start any; negative: never fail. */
 void sd_pool_fail_after(int n);
-#endif
-
 #endif

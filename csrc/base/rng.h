@@ -2,8 +2,7 @@
  *
  * A number is a pure function of its key, so a draw never depends on which draws came before it,
  * on the batch, or on the number of threads. */
-#ifndef SD_RNG_H
-#define SD_RNG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint3
  * speculation. Its seed is a number of `stream`, so what is drawn from one, from the other, and for other
  * positions and indices is independent. */
 sd_stream sd_stream_inner(sd_stream stream, uint32_t position, uint32_t index);
-
-#endif

@@ -16,8 +16,7 @@ sd_status sd_fail(sd_status code, const char* format, ...) {
 
 sd_status sd_check_range(const char* name, long long value, long long least, long long most) {
     if (value >= least && value <= most) return SD_OK;
-    if (most == INT_MAX)
-        return sd_fail(SD_ERR_VALUE, "%s is %lld, expected at least %lld", name, value, least);
+    SD_FAIL_IF(most == INT_MAX, SD_ERR_VALUE, "%s is %lld, expected at least %lld", name, value, least);
     return sd_fail(SD_ERR_VALUE, "%s is %lld, expected %lld to %lld", name, value, least, most);
 }
 

@@ -3,8 +3,7 @@
  * Every function that can fail returns sd_status and leaves its outputs untouched unless it
  * returns SD_OK. The message is set once, at the line that found the fault, with sd_fail; callers
  * pass the code on. It belongs to the calling thread and lives until that thread's next sd_fail. */
-#ifndef SD_STATUS_H
-#define SD_STATUS_H
+#pragma once
 
 typedef enum sd_status {
     SD_OK = 0,
@@ -39,6 +38,15 @@ sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
         if (sd_tried != SD_OK) return sd_tried; \
     } while (0)
 
+/* Return a failure, with a message as of sd_fail, where a condition holds. */
+#define SD_FAIL_IF(wrong, ...)                  \
+    do {                                        \
+        if (wrong) return sd_fail(__VA_ARGS__); \
+    } while (0)
+
+/* A struct by its fields: clang-format fills lines with the arguments of a macro. */
+#define SD_MAKE(type, ...) ((type){__VA_ARGS__})
+
 /* SD_OK, or SD_ERR_VALUE where a number is not in least … most; INT_MAX: there is no most. */
 sd_status sd_check_range(const char* name, long long value, long long least, long long most);
 
@@ -53,5 +61,3 @@ typedef struct sd_failure {
 
 /* Record `status` and this thread's last message, unless an earlier failure is recorded. */
 void sd_failure_note(sd_failure* failure, sd_status status);
-
-#endif

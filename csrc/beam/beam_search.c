@@ -67,6 +67,11 @@ static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
+static void swap(sd_beam** one, sd_beam** other) {
+    sd_beam* first = *one;
+    *one = *other, *other = first;
+}
+
 /* Caches and workspaces. Between rounds the tree has a node at most for each hypothesis and step; a
  * round adds the hypotheses' last tokens and what the draft chooses. */
 static sd_status create_parts(sd_beam_search* s) {
@@ -158,13 +163,12 @@ sd_status sd_beam_search_begin_with(sd_beam_search* s, const sd_cache* known, in
     if (!is_target && !is_draft) return fail_model();
     int n_source = known->model->encoder ? s->options.n_source : 0;
     if (!sd_encoded_is_of(known->encoded, s->source, n_source)) return SD_OK;
-    if (is_draft && sd_beam_search_drafts(s)) {
-        sd_cache_attend(&s->tree.draft, known->encoded);
-        *n = sd_cache_begin_with(&s->tree.draft, known, s->prompt, s->n_prompt - 1);
-    }
-    if (is_target) {
-        sd_cache_attend(&s->tree.target, known->encoded);
-        *n = sd_cache_begin_with(&s->tree.target, known, s->prompt, s->n_prompt - 1);
+    sd_cache* caches[] = {is_draft && sd_beam_search_drafts(s) ? &s->tree.draft : NULL,
+                          is_target ? &s->tree.target : NULL};
+    for (int i = 0; i < 2; i++) {
+        if (caches[i] == NULL) continue;
+        sd_cache_attend(caches[i], known->encoded);
+        *n = sd_cache_begin_with(caches[i], known, s->prompt, s->n_prompt - 1);
     }
     return SD_OK;
 }
@@ -240,9 +244,7 @@ static sd_status guess(sd_beam_search* s, int first, int depth, sd_beam_record* 
             if (!s->better[i].ended)
                 s->better[i].node =
                     sd_beam_tree_add(t, s->better[i].token, s->guesses[s->better[i].parent].node);
-        sd_beam* swapped = s->guesses;
-        s->guesses = s->better;
-        s->better = swapped;
+        swap(&s->guesses, &s->better);
     }
     return SD_OK;
 }
@@ -256,9 +258,8 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
     int n = sd_beam_step(s->beams, s->n_beams, s->target.logits, s->target.ld_logits, first,
                          s->options.target->config.n_vocab, stop_of(s), width, s->next);
     if (n == 0) {
-        sd_status status = sd_forward_check(&s->target, 0, s->target.max_rows);
-        if (status != SD_OK) return status;
-        return sd_fail(SD_ERR_OVERFLOW, "the target: the logits are not finite");
+        status = sd_forward_check(&s->target, 0, s->target.max_rows);
+        return status != SD_OK ? status : sd_fail(SD_ERR_OVERFLOW, "the target: the logits are not finite");
     }
     *known = 1;
     for (int i = 0; i < n; i++) {
@@ -271,9 +272,7 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
         beam->node = sd_beam_tree_find(&s->tree, first, beam->token, beam->parent_node);
         *known &= beam->node >= 0;
     }
-    sd_beam* swapped = s->beams;
-    s->beams = s->next;
-    s->next = swapped;
+    swap(&s->beams, &s->next);
     s->n_beams = n;
     s->n_steps++;
     s->ended = n_open == 0 || s->n_steps == s->max_steps;

@@ -6,8 +6,7 @@
  * hypothesis they choose is a node the target has evaluated (top_w(M_p) ⊆ top_u(M_q)), and one step
  * more. So a round makes 1 to gamma + 1 of the steps that plain beam search makes, each on the same
  * logits, and the hypotheses are the same, bit for bit. Without a draft a round is one step. */
-#ifndef SD_BEAM_SEARCH_H
-#define SD_BEAM_SEARCH_H
+#pragma once
 
 #include "beam_tree.h"
 #include "forward.h"
@@ -68,5 +67,3 @@ const sd_beam* sd_beam_search_beams(const sd_beam_search* search, int* n);
 int sd_beam_search_steps(const sd_beam_search* search);
 /* Write the new tokens of hypothesis `beam` to tokens [steps]; returns how many they are. */
 int sd_beam_search_tokens(const sd_beam_search* search, int beam, int32_t* tokens);
-
-#endif

@@ -3,8 +3,7 @@
  * Node i of the tree is pending node i of each cache that has read it: the target has read all that a
  * round leaves, the draft the first n_draft_read. A hypothesis' last token is no node between
  * rounds: its logits are wanted in the next one, so it is read there. */
-#ifndef SD_BEAM_TREE_H
-#define SD_BEAM_TREE_H
+#pragma once
 
 #include "cache.h"
 
@@ -58,5 +57,3 @@ int sd_beam_tree_find(const sd_beam_tree* tree, int first, int32_t token, int pa
 /* Drop, here and in the caches, all nodes from which no hypothesis [n] that goes on descends; commit those
  * from which all descend and that both models have read. Sets parent_node to the new indices. */
 sd_status sd_beam_tree_prune(sd_beam_tree* tree, sd_beam* beams, int n);
-
-#endif

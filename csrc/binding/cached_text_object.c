@@ -5,8 +5,6 @@ static const sd_cache* cache_of(PyObject* self) { return &((sd_cached_text_objec
 
 static void release(PyObject* self) { sd_cache_free(&((sd_cached_text_object*)self)->cache); }
 
-PyObject* sd_taps_as_tuple(const sd_taps* taps) { return sd_tuple_of_ints(taps->layers, taps->n); }
-
 PyObject* sd_cached_text_new(sd_model_object* model, const sd_cache* cache) {
     PyObject* object = sd_object_new((PyObject*)model, SD_TYPE_cached_text);
     if (object == NULL) return NULL;
@@ -29,7 +27,9 @@ static PyObject* get_source(PyObject* self, void* ignored) {
     return sd_array_of("int32", encoded->source, sizeof *encoded->source, encoded->n, -1);
 }
 
-static PyObject* get_taps(PyObject* self, void* ignored) { return sd_taps_as_tuple(&cache_of(self)->taps); }
+static PyObject* get_taps(PyObject* self, void* ignored) {
+    return sd_tuple_of_ints(cache_of(self)->taps.layers, cache_of(self)->taps.n);
+}
 
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},

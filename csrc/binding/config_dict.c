@@ -23,10 +23,8 @@ static int int_of(PyObject* value, const char* name, int* out) {
             PyErr_Format(PyExc_ValueError, "config: %s is %R, expected an integer", name, value);
         return -1;
     }
-    if (number < INT32_MIN || number > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "config: %s is %ld, expected a smaller number", name, number);
-        return -1;
-    }
+    if (number < INT32_MIN || number > INT32_MAX)
+        return sd_set_error(PyExc_ValueError, "config: %s is %ld, expected a smaller number", name, number);
     *out = (int)number;
     return 0;
 }
@@ -119,39 +117,24 @@ static int read_field(PyObject* dict, const field* f, void* into) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int wrong_length(const char* name, int n, int expected) {
-    PyErr_Format(PyExc_ValueError, "config: %s has %d entries, expected %d", name, n, expected);
-    return -1;
-}
-
-/* An optional list of n_expected numbers, or an empty one: *numbers, PyMem_Free, is NULL for none. */
-static int optional_numbers(PyObject* dict, const char* name, int n_expected, double** numbers) {
-    *numbers = NULL;
-    PyObject* value = optional(dict, name);
-    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    char argument[64];
-    snprintf(argument, sizeof argument, "config: %s", name);
-    int n;
-    if (sd_floats_from(value, argument, numbers, &n) < 0) return -1;
-    if (n == n_expected) return 0;
-    PyMem_Free(*numbers);
-    *numbers = NULL;
-    return n == 0 ? 0 : wrong_length(name, n, n_expected);
-}
-
-/* As optional_numbers, of integers; n_expected -1: any number of them, in *n. */
-static int optional_ints(PyObject* dict, const char* name, int n_expected, int32_t** ints, int* n) {
-    *ints = NULL, *n = 0;
-    PyObject* value = optional(dict, name);
-    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    char argument[64];
-    snprintf(argument, sizeof argument, "config: %s", name);
-    if (sd_ids_from(value, argument, ints, n) < 0) return -1;
-    if (*n == n_expected || (n_expected < 0 && *n > 0)) return 0;
-    PyMem_Free(*ints);
-    *ints = NULL;
-    return *n == 0 ? 0 : wrong_length(name, *n, n_expected);
-}
+/* An optional list of n_expected numbers (-1: any), or an empty one: *numbers [*n], PyMem_Free, or NULL. */
+#define OPTIONAL_LIST(function, type, from)                                                                 \
+    static int function(PyObject* dict, const char* name, int n_expected, type** numbers, int* n) {         \
+        PyObject* value = optional(dict, name);                                                             \
+        char argument[64];                                                                                  \
+        *numbers = NULL, *n = 0;                                                                            \
+        if (value == NULL) return PyErr_Occurred() ? -1 : 0;                                                \
+        snprintf(argument, sizeof argument, "config: %s", name);                                            \
+        if (from(value, argument, numbers, n) < 0) return -1;                                               \
+        if (*n == n_expected || (n_expected < 0 && *n > 0)) return 0;                                       \
+        PyMem_Free(*numbers);                                                                               \
+        *numbers = NULL;                                                                                    \
+        return *n == 0 ? 0                                                                                  \
+                       : sd_set_error(PyExc_ValueError, "config: %s has %d entries, expected %d", name, *n, \
+                                      n_expected);                                                          \
+    }
+OPTIONAL_LIST(optional_numbers, double, sd_floats_from)
+OPTIONAL_LIST(optional_ints, int32_t, sd_ids_from)
 
 /* The frequencies of one rotation. */
 static int rotation_from(PyObject* value, sd_rotation* rotation) {
@@ -166,7 +149,7 @@ static int rotation_from(PyObject* value, sd_rotation* rotation) {
 static int rotations_from(PyObject* dict, sd_config* c) {
     PyObject *first = optional(dict, "inv_freq"), *list = optional(dict, "more_inv_freq"), *more = NULL;
     double* factors = NULL;
-    int result = -1;
+    int n_factors, result = -1;
     if (first == NULL && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "config: inv_freq is missing");
     if (PyErr_Occurred()) return -1;
     if (list != NULL && (more = sd_items_from(list, "config: more_inv_freq: expected lists")) == NULL)
@@ -186,7 +169,7 @@ static int rotations_from(PyObject* dict, sd_config* c) {
     if (rotation_from(first, &rotations[0]) < 0) goto end;
     for (Py_ssize_t i = 0; i < n; i++)
         if (rotation_from(PyTuple_GET_ITEM(more, i), &rotations[i + 1]) < 0) goto end;
-    if (optional_numbers(dict, "rotary_factors", c->n_rotations, &factors) < 0) goto end;
+    if (optional_numbers(dict, "rotary_factors", c->n_rotations, &factors, &n_factors) < 0) goto end;
     for (int r = 0; factors != NULL && r < c->n_rotations; r++) rotations[r].factor = factors[r];
     result = 0;
 end:
@@ -211,6 +194,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
     const field norm = {"first_norm", FLAG, 0, 0, {0}};
     int first_norm = 1;
     double* scales;
+    int n_scales;
     if (read_field(dict, &norm, &first_norm) < 0) return -1;
     if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
     sd_layer_config* layers = PyMem_Calloc((size_t)c->n_layer, sizeof *layers);
@@ -229,7 +213,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
             *(int*)(void*)((char*)&layers[i] + LAYER_FIELDS[f].of_all.offset) = numbers[i];
         PyMem_Free(numbers);
     }
-    if (optional_numbers(dict, "score_scales", c->n_layer, &scales) < 0) return -1;
+    if (optional_numbers(dict, "score_scales", c->n_layer, &scales, &n_scales) < 0) return -1;
     for (int i = 0; i < c->n_layer; i++) {
         layers[i].mixture = layers[i].mixture != 0;
         layers[i].reads_token = i == 0 && c->features.use == SD_FEATURE_ASIDE;
@@ -244,8 +228,8 @@ static int distance_biases_from(PyObject* dict, sd_config* c) {
     double* slopes;
     int32_t* starts;
     if (c->layers == NULL) return 0; /* the core says so */
-    int n_head = c->layers[0].n_head;
-    if (optional_numbers(dict, "alibi", n_head, &slopes) < 0) return -1;
+    int n_head = c->layers[0].n_head, n;
+    if (optional_numbers(dict, "alibi", n_head, &slopes, &n) < 0) return -1;
     if (slopes != NULL) {
         float* rounded = PyMem_Malloc((size_t)n_head * sizeof *rounded);
         c->alibi = rounded;
@@ -272,14 +256,9 @@ static int config_from(PyObject* dict, int is_encoder, sd_config* c);
 static int encoder_from(PyObject* dict, sd_config* c) {
     PyObject *value = optional(dict, "encoder"), *own = NULL;
     if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-    if (c->bidirectional) {
-        PyErr_SetString(PyExc_ValueError, "config: encoder: has an encoder, expected none");
-        return -1;
-    }
-    if (!PyDict_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "config: encoder: expected a dict");
-        return -1;
-    }
+    if (c->bidirectional)
+        return sd_set_error(PyExc_ValueError, "config: encoder: has an encoder, expected none");
+    if (!PyDict_Check(value)) return sd_set_error(PyExc_TypeError, "config: encoder: expected a dict");
     sd_config* encoder = PyMem_Calloc(1, sizeof *encoder);
     if (encoder == NULL) PyErr_NoMemory();
     /* a dict of our own: to convert a value may run the caller's code, which may change the caller's */
@@ -309,10 +288,7 @@ static int config_from(PyObject* dict, int is_encoder, sd_config* c) {
 
 int sd_config_from(PyObject* dict, sd_config* c) {
     *c = (sd_config){0};
-    if (!PyDict_Check(dict)) {
-        PyErr_SetString(PyExc_TypeError, "config: expected a dict");
-        return -1;
-    }
+    if (!PyDict_Check(dict)) return sd_set_error(PyExc_TypeError, "config: expected a dict");
     return config_from(dict, 0, c);
 }
 

@@ -30,6 +30,14 @@ PyObject* sd_take_exception(void) {
     return value;
 }
 
+int sd_set_error(PyObject* type, const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    PyErr_FormatV(type, format, arguments);
+    va_end(arguments);
+    return -1;
+}
+
 int sd_refuse(const char* format, ...) {
     PyObject* type = error_type("InputError");
     va_list arguments;
@@ -88,19 +96,15 @@ PyObject* sd_items_from(PyObject* object, const char* expected) {
 typedef int (*take_item)(PyObject* item, const char* name, Py_ssize_t i, void* numbers);
 
 static int take_id(PyObject* item, const char* name, Py_ssize_t i, void* ids) {
-    if (PyBool_Check(item)) {
-        PyErr_Format(PyExc_TypeError, "%s[%zd] is a bool, expected an integer", name, i);
-        return -1;
-    }
+    if (PyBool_Check(item))
+        return sd_set_error(PyExc_TypeError, "%s[%zd] is a bool, expected an integer", name, i);
     PyObject* index = PyNumber_Index(item);
     int overflow = 0;
     long long value = index ? PyLong_AsLongLongAndOverflow(index, &overflow) : -1;
     Py_XDECREF(index);
     if (value == -1 && PyErr_Occurred()) return -1;
-    if (overflow || value < INT32_MIN || value > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "%s[%zd] does not fit 32 bits", name, i);
-        return -1;
-    }
+    if (overflow || value < INT32_MIN || value > INT32_MAX)
+        return sd_set_error(PyExc_ValueError, "%s[%zd] does not fit 32 bits", name, i);
     ((int32_t*)ids)[i] = (int32_t)value;
     return 0;
 }
@@ -225,6 +229,12 @@ PyObject* sd_shown(PyObject* value) {
     return text;
 }
 
+int sd_word_index(const char* word, const char* const* names, int n) {
+    int i = 0;
+    while (i < n && strcmp(names[i], word) != 0) i++;
+    return i;
+}
+
 int sd_is_misfit(void) {
     return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
            PyErr_ExceptionMatches(PyExc_ArithmeticError) || PyErr_ExceptionMatches(PyExc_IndexError) ||
@@ -248,10 +258,7 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 }
 
 static int biases_from(PyObject* object, const char* name, sd_biases* of) {
-    if (!PyDict_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
-        return -1;
-    }
+    if (!PyDict_Check(object)) return sd_set_error(PyExc_TypeError, "%s: expected a dict", name);
     PyObject *tokens = PyDict_Keys(object), *biases = PyDict_Values(object); /* lists that no caller has */
     double* numbers = NULL;
     int n, result = -1;
@@ -303,10 +310,7 @@ int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling)
     PyObject* objects[SD_N_SAMPLING_FIELDS] = {0}; /* of fields that are arrays; borrowed */
     sd_field fields[SD_N_SAMPLING_FIELDS];
     *sampling = sd_sampling_neutral;
-    if (!PyDict_Check(mapping)) {
-        PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
-        return -1;
-    }
+    if (!PyDict_Check(mapping)) return sd_set_error(PyExc_TypeError, "%s: expected a dict", name);
     for (int i = 0; i < SD_N_SAMPLING_FIELDS; i++) {
         const sd_sampling_field* row = &sd_sampling_fields[i];
         void* value = (char*)sampling + row->offset;

@@ -1,6 +1,5 @@
 /* Between Python objects and the core's values. */
-#ifndef SD_CONVERT_H
-#define SD_CONVERT_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -25,6 +24,9 @@ PyObject* sd_take_exception(void);
 
 /* Set InputError, for what a caller has given, with a message formatted as by PyErr_Format. Returns -1. */
 int sd_refuse(const char* format, ...);
+
+/* Set any other exception in the same way. Returns -1. */
+int sd_set_error(PyObject* type, const char* format, ...);
 
 /* Set MemoryError. Returns -1. */
 int sd_no_memory(void);
@@ -76,6 +78,9 @@ PyObject* sd_reals_from(PyObject* object);
 
 /* How a value looks in a message: a new str (specdec.errors.shown). NULL with an exception. */
 PyObject* sd_shown(PyObject* value);
+
+/* The index of a word among names [n]; n if it is none of them. */
+int sd_word_index(const char* word, const char* const* names, int n);
 
 /* Is the exception that is set one by which Python and NumPy say that a value is not of the type, the size or
  * the shape that was asked for? */
@@ -169,5 +174,3 @@ int sd_fields_from_mapping(PyObject* mapping, const char* of, const sd_field* fi
     sd_fields_from(dict, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
 #define SD_FIELDS_FROM_MAPPING(mapping, of, fields) \
     sd_fields_from_mapping(mapping, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
-
-#endif

@@ -100,8 +100,8 @@ MAKER(make_parallel_chains) { return make_tree(a, c, &(sd_shape_options){.n_chai
 /* The way of choosing children that has this name. Returns 0, or -1 with an exception. */
 static int choosing_from(const char* name, sd_choosing* how) {
     static const char* const names[] = {"sample", "without replacement", "top-k"};
-    for (*how = SD_CHOOSE_DRAWS; *how <= SD_CHOOSE_TOP; ++*how)
-        if (strcmp(name, names[*how]) == 0) return 0;
+    *how = sd_word_index(name, names, SD_CHOOSE_TOP + 1);
+    if (*how <= SD_CHOOSE_TOP) return 0;
     return sd_refuse("how is '%s', expected sample, without replacement or top-k", name);
 }
 
@@ -148,10 +148,7 @@ MAKER(make_nested) {
 
 /* skipped: bytes [n_layer], what is skipped of each layer (forward.h) */
 MAKER(make_skip_layers) {
-    if (!PyBytes_Check(a->skipped)) {
-        PyErr_SetString(PyExc_TypeError, "skip_layers: expected bytes");
-        return -1;
-    }
+    if (!PyBytes_Check(a->skipped)) return sd_set_error(PyExc_TypeError, "skip_layers: expected bytes");
     const unsigned char* skipped = (const unsigned char*)PyBytes_AS_STRING(a->skipped);
     int n_layer = c->target->config.n_layer, valid = PyBytes_GET_SIZE(a->skipped) == n_layer, any = 0;
     for (int i = 0; valid && i < n_layer; i++) {
@@ -350,10 +347,9 @@ static PyObject* dict_of(PyObject* description, const char** name) {
         *name = "ngram";
         return Py_BuildValue("{sO}", "table", description);
     }
-    if (!PyTuple_Check(description)) {
-        PyErr_SetString(PyExc_TypeError, "draft: expected (method, {argument: value}), a Model or an Ngram");
-        return NULL;
-    }
+    if (!PyTuple_Check(description))
+        return PyErr_Format(PyExc_TypeError,
+                            "draft: expected (method, {argument: value}), a Model or an Ngram");
     if (!PyArg_ParseTuple(description, "sO!;draft: expected (method, {argument: value})", name, &PyDict_Type,
                           &arguments))
         return NULL;

@@ -1,6 +1,5 @@
 /* From a description in Python to a drafter of the core. */
-#ifndef SD_DRAFTERS_H
-#define SD_DRAFTERS_H
+#pragma once
 
 #include "drafter.h"
 #include "module.h"
@@ -63,5 +62,3 @@ int sd_make_watched(const sd_draft_arguments* a, const sd_drafter_context* c, sd
  * whose drafter was made with `context`. Returns 0, or -1 with an exception: then nothing has changed. */
 int sd_swap_watched(sd_session* session, const sd_drafter_context* context,
                     const sd_corrections_object* corrections, PyObject* description);
-
-#endif

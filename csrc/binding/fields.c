@@ -7,25 +7,19 @@
 static int integer_from(PyObject* object, int* value) {
     long number = PyLong_AsLong(object);
     if (number == -1 && PyErr_Occurred()) return -1;
-    if (number < INT_MIN || number > INT_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "the integer does not fit 32 bits");
-        return -1;
-    }
+    if (number < INT_MIN || number > INT_MAX)
+        return sd_set_error(PyExc_OverflowError, "the integer does not fit 32 bits");
     *value = (int)number;
     return 0;
 }
 
 static int word_from(PyObject* object, const char** value) {
     Py_ssize_t size = 0;
-    if (!PyUnicode_Check(object)) {
-        PyErr_SetString(PyExc_TypeError, "no str");
-        return -1;
-    }
+    if (!PyUnicode_Check(object)) return sd_set_error(PyExc_TypeError, "no str");
     *value = PyUnicode_AsUTF8AndSize(object, &size);
     if (*value == NULL) return -1;
     if (strlen(*value) == (size_t)size) return 0;
-    PyErr_SetString(PyExc_ValueError, "embedded null character");
-    return -1;
+    return sd_set_error(PyExc_ValueError, "embedded null character");
 }
 
 static int value_from(PyObject* object, const sd_field* field) {
@@ -75,8 +69,7 @@ int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n
         if (PyErr_Occurred()) return -1;
         if (object == NULL) {
             if (field->need == SD_FIELD_OPTIONAL) continue;
-            PyErr_Format(PyExc_TypeError, "%s: %s is missing", of, field->name);
-            return -1;
+            return sd_set_error(PyExc_TypeError, "%s: %s is missing", of, field->name);
         }
         n_found++;
         if (value_from(object, field) == 0) continue;

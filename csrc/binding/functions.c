@@ -151,48 +151,31 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     return sd_given(blocks, status);
 }
 
-static sd_status checksums_of(const Py_buffer* data, size_t stretch, int n_threads, uint64_t* sums) {
-    sd_status status = sd_pool_reserve(n_threads);
-    if (status == SD_OK)
-        SD_WITHOUT_GIL(status = sd_checksums(data->buf, (size_t)data->len, stretch, n_threads, sums));
-    return status;
-}
-
-static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"data", "n_threads", NULL};
-    Py_buffer data;
-    int n_threads = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|$i", names, &data, &n_threads)) return NULL;
-    uint64_t sum;
-    sd_status status = checksums_of(&data, SIZE_MAX / SD_CHECKSUM_PIECE * SD_CHECKSUM_PIECE, n_threads, &sum);
-    PyBuffer_Release(&data);
-    return status == SD_OK ? PyLong_FromUnsignedLongLong(sum) : sd_raise(status);
-}
-
 static PyObject* checksums(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"data", "stretch", "n_threads", NULL};
     Py_buffer data;
-    Py_ssize_t stretch;
+    Py_ssize_t stretch = 0;
     int n_threads = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*n|$i", names, &data, &stretch, &n_threads)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|n$i", names, &data, &stretch, &n_threads)) return NULL;
     PyObject* array = NULL;
     uint64_t* sums;
     sd_status status = SD_OK;
-    if (stretch <= 0 || (size_t)stretch % SD_CHECKSUM_PIECE != 0)
+    if (stretch == 0) stretch = (Py_ssize_t)(PY_SSIZE_T_MAX / SD_CHECKSUM_PIECE * SD_CHECKSUM_PIECE);
+    if (stretch < 0 || (size_t)stretch % SD_CHECKSUM_PIECE != 0)
         sd_refuse("stretch is %zd, expected a multiple of %zu", stretch, SD_CHECKSUM_PIECE);
     else
         array = sd_new_array("uint64", data.len > 0 ? (data.len - 1) / stretch + 1 : 1, -1, (void**)&sums);
-    if (array != NULL) status = checksums_of(&data, (size_t)stretch, n_threads, sums);
+    if (array != NULL) status = sd_pool_reserve(n_threads);
+    if (array != NULL && status == SD_OK)
+        SD_WITHOUT_GIL(status = sd_checksums(data.buf, (size_t)data.len, (size_t)stretch, n_threads, sums));
     PyBuffer_Release(&data);
     return sd_given(array, status);
 }
 
 PyMethodDef sd_functions[] = {
     {"quantise", SD_KEYWORDS(quantise), "quantise(rows, type, *, importance=None, n_threads=1)\n--\n\n"},
-    {"checksum", SD_KEYWORDS(checksum), "checksum(data, *, n_threads=1)\n--\n\n"},
-    {"checksums", SD_KEYWORDS(checksums), "checksums(data, stretch, *, n_threads=1)\n--\n\n"},
+    {"checksums", SD_KEYWORDS(checksums), "checksums(data, stretch=0, *, n_threads=1)\n--\n\n"},
     {"tensor_shapes", tensor_shapes, METH_O, "tensor_shapes(config, /)\n--\n\n"},
-    {"score", SD_KEYWORDS(sd_score_of_text), "score(model, ids, *, n_threads=1, source=None)\n--\n\n"},
     {"score_texts", SD_KEYWORDS(sd_score_of_texts),
      "score_texts(model, texts, n_given, *, sources=None, n_top=0, n_texts=0, n_threads=1, done=None, "
      "keep=False)\n--\n\n"},

@@ -1,4 +1,4 @@
-#include "gil.h"
+#include "convert.h"
 
 #include "interrupt.h"
 
@@ -21,14 +21,10 @@ void sd_gil_take(PyThreadState** saved_thread) {
 }
 
 int sd_exclusive_enter(sd_exclusive* exclusive, int there, const char* name, const char* state) {
-    if (!there) {
-        PyErr_Format(PyExc_RuntimeError, "the %s is %s", name, state);
-        return -1;
-    }
-    if (atomic_flag_test_and_set(&exclusive->busy)) {
-        PyErr_Format(PyExc_RuntimeError, "the %s is in use: another call of it has not returned", name);
-        return -1;
-    }
+    if (!there) return sd_set_error(PyExc_RuntimeError, "the %s is %s", name, state);
+    if (atomic_flag_test_and_set(&exclusive->busy))
+        return sd_set_error(PyExc_RuntimeError, "the %s is in use: another call of it has not returned",
+                            name);
     return 0;
 }
 

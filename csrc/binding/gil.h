@@ -3,8 +3,7 @@
  *
  * A thread without the lock looks for signals now and then (interrupt.h), so that Ctrl-C ends what it
  * computes: the core's function then returns SD_ERR_INTERRUPTED with the exception set. */
-#ifndef SD_GIL_H
-#define SD_GIL_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -42,5 +41,3 @@ typedef struct sd_exclusive {
  * messages. */
 int sd_exclusive_enter(sd_exclusive* exclusive, int there, const char* name, const char* state);
 void sd_exclusive_leave(sd_exclusive* exclusive);
-
-#endif

@@ -3,7 +3,7 @@
 
 static sd_status set_tensor(void* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
                             int n_threads) {
-    return sd_heads_set(heads, name, source, n_rows, n_cols, n_threads);
+    return sd_tensor_list_set(&((sd_heads*)heads)->tensors, name, source, n_rows, n_cols, n_threads);
 }
 
 /* The configuration of a mapping. Returns 0, or -1 with an exception. */
@@ -27,7 +27,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     int result = sd_passed(sd_heads_create(&config, tokens, &self->heads));
     PyMem_Free(tokens);
     if (result < 0 || sd_set_tensors(given.tensors, set_tensor, self->heads, given.n_threads) < 0) return -1;
-    if (sd_passed(sd_heads_finish(self->heads)) < 0) return -1;
+    if (sd_passed(sd_tensor_list_check(&self->heads->tensors)) < 0) return -1;
     self->figures = (sd_weights_figures){sd_format_names[config.format], self->heads->arena.size,
                                          sd_tensor_list_count(&self->heads->tensors)};
     return 0;

@@ -13,25 +13,16 @@ static sd_status set_tensor(void* model, const char* name, const sd_source* sour
     return sd_model_set(model, name, source, n_rows, n_cols, n_threads);
 }
 
-/* The index of a word among n names; -1 with an exception. */
-static int word_index(const char* word, const char* const* names, int n, const char* argument,
-                      const char* expected) {
-    for (int i = 0; i < n; i++)
-        if (strcmp(names[i], word) == 0) return i;
-    return sd_refuse("%s is \"%s\", expected %s", argument, word, expected);
-}
-
 int sd_format_from(const char* name, const char* argument, sd_format* format) {
-    int i = word_index(name, sd_format_names, SD_N_OWN_FORMATS, argument,
-                       "\"f32\", \"bf16\", \"int8\" or \"int4\"");
-    if (i >= 0) *format = i;
-    return i < 0 ? -1 : 0;
+    *format = sd_word_index(name, sd_format_names, SD_N_OWN_FORMATS);
+    if (*format < SD_N_OWN_FORMATS) return 0;
+    return sd_refuse("%s is \"%s\", expected \"f32\", \"bf16\", \"int8\" or \"int4\"", argument, name);
 }
 
 int sd_engine_from(const char* name, const char* argument, sd_engine* engine) {
-    int i = word_index(name, sd_engine_names, SD_N_ENGINES, argument, "\"rows\", \"tiles\" or \"blas\"");
-    if (i >= 0) *engine = i;
-    return i < 0 ? -1 : 0;
+    *engine = sd_word_index(name, sd_engine_names, SD_N_ENGINES);
+    if (*engine < SD_N_ENGINES) return 0;
+    return sd_refuse("%s is \"%s\", expected \"rows\", \"tiles\" or \"blas\"", argument, name);
 }
 
 static int numbers_from(const char* dtype, const char* cache_dtype, const char* prefill,
@@ -72,8 +63,8 @@ static int formats_from(PyObject* mapping, const sd_config* config, sd_format** 
     for (Py_ssize_t at = 0; !failed && PyDict_Next(dict, &at, &key, &value);) {
         const char *name = PyUnicode_AsUTF8(key), *format = name ? PyUnicode_AsUTF8(value) : NULL;
         sd_tensor_spec spec;
-        int i = format ? sd_tensor_find(config, name, &spec) : -1, f = 0;
-        while (format && f < SD_N_FORMATS && strcmp(sd_format_names[f], format) != 0) f++;
+        int i = format ? sd_tensor_find(config, name, &spec) : -1;
+        int f = format ? sd_word_index(format, sd_format_names, SD_N_FORMATS) : 0;
         if (format && i < 0)
             sd_refuse("formats: tensor %.64s is not part of a model of this configuration", name);
         if (i >= 0 && f == SD_N_FORMATS)

@@ -1,6 +1,5 @@
 /* The types of the extension module and what they share. */
-#ifndef SD_MODULE_H
-#define SD_MODULE_H
+#pragma once
 
 #include "adaptive_gamma.h"
 #include "automaton.h"
@@ -196,9 +195,6 @@ struct sd_translation_object {
  * must not change meanwhile: the copying releases the GIL. */
 PyObject* sd_cached_text_new(sd_model_object* model, const sd_cache* cache);
 
-/* Which hidden states a cache keeps: a new tuple; NULL with an exception. */
-PyObject* sd_taps_as_tuple(const sd_taps* taps);
-
 /* A number format, and what multiplies matrices, by the name that Python gives it; -1 with an exception that
  * names `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
@@ -207,7 +203,6 @@ int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 /* The module's functions: functions.c, and those of files of their own. */
 extern PyMethodDef sd_functions[];
 PyObject* sd_product_of_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
-PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_used_thresholds(PyObject* module, PyObject* ignored);
@@ -224,5 +219,3 @@ PyObject* sd_processor(PyObject* module, PyObject* ignored);
     SD_MEMBER("dtype", T_STRING, struct_, figures.dtype, "Number format of the matrices."),     \
         SD_MEMBER("n_bytes", T_PYSSIZET, struct_, figures.n_bytes, "Bytes of packed weights."), \
         SD_MEMBER("n_parameters", T_LONGLONG, struct_, figures.n_parameters, "Weights.")
-
-#endif

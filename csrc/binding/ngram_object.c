@@ -5,10 +5,8 @@
 static int level_from(PyObject* tuple, int64_t n_before, Py_buffer views[3], sd_ngram_level* level) {
     static const char* const names[] = {"starts", "tokens", "counts"};
     static const char formats[] = {sizeof(long) == 8 ? 'l' : 'q', 'i', 'i'}; /* NumPy's int64 is q or l */
-    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 3) {
-        PyErr_SetString(PyExc_TypeError, "levels: expected tuples (starts, tokens, counts)");
-        return -1;
-    }
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 3)
+        return sd_set_error(PyExc_TypeError, "levels: expected tuples (starts, tokens, counts)");
     for (int i = 0; i < 3; i++)
         if (sd_view(PyTuple_GET_ITEM(tuple, i), names[i], formats[i], 1, &views[i]) < 0) return -1;
     if (views[0].shape[0] != n_before + 1 || views[1].shape[0] != views[2].shape[0])

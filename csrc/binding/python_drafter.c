@@ -47,12 +47,15 @@ static PyObject* view_of(const int32_t* tokens, int n) {
     return ids;
 }
 
+/* Refuse what propose has returned. Returns -1 with an exception. */
+#define REFUSE(d, format, ...) sd_refuse("%U.propose: " format, (d)->given.name, __VA_ARGS__)
+
 static int refuse_type(const python_drafter* d, const char* field, PyObject* value, const char* expected) {
     /* What failed on the way to the value is another matter than its type. */
     if (PyErr_Occurred() && !sd_is_misfit()) return -1;
     PyErr_Clear();
     PyObject* text = sd_shown(value);
-    if (text != NULL) sd_refuse("%U.propose: %s is %U; expected %s", d->given.name, field, text, expected);
+    if (text != NULL) REFUSE(d, "%s is %U; expected %s", field, text, expected);
     Py_XDECREF(text);
     return -1;
 }
@@ -77,23 +80,19 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
     if (r->tokens == NULL || sd_ids_from(r->tokens, "tokens", &r->ids, &r->n) < 0)
         return refuse_type(d, "what it returned", value, EXPECTED);
     if (r->n > budget)
-        return sd_refuse("%U.propose: there are %d guesses; expected at most the budget of %d", d->given.name,
-                         r->n, budget);
+        return REFUSE(d, "there are %d guesses; expected at most the budget of %d", r->n, budget);
     for (int i = 0; i < r->n; i++)
         if (r->ids[i] < 0 || r->ids[i] >= d->n_vocab)
-            return sd_refuse("%U.propose: tokens[%d] is %d; expected 0 to %d", d->given.name, i,
-                             (int)r->ids[i], d->n_vocab - 1);
+            return REFUSE(d, "tokens[%d] is %d; expected 0 to %d", i, (int)r->ids[i], d->n_vocab - 1);
     if (r->parents == NULL) return 0;
     int n;
     if (sd_ids_from(r->parents, "parents", &r->parent_nodes, &n) < 0)
         return refuse_type(d, "parents", r->parents, "a node for each token");
-    if (n != r->n)
-        return sd_refuse("%U.propose: there are %d parents; expected %d, one for each token", d->given.name,
-                         n, r->n);
+    if (n != r->n) return REFUSE(d, "there are %d parents; expected %d, one for each token", n, r->n);
     for (int i = 0; i < n; i++)
         if (r->parent_nodes[i] < 0 || r->parent_nodes[i] > i)
-            return sd_refuse("%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d",
-                             d->given.name, i, (int)r->parent_nodes[i], i);
+            return REFUSE(d, "parents[%d] is %d; expected an earlier node, 0 to %d", i,
+                          (int)r->parent_nodes[i], i);
     return 0;
 }
 
@@ -102,8 +101,8 @@ static int check_rule(const python_drafter* d, const sd_proposal* p, const retur
     if (sd_rule_check_trees(p->rule, SD_TREE_ANY, "verify") == SD_OK) return 0;
     for (int i = 0; r->parent_nodes != NULL && i < r->n; i++)
         if (r->parent_nodes[i] != i)
-            return sd_refuse("%U.propose: parents[%d] is %d, expected %d, as in a chain: %s", d->given.name,
-                             i, (int)r->parent_nodes[i], i, sd_message());
+            return REFUSE(d, "parents[%d] is %d, expected %d, as in a chain: %s", i, (int)r->parent_nodes[i],
+                          i, sd_message());
     return 0;
 }
 
@@ -122,14 +121,11 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
         sum += values[x];
     }
     if (wrong || !(fabs(sum - 1.0) <= TOLERANCE)) {
-        result = sd_refuse(
-            "%U.propose: probs[%d] is no distribution; expected %d numbers of 0 or more with the sum 1",
-            d->given.name, i, d->n_vocab);
+        result = REFUSE(d, "probs[%d] is no distribution; expected %d numbers of 0 or more with the sum 1", i,
+                        d->n_vocab);
     } else if (!(values[token] > 0.0)) {
-        result = sd_refuse(
-            "%U.propose: probs[%d] gives its token %d probability 0; expected what the token "
-            "was drawn from",
-            d->given.name, i, (int)token);
+        result = REFUSE(d, "probs[%d] gives its token %d probability 0; expected what it was drawn from", i,
+                        (int)token);
     } else {
         memcpy(from->weights, values, (size_t)d->n_vocab * sizeof *values);
         from->point = -1;
@@ -156,9 +152,7 @@ static int item_of(const python_drafter* d, PyObject* list, const char* name, in
     if (list == NULL) return 0;
     Py_ssize_t size = i == 0 ? PySequence_Size(list) : n;
     if (size < 0) return refuse_type(d, name, list, "a sequence");
-    if (size != n)
-        return sd_refuse("%U.propose: %s has %zd entries; expected %d, one for each token", d->given.name,
-                         name, size, n);
+    if (size != n) return REFUSE(d, "%s has %zd entries; expected %d, one for each token", name, size, n);
     *item = PySequence_GetItem(list, i);
     return *item == NULL ? refuse_type(d, name, list, "a sequence") : 0;
 }
@@ -317,10 +311,8 @@ static void lay_out(python_drafter* d, int gamma) {
 
 int sd_make_python_drafter(const sd_draft_arguments* a, const sd_drafter_context* context,
                            sd_drafter** drafter) {
-    if (!PyUnicode_Check(a->name) || !PyCallable_Check(a->propose) || !PyType_Check(a->proposal_type)) {
-        PyErr_SetString(PyExc_TypeError, "python: expected a name, a function and a type");
-        return -1;
-    }
+    if (!PyUnicode_Check(a->name) || !PyCallable_Check(a->propose) || !PyType_Check(a->proposal_type))
+        return sd_set_error(PyExc_TypeError, "python: expected a name, a function and a type");
     python_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return sd_passed(SD_ERR_MEMORY);
     d->base = (sd_drafter){.tree_kind = a->trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,

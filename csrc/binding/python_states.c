@@ -169,9 +169,8 @@ static void refuse_mask(const sd_python_states* p, PyObject* returned) {
     PyObject* text = sd_shown(returned);
     if (text != NULL)
         sd_refuse(
-            "%s: mask() returned %U; expected %d truth values, %d words of 32 bits, or None where the text "
-            "is "
-            "complete",
+            "%s: mask() returned %U; expected %d truth values, %d words of 32 bits, or None where the "
+            "text is complete",
             p->name, text, p->n_vocab, (p->n_vocab + 31) / 32);
     Py_XDECREF(text);
 }

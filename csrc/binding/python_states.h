@@ -1,7 +1,5 @@
-/* A Python object whose states follow a text and the guesses behind it: of a constraint, or of a transform.
- * */
-#ifndef SD_PYTHON_STATES_H
-#define SD_PYTHON_STATES_H
+/* A Python object whose states follow a text and its guesses: of a constraint, or of a transform. */
+#pragma once
 
 #include "constraint.h"
 #include "convert.h"
@@ -55,5 +53,3 @@ typedef struct sd_python_transform {
 /* What the core calls, a function of probs and tokens or one with states; its context is `python`. Where the
  * function raises, the exception is kept there, and none is set: other sequences go on. */
 sd_transform sd_transform_of(sd_python_transform* python, int has_states);
-
-#endif

@@ -1,4 +1,4 @@
-/* The functions `score`, of one text, and `score_texts`, of many. */
+/* The function `score_texts`. */
 #include <string.h>
 
 #include "module.h"
@@ -32,29 +32,6 @@ static int run(const sd_score_options* options, sd_scored_text* texts, int n, ex
     }
     sd_score_free(score);
     return result;
-}
-
-PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "ids", "n_threads", "source", NULL};
-    PyObject *model_argument, *argument, *source_argument = NULL, *array = NULL;
-    int n = 0, n_source;
-    int32_t *ids = NULL, *source = NULL;
-    sd_score_options options = {.n_threads = 1};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$iO", names, &model_argument, &argument,
-                                     &options.n_threads, &source_argument))
-        return NULL;
-    sd_model_object* model = sd_model_from(model_argument, "model");
-    if (model == NULL) return NULL;
-    options.model = model->model;
-    if (sd_ids_from(argument, "ids", &ids, &n) == 0 &&
-        sd_optional_ids_from(source_argument, "source", &source, &n_source) == 0) {
-        sd_scored_text text = {.tokens = ids, .n = n, .n_given = 1, .source = source, .n_source = n_source};
-        array = sd_new_array("float64", n > 1 ? n - 1 : 0, -1, (void**)&options.results.log_probs);
-        if (array != NULL && run(&options, &text, 1, &(extras){0}) < 0) Py_CLEAR(array);
-    }
-    PyMem_Free(source);
-    PyMem_Free(ids);
-    return array;
 }
 
 /* Texts as they are given: all ids one after the other, and how many there are of each. */
@@ -146,10 +123,8 @@ typedef struct call {
 /* The arguments of a call. Returns 0, or -1 with an exception; either way what is owned is the call's. */
 static int call_from(PyObject* texts, PyObject* n_given, PyObject* sources, int keep, int n_top, call* c) {
     int n;
-    if (sources != Py_None && !PyTuple_Check(sources)) {
-        PyErr_SetString(PyExc_TypeError, "sources: expected a tuple (ids, lengths), or None");
-        return -1;
-    }
+    if (sources != Py_None && !PyTuple_Check(sources))
+        return sd_set_error(PyExc_TypeError, "sources: expected a tuple (ids, lengths), or None");
     if (n_top < 0) return sd_refuse("n_top is %d, expected at least 0", n_top);
     if (given_from(texts, "texts", &c->texts) < 0) return -1;
     if (copy_array(n_given, "n_given", &c->n_given, &n) < 0) return -1;

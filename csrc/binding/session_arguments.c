@@ -9,10 +9,7 @@ int sd_prompt_from(PyObject* ids, PyObject* key, PyObject* source_argument, sd_p
     int32_t *tokens, *source;
     unsigned long long seed;
     unsigned int sequence;
-    if (!PyTuple_Check(key)) {
-        PyErr_SetString(PyExc_TypeError, "seeds: expected (seed, sequence) tuples");
-        return -1;
-    }
+    if (!PyTuple_Check(key)) return sd_set_error(PyExc_TypeError, "seeds: expected (seed, sequence) tuples");
     if (!PyArg_ParseTuple(key, "KI;seeds: expected (seed, sequence)", &seed, &sequence)) return -1;
     if (sd_ids_from(ids, "prompt", &tokens, &prompt->n) < 0) return -1;
     if (sd_optional_ids_from(source_argument, "source", &source, &prompt->n_source) < 0) {

@@ -1,6 +1,5 @@
 /* The arguments of Session.__new__ and Session.admit, as the core takes them. */
-#ifndef SD_SESSION_ARGUMENTS_H
-#define SD_SESSION_ARGUMENTS_H
+#pragma once
 
 #include "drafters.h"
 #include "python_states.h"
@@ -80,5 +79,3 @@ int sd_slot_round_begin(sd_module_state* state);
 
 /* A new SlotRound; NULL with an exception. */
 PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_source* source);
-
-#endif

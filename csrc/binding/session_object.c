@@ -234,7 +234,7 @@ static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
 }
 
 static PyObject* taps_of(sd_model_object* model, const sd_cache* cache) {
-    return sd_taps_as_tuple(&cache->taps);
+    return sd_tuple_of_ints(cache->taps.layers, cache->taps.n);
 }
 
 static PyObject* cached_text(PyObject* self, PyObject* args) {

@@ -12,12 +12,10 @@ static int transform_from(sd_settings_object* self, PyObject* transform) {
     if (transform == Py_None) return 0;
     int has_states = sd_has_states(transform);
     if (has_states < 0) return -1;
-    if (!has_states && !PyCallable_Check(transform)) {
-        PyErr_SetString(
+    if (!has_states && !PyCallable_Check(transform))
+        return sd_set_error(
             PyExc_TypeError,
             "transform: expected a function of (probs, tokens), or an object with the method start(tokens)");
-        return -1;
-    }
     self->has_states = has_states;
     self->transform = Py_NewRef(transform);
     return 0;
@@ -51,8 +49,6 @@ static int fill(sd_settings_object* self, const given* g) {
         self->model = Py_NewRef(g->model);
         s->model = model->model;
     }
-    if (s->max_new_tokens < 1)
-        return sd_refuse("max_new_tokens is %d, expected at least 1", s->max_new_tokens);
     /* which drafters may draft: None, for all, or an integer with a bit for each */
     s->drafters = g->drafters == Py_None ? SD_EVERY_DRAFTER : PyLong_AsUnsignedLongLong(g->drafters);
     return PyErr_Occurred() ? -1 : 0;

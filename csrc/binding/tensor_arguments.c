@@ -6,11 +6,11 @@
 #include "module.h"
 
 static int number_from(const char* name, const char* format, sd_number* number) {
-    for (*number = SD_F32; *number < SD_N_NUMBERS; (*number)++)
-        if (strcmp(sd_number_names[*number], format) == 0) return 0;
-    PyErr_Format(PyExc_ValueError, "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF",
-                 name, format);
-    return -1;
+    *number = sd_word_index(format, sd_number_names, SD_N_NUMBERS);
+    if (*number < SD_N_NUMBERS) return 0;
+    return sd_set_error(PyExc_ValueError,
+                        "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF", name,
+                        format);
 }
 
 /* Are these rows of a file? There is an order where view holds it. */
@@ -46,12 +46,11 @@ static int rows_from(PyObject* rows, const char* name, sd_number number, Py_buff
     }
     *source = (sd_source){.number = number, .row_stride = row_bytes, .file = file};
     if (!are_rows(source, &file, view, n_rows)) {
-        PyErr_Format(PyExc_ValueError,
-                     "tensor %s: rows of a file are at %lld, %zd of %zd bytes; expected whole elements, "
-                     "and an int64 for each row where there is an order",
-                     name, start, n_rows, row_bytes);
         PyBuffer_Release(view);
-        return -1;
+        return sd_set_error(PyExc_ValueError,
+                            "tensor %s: rows of a file are at %lld, %zd of %zd bytes; expected whole "
+                            "elements, and an int64 for each row where there is an order",
+                            name, start, n_rows, row_bytes);
     }
     source->col_stride = sd_has_blocks(number) ? 0 : (ptrdiff_t)sd_number_bytes(number);
     shape[0] = (int)n_rows;
@@ -84,12 +83,11 @@ static int array_from(PyObject* array, const char* name, sd_number number, Py_bu
     Py_ssize_t bytes = (Py_ssize_t)sd_number_bytes(number);
     if (view->ndim != 2 || view->shape[1] % bytes != 0 || (view->shape[1] > 1 && view->strides[1] != 1) ||
         view->shape[1] / bytes > INT32_MAX / sd_number_block(number)) {
-        PyErr_Format(
+        PyBuffer_Release(view);
+        return sd_set_error(
             PyExc_ValueError,
             "tensor %s: expected [rows, bytes] of blocks in %s, %zd bytes each, a row's one after the other",
             name, sd_number_names[number], bytes);
-        PyBuffer_Release(view);
-        return -1;
     }
     shape[1] = (int)(view->shape[1] / bytes) * sd_number_block(number);
     return 0;
@@ -111,10 +109,8 @@ static int set_tensor(PyObject* item, sd_tensor_setter set, void* weights, int n
     Py_buffer view;
     sd_source source;
     int shape[2];
-    if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
-        return -1;
-    }
+    if (!PyTuple_Check(item))
+        return sd_set_error(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
     if (!PyArg_ParseTuple(item, "sOs;tensors: expected (name, array, format) tuples", &name, &array, &format))
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;

@@ -1,7 +1,6 @@
 /* What a build with SPECDEC_TESTING=ON has beside the others: it is defined in csrc/testing, which is
  * compiled for such a build only. */
-#ifndef SD_TESTING_H
-#define SD_TESTING_H
+#pragma once
 
 #include "drafters.h"
 #include "session.h"
@@ -27,7 +26,5 @@ PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args);
 PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs);
-
-#endif
 
 #endif

@@ -105,23 +105,17 @@ PyObject* sd_panel_formats(PyObject* module, PyObject* ignored) {
     return sd_tuple_from(sd_list_of(SD_N_FORMATS, format_name, NULL));
 }
 
-/* Any format of panels by its name. Returns 0, or -1 with an exception. */
-static int panel_format_from(const char* name, sd_format* format) {
-    for (*format = 0; *format < SD_N_FORMATS; ++*format)
-        if (strcmp(sd_format_names[*format], name) == 0) return 0;
-    return sd_refuse("dtype is \"%s\", expected one of specdec._core.panel_formats()", name);
-}
-
 PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"panels", "dtype", "n_rows", "n_in", "near", NULL};
     Py_buffer panels;
     PyObject* argument;
     const char* dtype;
     int n_rows, n_in, near;
-    sd_format format = SD_FORMAT_F32;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$siip", names, &argument, &dtype, &n_rows, &n_in, &near))
         return NULL;
-    if (panel_format_from(dtype, &format) < 0) return NULL;
+    sd_format format = sd_word_index(dtype, sd_format_names, SD_N_FORMATS);
+    if (format == SD_N_FORMATS)
+        return PyErr_Format(PyExc_ValueError, "dtype is \"%s\", expected one of panel_formats()", dtype);
     if (n_rows < 1 || n_rows > 1 << 12 || n_in < 1 || n_in > 1 << 16)
         return PyErr_Format(PyExc_ValueError, "n_rows is %d and n_in %d, expected 1 to 4096 and 1 to 65536",
                             n_rows, n_in);

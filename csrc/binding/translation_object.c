@@ -150,10 +150,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     if ((self->encoders = PyTuple_Pack(3, for_draft, for_target, source)) == NULL) return -1;
     for (int i = 0; i < SD_N_TRANSLATION_ARRAYS; i++) {
         PyObject* array = PyDict_GetItemString(arrays, ARRAYS[i]);
-        if (array == NULL) {
-            PyErr_Format(PyExc_TypeError, "arrays: there is no '%s'", ARRAYS[i]);
-            return -1;
-        }
+        if (array == NULL) return sd_set_error(PyExc_TypeError, "arrays: there is no '%s'", ARRAYS[i]);
         if (sd_view(array, ARRAYS[i], 'i', 1, &self->views[i]) < 0) return -1;
     }
     return lay_out(self, target_strips, draft_strips);

@@ -55,10 +55,8 @@ static int take_points(call* c, PyObject* points) {
     PyObject *target, *draft;
     int n_target, n_draft;
     if (points == Py_None) return 0;
-    if (!PyTuple_Check(points) || !PyArg_ParseTuple(points, "OO", &target, &draft)) {
-        PyErr_SetString(PyExc_TypeError, "points: expected (target_points, draft_points)");
-        return -1;
-    }
+    if (!PyTuple_Check(points) || !PyArg_ParseTuple(points, "OO", &target, &draft))
+        return sd_set_error(PyExc_TypeError, "points: expected (target_points, draft_points)");
     if (sd_ids_from(target, "target_points", &c->target_points, &n_target) < 0) return -1;
     if (sd_ids_from(draft, "draft_points", &c->draft_points, &n_draft) < 0) return -1;
     int wrong = n_target != c->n || n_draft != c->n;

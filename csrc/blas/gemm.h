@@ -4,8 +4,7 @@
  * shape alone, so neither the number of threads nor what else is computed changes a bit. The order of a sum
  * is OpenBLAS's own: it depends on the kernels that OpenBLAS has for the processor, on the shape, and with
  * some kernels on the place of a row in its slice. */
-#ifndef SD_GEMM_H
-#define SD_GEMM_H
+#pragma once
 
 #include <stddef.h>
 
@@ -36,5 +35,3 @@ void sd_gemm_compute(const sd_gemm* gemm, sd_gemm_slice slice);
 
 /* Compute all slices on a team. */
 void sd_gemm_run(const sd_team* team, const sd_gemm* gemm);
-
-#endif

@@ -4,8 +4,7 @@
  * else has (cmake/openblas.cmake). It computes on the thread that calls it and starts none. Another OpenBLAS
  * in the process is not touched. A build for the system's library shares that with whoever else has loaded
  * it: its number of threads is set to 1 for all of them. */
-#ifndef SD_LIBRARY_H
-#define SD_LIBRARY_H
+#pragma once
 
 #include "status.h"
 
@@ -30,5 +29,3 @@ const char* sd_library_description(void);
  * library has been loaded. A fork waits for calls that are on their way, as they hold locks of OpenBLAS. */
 void sd_library_multiply(int n_rows, int n_out, int n_in, const float* x, int ldx, const float* matrix,
                          float* y, int ldy);
-
-#endif

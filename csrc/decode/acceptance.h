@@ -1,8 +1,7 @@
 /* How likely the target is to accept a guess, learnt from verdicts: by the draft's confidence and by depth.
  *
  * Rates forget, so a text that changes is followed. Plain numbers: it may be copied, and begins as zeros. */
-#ifndef SD_ACCEPTANCE_H
-#define SD_ACCEPTANCE_H
+#pragma once
 
 #include "proposal.h"
 #include "running_mean.h"
@@ -38,5 +37,3 @@ double sd_acceptance_chance(const sd_acceptance* acceptance, double confidence, 
 
 /* The same before the confidence is known, for depths 1 to n: chance [n + 1]; chance[0] is 1. */
 void sd_acceptance_by_depth(const sd_acceptance* acceptance, double* chance, int n);
-
-#endif

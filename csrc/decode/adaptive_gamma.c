@@ -10,14 +10,10 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* a) {
 void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, int n_extra) {
     sd_throughput_start(&a->throughput, reading);
     a->drafter.n_extra = n_extra;
-    sd_drafter_policy_start(&a->drafter);
+    sd_drafter_schedule_start(&a->drafter.schedule);
 }
 
 int sd_adaptive_gamma_paused(const sd_adaptive_gamma* a) { return a->drafter.schedule.rest_left > 0.0; }
-
-void sd_adaptive_gamma_misses(sd_adaptive_gamma* a, double n_tokens) {
-    sd_drafter_schedule_misses(&a->drafter.schedule, n_tokens);
-}
 
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* a, int n_open, int gamma) {
     sd_throughput_begin(&a->throughput, n_open);
@@ -27,11 +23,6 @@ int sd_adaptive_gamma_begin(sd_adaptive_gamma* a, int n_open, int gamma) {
     /* what drafting is held against is measured first */
     if (!sd_throughput_knows_plain(&a->throughput)) gamma = 0;
     return sd_drafter_policy_begin(&a->drafter, &a->throughput, gamma, n_open);
-}
-
-void sd_adaptive_gamma_observe(sd_adaptive_gamma* a, const sd_proposal* proposal, const int32_t* path,
-                               int n_path) {
-    sd_drafter_policy_observe(&a->drafter, proposal, path, n_path, 0.0, n_path);
 }
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* a, const sd_adaptive_gamma_round* r) {

@@ -1,6 +1,5 @@
 /* gamma="auto": the policy of a session's one drafter, and the throughput that it goes by. */
-#ifndef SD_ADAPTIVE_GAMMA_H
-#define SD_ADAPTIVE_GAMMA_H
+#pragma once
 
 #include "drafter_policy.h"
 
@@ -20,17 +19,9 @@ void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading read
 /* Does the drafter stay out of the next round at least? */
 int sd_adaptive_gamma_paused(const sd_adaptive_gamma* adaptive);
 
-/* While it is paused a text has begun, of n_tokens tokens over the number of sequences, that the drafter
- * has not read. */
-void sd_adaptive_gamma_misses(sd_adaptive_gamma* adaptive, double n_tokens);
-
 /* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else
  * 0. */
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* adaptive, int n_open, int gamma);
-
-/* The verdict on one sequence's proposal in a round that drafted: path [n_path] was accepted. */
-void sd_adaptive_gamma_observe(sd_adaptive_gamma* adaptive, const sd_proposal* proposal, const int32_t* path,
-                               int n_path);
 
 /* What a round of the batch took. */
 typedef struct sd_adaptive_gamma_round {
@@ -40,5 +31,3 @@ typedef struct sd_adaptive_gamma_round {
 } sd_adaptive_gamma_round;
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* adaptive, const sd_adaptive_gamma_round* round);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The target's distribution is masked and renormalised token by token, and so are those of drafts: a mask is
  * computed once for all who ask, after whichever nodes they ask for. */
-#ifndef SD_CONSTRAINT_H
-#define SD_CONSTRAINT_H
+#pragma once
 
 #include "state_tree.h"
 
@@ -40,8 +39,7 @@ typedef struct sd_constraint {
     int n_vocab;
     sd_state_tree states; /* owned */
     sd_arena arena;       /* owns the array below */
-    uint32_t*
-        words; /* [states.capacity, n_words] of states whose tag, the number of allowed tokens, is known */
+    uint32_t* words;      /* [states.capacity, n_words] of states whose number of tokens, the tag, is known */
     int n_words;
     int complete;                  /* the committed text is: nothing can follow */
     sd_status status;              /* of what was asked for the text: after a failure nothing is masked */
@@ -74,5 +72,3 @@ sd_status sd_constraint_check(const sd_constraint* constraint);
 /* The tokens that must come next, one after the other because nothing else may, at most n: tokens [n].
  * Returns how many there are. text [n_text] has room for them behind; they are written there. */
 int sd_constraint_forced(sd_constraint* constraint, int32_t* text, int n_text, int n);
-
-#endif

@@ -3,8 +3,7 @@
  * Single runs are noisy. So each count has a mean in which outliers are clipped; the fewer runs a count has,
  * the more its estimate is drawn towards a line through the means of all counts. Plain numbers: it may be
  * copied, and begins as all zeros. */
-#ifndef SD_COST_MODEL_H
-#define SD_COST_MODEL_H
+#pragma once
 
 #define SD_COST_MODEL_BINS 56 /* counts to 32 by themselves, then four bins an octave */
 
@@ -43,5 +42,3 @@ double sd_cost_model_step(const sd_cost_model* cost, int count);
 
 /* Runs with a count from low to high that have been seen. */
 double sd_cost_model_seen(const sd_cost_model* cost, int low, int high);
-
-#endif

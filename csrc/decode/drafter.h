@@ -4,8 +4,7 @@
  * the target's for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on
  * the text, on all nodes drawn before it and on the distribution it is drawn from, but not on its own
  * token: a guess that is thrown away after a look at it was not drawn from what `drawn_from` says. */
-#ifndef SD_DRAFTER_H
-#define SD_DRAFTER_H
+#pragma once
 
 #include "cost_model.h"
 #include "memory.h"
@@ -19,8 +18,7 @@ typedef struct sd_drafter sd_drafter;
 typedef struct sd_extra_queries {
     int n; /* after a row, at most; 0: there are none */
     int d_model;
-    const float*
-        embeddings; /* [n, d_model] inputs, in order; owned by the drafter or by whom it borrows from */
+    const float* embeddings; /* [n, d_model] inputs, in order; borrowed */
 } sd_extra_queries;
 
 /* What every drafting method is told of the session that it drafts for. Borrowed while a drafter is created,
@@ -100,7 +98,6 @@ struct sd_drafter {
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
 };
-#define SD_DRAFTER(...) ((sd_drafter){__VA_ARGS__})
 
 /* Can the rule of a sequence judge a drafter's trees? Where the draft's temperature is 0 (draws: it is not)
  * siblings are no independent draws; where `drafters` chooses one of several, the trees are that one's.
@@ -152,5 +149,3 @@ sd_status sd_drafter_make_room(sd_drafter* drafter);
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);
-
-#endif

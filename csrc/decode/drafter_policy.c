@@ -29,8 +29,6 @@ void sd_drafter_policy_reset(sd_drafter_policy* p) {
     sd_drafter_schedule_reset(&p->schedule);
 }
 
-void sd_drafter_policy_start(sd_drafter_policy* p) { sd_drafter_schedule_start(&p->schedule); }
-
 static double draft_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_steps) {
     if (n_steps == 0) return 0.0;
     if (p->draft.known) return sd_cost_model_seconds(&p->draft, n_steps);

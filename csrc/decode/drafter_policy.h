@@ -10,8 +10,7 @@
  *
  * Plain numbers: it may be copied, and kept from one session to the next. The sequences of a session share
  * it. */
-#ifndef SD_DRAFTER_POLICY_H
-#define SD_DRAFTER_POLICY_H
+#pragma once
 
 #include "acceptance.h"
 #include "drafter_schedule.h"
@@ -58,9 +57,6 @@ struct sd_drafter_policy {
 
 /* A policy that has learnt nothing. */
 void sd_drafter_policy_reset(sd_drafter_policy* policy);
-
-/* A session begins with what an earlier one has learnt. */
-void sd_drafter_policy_start(sd_drafter_policy* policy);
 
 /* Tell the throughput what rounds with this drafter would be like. gamma: most guesses of a sequence. Comes
  * between sd_throughput_begin and sd_drafter_policy_begin. */
@@ -110,5 +106,3 @@ double sd_drafter_policy_end(sd_drafter_policy* policy, const sd_throughput* thr
 
 /* Accepted tokens that one more forward pass of the draft must bring to pay; 0 for NULL. */
 double sd_drafter_policy_step_price(const sd_drafter_policy* policy);
-
-#endif

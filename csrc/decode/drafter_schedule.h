@@ -6,8 +6,7 @@
  * meanwhile the prompt too: for that a share of the time is saved up. It is rather tried where a text begins.
  *
  * Plain numbers: it may be copied, and kept from one session to the next. */
-#ifndef SD_DRAFTER_SCHEDULE_H
-#define SD_DRAFTER_SCHEDULE_H
+#pragma once
 
 typedef struct sd_drafter_schedule {
     long long n_rounds; /* rounds so far */
@@ -66,5 +65,3 @@ int sd_drafter_schedule_waited(sd_drafter_schedule* schedule, double n_tokens);
 /* The round is over, and put each sequence `lost` tokens behind decoding without the drafter. Reading what
  * the drafter had missed took the time of `caught_up` tokens. */
 void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, double lost, double caught_up);
-
-#endif

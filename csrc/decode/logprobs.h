@@ -1,6 +1,5 @@
 /* Log-probabilities of the new tokens of a round, and the most probable tokens in the place of each. */
-#ifndef SD_LOGPROBS_H
-#define SD_LOGPROBS_H
+#pragma once
 
 #include "verifier.h"
 
@@ -35,5 +34,3 @@ sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top);
 sd_status sd_logprobs_fill(const sd_logprobs* logprobs, const sd_logprobs_options* options,
                            sd_verifier* verifier, const sd_verification* verification,
                            const sd_verdict* verdict);
-
-#endif

@@ -24,7 +24,7 @@ void sd_adaptive_after_commit(sd_session* s, double draft_s, double rest_s) {
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
         for (int j = n_forced; j < v->n_path; j++) r->kept[n_own++] = v->path[j] - n_forced;
-        if (r->drafting) sd_adaptive_gamma_observe(adaptive, p, r->kept, n_own);
+        if (r->drafting) sd_drafter_policy_observe(&adaptive->drafter, p, r->kept, n_own, 0.0, n_own);
         round.n_rows += r->records[i].n_rows;
         round.n_guesses += r->branches[i].n_logits - 1 - n_forced;
         round.n_steps += deepest;

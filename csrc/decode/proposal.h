@@ -1,6 +1,5 @@
 /* What a drafter is asked for and what it fills: one sequence's tree of guesses in a round. */
-#ifndef SD_PROPOSAL_H
-#define SD_PROPOSAL_H
+#pragma once
 
 #include "cache.h"
 #include "constraint.h"
@@ -98,5 +97,3 @@ int sd_proposal_add_point(sd_proposal* proposal, int parent, int32_t token, doub
  * that get less than they want have equally many. The remainder goes to some of these in turn; *turn (≥ 0) is
  * the first of them in the next round. */
 void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn);
-
-#endif

@@ -1,7 +1,6 @@
 /* A round (round.c) and its extensions, one file each (part_*.c), by the seam of the round at which they are
  * called. Each does nothing where its feature is not in use. */
-#ifndef SD_ROUND_PARTS_H
-#define SD_ROUND_PARTS_H
+#pragma once
 
 #include "session_state.h"
 
@@ -78,5 +77,3 @@ sd_status sd_extra_after_commit(sd_session* session);
 
 /* gamma="auto": learn from the verdicts and seconds of the round, those of proposing and of all else. */
 void sd_adaptive_after_commit(sd_session* session, double draft_s, double rest_s);
-
-#endif

@@ -1,6 +1,5 @@
 /* A mean that forgets: `sum` over weights `n`, both decaying. Begins as zeros. */
-#ifndef SD_RUNNING_MEAN_H
-#define SD_RUNNING_MEAN_H
+#pragma once
 
 typedef struct sd_mean {
     double sum, n;
@@ -22,5 +21,3 @@ static inline double sd_mean_of(sd_mean mean, double prior, double weight) {
 static inline void sd_mean_weaken(sd_mean* mean, double n) {
     if (mean->n > n) mean->sum *= n / mean->n, mean->n = n;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* One sequence of a session: its text, and how far it has come. */
-#ifndef SD_SEQUENCE_H
-#define SD_SEQUENCE_H
+#pragma once
 
 #include "cache.h"
 #include "logprobs.h"
@@ -93,5 +92,3 @@ void sd_sequence_begin(sd_sequence* sequence, const sd_prompt* prompt, int max_t
 
 /* Append a new token; the text ends at its length, and with one of its stop ids. */
 void sd_sequence_append(sd_sequence* sequence, int32_t token);
-
-#endif

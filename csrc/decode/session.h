@@ -3,8 +3,7 @@
  * Each sequence has a batch slot: when its text has ended, another prompt may take the slot, with its own
  * settings. Slots may be empty, and texts go on between the slices in which a new prompt is read. The
  * beginnings that prompts share are computed once. */
-#ifndef SD_SESSION_H
-#define SD_SESSION_H
+#pragma once
 
 #include "adaptive_gamma.h"
 #include "drafter.h"
@@ -131,5 +130,3 @@ sd_status sd_session_check_settings(const sd_session* session, const sd_settings
  * settings point to must outlive the sequence. Nothing is allocated but room for an adapter that needs more
  * than those before it. What the settings of the sequence before point to is no longer needed. */
 sd_status sd_session_admit(sd_session* session, int sequence, const sd_prompt* prompt);
-
-#endif

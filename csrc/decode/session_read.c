@@ -84,7 +84,8 @@ static void count_missed(sd_session* s) {
     if (s->n_missed == 0) return;
     for (int i = 0; i < s->shape.n_sequences; i++)
         n_running += s->sequences[i].n_text > 0 && !s->sequences[i].finished;
-    if (n_running > 0) sd_adaptive_gamma_misses(s->options.adaptive_gamma, (double)s->n_missed / n_running);
+    sd_drafter_schedule* schedule = &s->options.adaptive_gamma->drafter.schedule;
+    if (n_running > 0) sd_drafter_schedule_misses(schedule, (double)s->n_missed / n_running);
     s->n_missed = 0;
 }
 

@@ -2,8 +2,7 @@
  *
  *   session.c -> session_read.c                                    slots; reading of prompts
  *   session_rounds.c -> round.c -> round_parts.h -> session_read.c   rounds; their extensions */
-#ifndef SD_SESSION_STATE_H
-#define SD_SESSION_STATE_H
+#pragma once
 
 #include "forward.h"
 #include "session.h"
@@ -100,5 +99,3 @@ sd_status sd_session_catch_up(sd_session* session, int* ready);
 
 /* Fail because no round can follow: with the deferred failure, if there is one. */
 sd_status sd_session_refuse(sd_session* session);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A state belongs to the new tokens before it and never changes: behind a token there is another state. They
  * are made when they are asked for, each once, and the core knows them by number alone. */
-#ifndef SD_STATE_TREE_H
-#define SD_STATE_TREE_H
+#pragma once
 
 #include "memory.h"
 #include "tree.h"
@@ -61,5 +60,3 @@ int sd_state_tree_find(sd_state_tree* states, const int32_t* text, int n_text, c
 
 /* Make this state, and those that it follows. */
 sd_status sd_state_tree_make(sd_state_tree* states, int state);
-
-#endif

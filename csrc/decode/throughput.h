@@ -6,8 +6,7 @@
  * guesses is among the choices.
  *
  * Plain numbers: it may be copied, and begins as zeros. */
-#ifndef SD_THROUGHPUT_H
-#define SD_THROUGHPUT_H
+#pragma once
 
 #include "config.h"
 #include "cost_model.h"
@@ -55,5 +54,3 @@ void sd_throughput_measure(sd_throughput* throughput, int n_rows, double draft_s
 
 /* The round drafted, for draft_s seconds of a machine of usual speed, and gave n_tokens. */
 void sd_throughput_add(sd_throughput* throughput, int n_rows, int n_tokens, double draft_s, double rest_s);
-
-#endif

@@ -1,6 +1,5 @@
 /* Verifies the tree of a sequence by the target's logits: answers what sd_verify asks about its nodes. */
-#ifndef SD_VERIFIER_H
-#define SD_VERIFIER_H
+#pragma once
 
 #include "adjustment.h"
 #include "constraint.h"
@@ -56,8 +55,7 @@ typedef struct sd_verification {
     int n_prompt;     /* of them the prompt */
     sd_stream stream; /* random numbers of the sequence */
     const sd_tree* tree;
-    const int32_t*
-        node_rows; /* [tree.n_nodes] node i has the logits [n_vocab] from node_rows[i] · stride on */
+    const int32_t* node_rows; /* [tree.n_nodes] node i has the logits from node_rows[i] · stride on */
     const float* logits;
     ptrdiff_t stride;
     sd_workspace* forward; /* these logits are rows of its last forward, from first_row on */
@@ -74,5 +72,3 @@ sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verifica
  * for. Fails as sd_verifier_run does. */
 sd_status sd_verifier_distribute(sd_verifier* verifier, const sd_verification* verification, int node,
                                  const sd_distribution** distribution);
-
-#endif

@@ -157,12 +157,10 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
                 double confidence = d->children.scores[c];
-                offer(&f->search, (candidate){.token = d->children.order[c],
-                                              .parent = node,
-                                              .node = -1,
-                                              .depth = f->read.depths[node] + 1,
-                                              .confidence = confidence,
-                                              .value = f->read.path_prob[node] * confidence});
+                offer(&f->search,
+                      SD_MAKE(candidate, .token = d->children.order[c], .parent = node, .node = -1,
+                              .depth = f->read.depths[node] + 1, .confidence = confidence,
+                              .value = f->read.path_prob[node] * confidence));
             }
         }
     }
@@ -208,11 +206,9 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
     SD_TRY(sd_check_range("width", dynamic->width, 1, SD_MAX_GAMMA));
     SD_TRY(sd_check_range("steps", dynamic->steps, 1, SD_MAX_GAMMA));
-    if (!(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0))
-        return sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000",
-                       dynamic->sharpness);
-    dynamic_tree_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_FAIL_IF(!(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0), SD_ERR_VALUE,
+               "sharpness is %g, expected above 0 and at most 1000", dynamic->sharpness);
+    SD_NEW(dynamic_tree_drafter, d);
     d->base.drafter =
         (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = sd_predicting_free};
     d->options = *dynamic;

@@ -9,11 +9,9 @@
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
     size_t n_vocab = (size_t)drafting->n_vocab;
     int n_text = drafting->n_text + drafting->gamma + drafting->max_forced + 1;
-    return (sd_guesser){
-        .n_vocab = drafting->n_vocab,
-        .scratch = sd_arena_take(arena, 2 * n_vocab, sizeof(double)),
-        .adjustment = sd_adjustment_take(arena, drafting->n_vocab, n_text),
-    };
+    return SD_MAKE(sd_guesser, .n_vocab = drafting->n_vocab,
+                   .scratch = sd_arena_take(arena, 2 * n_vocab, sizeof(double)),
+                   .adjustment = sd_adjustment_take(arena, drafting->n_vocab, n_text));
 }
 
 /* What the draft thinks of its most probable token. */
@@ -68,15 +66,12 @@ static int room_for(int room) { return room > RACERS ? room : RACERS; }
 sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* drafting, int room,
                                        double sharpness) {
     size_t n_vocab = (size_t)drafting->n_vocab;
-    return (sd_child_sampler){
-        .guesser = sd_guesser_take(arena, drafting),
-        .room = room,
-        .sharpness = sharpness,
-        .order = sd_arena_take(arena, (size_t)room_for(room), sizeof(int32_t)),
-        .scores = sd_arena_take(arena, (size_t)room_for(room), sizeof(double)),
-        .weights = sd_arena_take(arena, n_vocab, sizeof(double)),
-        .heads = sd_arena_take(arena, n_vocab / BLOCK + 1, sizeof(int32_t)),
-    };
+    return SD_MAKE(sd_child_sampler, .guesser = sd_guesser_take(arena, drafting), .room = room,
+                   .sharpness = sharpness,
+                   .order = sd_arena_take(arena, (size_t)room_for(room), sizeof(int32_t)),
+                   .scores = sd_arena_take(arena, (size_t)room_for(room), sizeof(double)),
+                   .weights = sd_arena_take(arena, n_vocab, sizeof(double)),
+                   .heads = sd_arena_take(arena, n_vocab / BLOCK + 1, sizeof(int32_t)));
 }
 
 /* The largest of block b: its index in x [n], the lowest on ties. */

@@ -1,6 +1,5 @@
 /* From the draft's logits to guesses: what drafters that guess by distributions have in common. */
-#ifndef SD_GUESS_H
-#define SD_GUESS_H
+#pragma once
 
 #include "adjustment.h"
 #include "drafter.h"
@@ -66,5 +65,3 @@ int sd_child_sampler_rank(const sd_child_sampler* sampler, const sd_proposal* pr
 /* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
 int sd_child_sampler_draw(const sd_child_sampler* sampler, sd_proposal* proposal, int node,
                           const float* logits, sd_choosing how, int n);
-
-#endif

@@ -1,7 +1,6 @@
 /* What predicts the tokens that follow nodes of proposals: a smaller model, layers of the target, heads on
  * the target's hidden states. Drafters ask it for logits and draw guesses from them (tree_drafter.h). */
-#ifndef SD_PREDICTOR_H
-#define SD_PREDICTOR_H
+#pragma once
 
 #include "drafter.h"
 
@@ -48,7 +47,6 @@ struct sd_predictor {
     void (*free)(sd_predictor* self);
     sd_arena arena; /* owns the method's arrays */
 };
-#define SD_PREDICTOR(...) ((sd_predictor){__VA_ARGS__})
 
 /* What a predictor is asked for. Borrowed while it is made. */
 typedef struct sd_prediction {
@@ -97,5 +95,3 @@ void sd_predictor_release(sd_predictor* predictor);
 
 /* The end of making a predictor, as sd_drafter_made. */
 sd_status sd_predictor_made(sd_predictor* made, sd_status status, sd_predictor** predictor);
-
-#endif

@@ -9,9 +9,8 @@ sd_status sd_shape_check(const sd_shape_options* o) {
                        o->n_chains, o->n_nodes);
     for (int i = 0; o->n_chains == 0 && i < o->n_nodes; i++) {
         int low = i == 0 ? 0 : o->parents[i - 1];
-        if (o->parents[i] < low || o->parents[i] > i)
-            return sd_fail(SD_ERR_VALUE, "the parent of node %d is %d, expected %d to %d", i + 1,
-                           (int)o->parents[i], low, i);
+        SD_FAIL_IF(o->parents[i] < low || o->parents[i] > i, SD_ERR_VALUE,
+                   "the parent of node %d is %d, expected %d to %d", i + 1, (int)o->parents[i], low, i);
     }
     return SD_OK;
 }
@@ -79,12 +78,10 @@ static void lay_out(tree_drafter* d, const sd_drafting* drafting, const sd_shape
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
     for (size_t i = 0; i < n; i++) {
-        const draft one = {
-            .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
-            .duplicates = sd_arena_take(arena, nodes, sizeof *one.duplicates),
-            .reads = sd_arena_take(arena, widest, sizeof *one.reads),
-            .parents = sd_arena_take(arena, widest, sizeof *one.parents),
-        };
+        const draft one = SD_MAKE(draft, .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
+                                  .duplicates = sd_arena_take(arena, nodes, sizeof *one.duplicates),
+                                  .reads = sd_arena_take(arena, widest, sizeof *one.reads),
+                                  .parents = sd_arena_take(arena, widest, sizeof *one.parents));
         if (arena->base != NULL) d->drafts[i] = one;
     }
 }
@@ -152,8 +149,7 @@ static sd_status step(tree_drafter* d, sd_proposal* proposals, int n, int* n_dra
         d->batch[(*n_drafting)++] = (sd_draft_nodes){&proposals[i], f->reads, f->n_reads};
     }
     if (*n_drafting == 0) return SD_OK;
-    sd_status status = d->base.predictor->predict(d->base.predictor, d->batch, *n_drafting);
-    if (status != SD_OK) return status;
+    SD_TRY(d->base.predictor->predict(d->base.predictor, d->batch, *n_drafting));
     double begun = sd_now();
     const float* logits = d->base.predictor->logits;
     for (int i = 0; i < *n_drafting; i++) {
@@ -198,11 +194,10 @@ static int is_top(const sd_drafting* drafting, const sd_shape_options* shape) {
 sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                  const sd_shape_options* shape, sd_drafter** drafter) {
     SD_TRY(sd_shape_check(shape));
-    tree_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
-    d->base.drafter =
-        SD_DRAFTER(.tree_kind = tree_kind_of(shape), .points = !drafting->draws || is_top(drafting, shape),
-                   .propose = propose, .free = sd_predicting_free);
+    SD_NEW(tree_drafter, d);
+    d->base.drafter = SD_MAKE(sd_drafter, .tree_kind = tree_kind_of(shape),
+                              .points = !drafting->draws || is_top(drafting, shape), .propose = propose,
+                              .free = sd_predicting_free);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};

@@ -5,8 +5,7 @@
  * that may guess less takes the first ones: the levels from the top, and of the last level the children of
  * the first. A tree that grows has point masses: the most probable tokens, or under the coupled rule the
  * first of the race. */
-#ifndef SD_TREE_DRAFTER_H
-#define SD_TREE_DRAFTER_H
+#pragma once
 
 #include "guess.h"
 #include "memory.h"
@@ -50,5 +49,3 @@ typedef struct sd_dynamic_tree_options {
 /* Create a drafter; gamma of `drafting` is the number of nodes. Owned by the caller. */
 sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter);
-
-#endif

@@ -1,7 +1,6 @@
 /* 16 blocks of numbers quantised at once: their largest magnitudes are found by halving registers pair by
  * pair, and the scales of all are one register. */
-#ifndef SD_AVX512_QUANTISE_H
-#define SD_AVX512_QUANTISE_H
+#pragma once
 
 #include <immintrin.h>
 #include <stddef.h>
@@ -150,5 +149,3 @@ static inline __attribute__((always_inline)) void sd_quantise_16(
     sd_store_halves(high, _mm512_permutexvar_epi32(behind, base),
                     _mm512_castsi512_ps(_mm512_permutexvar_epi32(behind, scale)), halves, to + 8);
 }
-
-#endif

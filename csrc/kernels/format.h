@@ -13,8 +13,7 @@
  *
  * The value of a code of int8 and int4 is q · scale, q in [−127, 127] or [−8, 7]. A panel begins at a
  * multiple of 32 bytes. */
-#ifndef SD_FORMAT_H
-#define SD_FORMAT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -257,5 +256,3 @@ static inline sd_row_halves* sd_row_halves_of(void* prepared, int n_rows, int n_
     return (sd_row_halves*)(void*)(sd_row_blocks(prepared, n_rows, n_in) +
                                    sd_blocks((size_t)n_in) * (size_t)n_rows);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* 16-bit floating point numbers, in plain C: to and from f32. */
-#ifndef SD_HALF_H
-#define SD_HALF_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -46,5 +45,3 @@ static inline uint16_t sd_f16_from_float(float value) {
     magnitude += 0xc8000fffu + (magnitude >> 13 & 1); /* exponent − 112, then round */
     return (uint16_t)(sign | magnitude >> 13);
 }
-
-#endif

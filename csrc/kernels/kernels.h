@@ -4,8 +4,7 @@
  * sums, and every table follows it, so results agree bit for bit between instruction sets, in every
  * number format (docs/NUMERICS.md). A kernel never allocates, never fails and never looks at other rows: the
  * bits of a row do not depend on how many rows there are. */
-#ifndef SD_KERNELS_H
-#define SD_KERNELS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -279,5 +278,3 @@ sd_status sd_checksums(const void* data, size_t size, size_t stretch, int n_thre
 /* Maker, family, model and stepping, and what the processor calls itself: all processors of one kind have
  * one name. Of other processors than those of x86 the architecture alone. */
 void sd_processor_name(char name[SD_PROCESSOR_NAME]);
-
-#endif

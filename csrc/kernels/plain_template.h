@@ -1,6 +1,5 @@
 /* What the reference and NEON compute in plain C: bf16 and the dot products of codes. */
-#ifndef SD_PLAIN_H
-#define SD_PLAIN_H
+#pragma once
 
 #include <float.h>
 #include <math.h>
@@ -92,5 +91,3 @@ static inline void store_codes(int8_t* to, const float* x, int sums[2]) {
         sums[i / 16] += to[i];
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The tiles of a thread, and products by the instruction TDPBF16PS, in the order of tiles. Only in
  * builds for x86-64, and where the process may use tiles. */
-#ifndef SD_TILES_AMX_H
-#define SD_TILES_AMX_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ typedef struct sd_tile_config {
     __asm__ volatile("tilestored " SD_TILE_NAME(tile) ", (%0,%1,1)" ::"r"((void*)(to)), \
                      "r"((size_t)(stride))                                              \
                      : "memory")
-
-#endif

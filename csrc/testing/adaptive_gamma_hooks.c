@@ -26,7 +26,8 @@ PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     int n_missed = 0;
     if (!PyArg_ParseTuple(args, "O&|i", played, &a, &n_missed)) return NULL;
     sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_extra);
-    if (n_missed > 0 && sd_adaptive_gamma_paused(a)) sd_adaptive_gamma_misses(a, n_missed);
+    if (n_missed > 0 && sd_adaptive_gamma_paused(a))
+        sd_drafter_schedule_misses(&a->drafter.schedule, n_missed);
     return Py_NewRef(Py_None);
 }
 
@@ -84,10 +85,7 @@ static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, in
         confidences[i] = i ? given[i - 1] : 1.0;
     }
     PyMem_Free(given);
-    if (!fits) {
-        PyErr_Format(PyExc_ValueError, "a chain of %d guesses", n);
-        return -1;
-    }
+    if (!fits) return sd_set_error(PyExc_ValueError, "a chain of %d guesses", n);
     p.tree = (sd_tree){n + 1, tokens, parents, NULL};
     int n_added = n_path > n_covered ? n_path - n_covered : 0;
     if (policy->drafting) sd_drafter_policy_observe(policy, &p, path, n_path, expected, n_added);

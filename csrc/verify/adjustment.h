@@ -1,7 +1,6 @@
 /* What is done to logits before they become a distribution: repetition penalty, presence and frequency
  * penalty, biases, then masks. */
-#ifndef SD_ADJUSTMENT_H
-#define SD_ADJUSTMENT_H
+#pragma once
 
 #include "memory.h"
 #include "tree.h"
@@ -33,5 +32,3 @@ sd_adjustment sd_adjustment_take(sd_arena* arena, int n_vocab, int n_text);
  * occurs c > 0 times loses presence_penalty + c · frequency_penalty, rounded once to float32. */
 const float* sd_logits_adjust(const sd_sampling* sampling, int n_vocab, const float* logits,
                               const sd_history* history, int node, const sd_adjustment* adjustment);
-
-#endif

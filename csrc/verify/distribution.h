@@ -1,7 +1,6 @@
 /* Standardised probabilities (section 2.2 of Leviathan et al. 2023): whatever the sampling
  * method, the result is a distribution to sample from. */
-#ifndef SD_DISTRIBUTION_H
-#define SD_DISTRIBUTION_H
+#pragma once
 
 #include <stdint.h>
 
@@ -63,5 +62,3 @@ int sd_race_order(const sd_distribution* distribution, int n_vocab, const double
  * target. */
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest);
-
-#endif

@@ -1,6 +1,5 @@
 /* The rules that judge one row of a tree at a time. */
-#ifndef SD_RULES_H
-#define SD_RULES_H
+#pragma once
 
 #include "verify.h"
 
@@ -30,5 +29,3 @@ double sd_tree_row_beta(const sd_tree_row* row, int accepted);
  * of its own to be the last one kept, whatever becomes of those before it, so in expectation no other
  * rule keeps more. */
 sd_status sd_verify_block(const sd_verify_input* input, sd_verdict* verdict);
-
-#endif

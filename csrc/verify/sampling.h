@@ -1,6 +1,5 @@
 /* Sampling settings: how the logits of one model become a distribution. */
-#ifndef SD_SAMPLING_H
-#define SD_SAMPLING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -102,5 +101,3 @@ int sd_sampling_changes_logits(const sd_sampling* sampling);
 
 /* Are all numbers finite and all tokens among n_vocab? The caller has checked it: specdec.Sampling. */
 sd_status sd_sampling_check(const sd_sampling* sampling, int n_vocab);
-
-#endif

@@ -8,8 +8,7 @@
  * Nodes with the same tokens from the root are one *row*: the target is run once for all of them, so
  * several chains that share their beginnings cost what their prefix tree costs. Each node still counts
  * as a draw of its own (verify.h). */
-#ifndef SD_TREE_H
-#define SD_TREE_H
+#pragma once
 
 #include "distribution.h"
 
@@ -44,5 +43,3 @@ int sd_tree_number_rows(const sd_tree* tree, int32_t* node_rows);
 /* The rows as nodes of a forward: tokens and parents [number of rows], out, the root's parent -1, from
  * node_rows [n_nodes]. All borrowed. */
 void sd_tree_merge(const sd_tree* tree, const int32_t* node_rows, int32_t* tokens, int32_t* parents);
-
-#endif

@@ -1,6 +1,5 @@
 /* Verification: which guesses are accepted, and what the target says next. A pure function. */
-#ifndef SD_VERIFY_H
-#define SD_VERIFY_H
+#pragma once
 
 #include "tree.h"
 
@@ -75,5 +74,3 @@ void sd_verify_uniforms(sd_stream stream, uint32_t position, int n_nodes, double
 
 /* Is each node the child of the one before it? */
 int sd_tree_is_chain(const sd_tree* tree);
-
-#endif

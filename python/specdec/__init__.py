@@ -27,14 +27,13 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import tokenizer as tokenizer
     from specdec import training as training
     from specdec.analysis.bench import Bench, BenchRow, bench
-    from specdec.analysis.compare import Comparison, compare
+    from specdec.analysis.compare import Comparison, Tuning, compare, tune
     from specdec.analysis.experiment import ExperimentRow, Speedup
     from specdec.analysis.measure import Measurement, Timing, measure
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
     from specdec.analysis.recommend import DraftFit, DraftRecommendation, KnownModel, recommend_draft
     from specdec.analysis.skip_search import SkipSearch, SkipTrial, search_skips
-    from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.asynchronous import agenerate, astream
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
@@ -81,14 +80,13 @@ _MODULES = ("checkpoints", "drafts", "errors", "plot", "ray", "reference", "theo
 # The public names of each module.
 _NAMES = {
     "analysis.bench": "Bench BenchRow bench",
-    "analysis.compare": "Comparison compare",
+    "analysis.compare": "Comparison Tuning compare tune",
     "analysis.experiment": "ExperimentRow Speedup",
     "analysis.measure": "Measurement Timing measure",
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
     "analysis.recommend": "DraftFit DraftRecommendation KnownModel recommend_draft",
     "analysis.skip_search": "SkipSearch SkipTrial search_skips",
-    "analysis.tune": "Tuning tune",
     "decoding.adaptive_gamma": "AdaptiveGamma",
     "decoding.asynchronous": "agenerate astream",
     "decoding.beam_search": "Beam BeamResult BeamTrace beam_search",

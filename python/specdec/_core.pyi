@@ -491,9 +491,6 @@ class AdaptiveGamma:
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor a model of this configuration needs, by canonical name."""
 
-def score(model: Model, ids: _Ids, *, n_threads: int = 1, source: _Ids | None = None) -> _Doubles:
-    """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,); after a source, with an encoder."""
-
 def score_texts(
     model: Model, texts: tuple[_Ints, _Ints], n_given: _Ints, *, sources: tuple[_Ints, _Ints] | None = None,
     n_top: int = 0, n_texts: int = 0, n_threads: int = 1, done: Callable[[int], object] | None = None,
@@ -553,11 +550,11 @@ def quantise(rows: _Floats, type: str, *, importance: _Floats | None = None, n_t
     A ValueError for another type, other shapes, or numbers too large for "q8_0" or "q4_0".
     """
 
-def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:
-    """A checksum of bytes against damage, 64 bits; no protection against forgery."""
+def checksums(data: bytes | memoryview, stretch: int = 0, *, n_threads: int = 1) -> NDArray[np.uint64]:
+    """Checksums of bytes against damage, no protection against forgery.
 
-def checksums(data: bytes | memoryview, stretch: int, *, n_threads: int = 1) -> NDArray[np.uint64]:
-    """The checksum of each stretch (a multiple of 2²⁰) of bytes, the last may be shorter; at least one."""
+    One for each stretch, a multiple of 2²⁰ bytes, the last may be shorter; at least one. 0: one for all.
+    """
 
 def processor() -> str:
     """The name of this kind of processor: maker, family, model, stepping, what it calls itself."""

@@ -175,24 +175,16 @@ class SpecdecError(Exception):
 
 
 class FieldError(SpecdecError, ValueError):
-    """A file of a model or tokenizer is damaged, contradicts itself or lacks something.
-
-    Attributes
-    ----------
-    file : object
-        The file; None if the error does not name one.
-    field : str or None
-        The field, those of nested objects with dots.
-    value : object
-        What the field holds.
-    expected : str or None
-        What it may hold.
-    """
+    """A file of a model or tokenizer is damaged, contradicts itself or lacks something."""
 
     file: object = None
+    """The file; None if the error does not name one."""
     field: str | None = None
+    """The field, those of nested objects with dots."""
     value: object = None
+    """What the field holds."""
     expected: str | None = None
+    """What it may hold."""
 
     @classmethod
     def of(
@@ -227,21 +219,14 @@ class VocabularyMismatchError(SpecdecError, ValueError):
 
 
 class InputError(SpecdecError, ValueError):
-    """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma.
-
-    Attributes
-    ----------
-    argument : str or None
-        The argument; None if the error does not name one.
-    value : object
-        What the caller gave.
-    expected : str or None
-        What the argument takes.
-    """
+    """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
 
     argument: str | None = None
+    """The argument; None if the error does not name one."""
     value: object = None
+    """What the caller gave."""
     expected: str | None = None
+    """What the argument takes."""
 
     @classmethod
     def of(
@@ -322,12 +307,8 @@ class NotFiniteError(SpecdecError, ArithmeticError):
     The message names the model, the first layer whose output is not finite ("the head" if only the logits are
     not), and the position of the token, counted from 0 with the prompt. That token may be a draft token,
     which plain decoding does not come to.
-
-    Attributes
-    ----------
-    result : Result, list of Result, or None
-        From `specdec.generate`, `specdec.stream` and functions that decode by them: what there was before, as
-        `generate` returns it; texts that had not come to their end have the `finish_reason` "error".
     """
 
     result: Any = None
+    """What `specdec.generate`, `specdec.stream` and functions that decode by them had before, as `generate`
+    returns it; texts that had not come to their end have the `finish_reason` "error"."""

@@ -92,12 +92,9 @@ class Fields:
     _noun = "field"
 
     def __init__(
-        self,
-        values: Mapping[str, Any],
-        file: Path | str,
-        prefix: str = "",
+        self, values: Mapping[str, Any], file: Path | str, prefix: str = "",
         kind: type[SpecdecError] = CheckpointError,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.file: Any = file
         self._values, self._prefix, self._kind = values, prefix, kind
         if not isinstance(values, Mapping):
@@ -291,12 +288,9 @@ class Fields:
         return found
 
     def numbers(
-        self,
-        name: str,
-        length: int | None = None,
-        expected: str = "a finite number above 0",
+        self, name: str, length: int | None = None, expected: str = "a finite number above 0",
         fits: Callable[[Any], bool] = lambda item: item > 0,
-    ) -> list[float]:
+    ) -> list[float]:  # fmt: skip
         """Return a list of `length` numbers that `fits` takes, as `expected` says."""
         items = self.items(name)
         if length is not None and len(items) != length:

@@ -112,6 +112,9 @@ class Tabular(ABC):
     def __str__(self) -> str:
         return self.plain_text()
 
+    def __repr__(self) -> str:
+        return f"<specdec.{type(self).__name__}: {self.tables()[0].title.splitlines()[0]}>"
+
     def _repr_html_(self) -> str:
         tables = self.tables()
         notes = (f"<p>{escape(note)}</p>" for note in _footnotes(tables))

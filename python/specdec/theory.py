@@ -138,9 +138,7 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
 
     At alpha 1 it is the limit γ + 1.
     """
-    alphas, gammas = _together(
-        alpha=_in_range("alpha", alpha, 0.0, 1.0), gamma=_in_range("gamma", gamma, 0.0)
-    )
+    alphas, gammas = _arguments(alpha=alpha, gamma=gamma)
     with np.errstate(divide="ignore", invalid="ignore"):  # alpha 0 and 1; expm1: no cancellation near 1
         tokens = -np.expm1((gammas + 1.0) * np.log(alphas)) / (1.0 - alphas)
     tokens = np.where(alphas == 1.0, gammas + 1.0, tokens)
@@ -201,12 +199,7 @@ def expected_speedup(
     in the time of one. With a measured `verify_ratio`, t(γ + 1) / t(1) > 0, the second assumption goes: it
     takes the place of the 1 in γc + 1. Where gamma is 0 it is not looked at.
     """
-    alphas, gammas, costs, ratios = _together(
-        alpha=_in_range("alpha", alpha, 0.0, 1.0),
-        gamma=_in_range("gamma", gamma, 0.0),
-        cost=_in_range("cost", cost, 0.0),
-        verify_ratio=_in_range("verify_ratio", verify_ratio, 0.0, open_low=True),
-    )
+    alphas, gammas, costs, ratios = _arguments(alpha=alpha, gamma=gamma, cost=cost, verify_ratio=verify_ratio)
     tokens = np.asarray(expected_tokens(alphas, gammas))
     with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
         speedups = tokens / (gammas * costs + ratios)
@@ -222,11 +215,7 @@ def expected_operations(
     `operations_cost` is ĉ of Definition 3.10, at least 0: operations per token of the draft over the
     target's.
     """
-    alphas, gammas, costs = _together(
-        alpha=_in_range("alpha", alpha, 0.0, 1.0),
-        gamma=_in_range("gamma", gamma, 0.0),
-        operations_cost=_in_range("operations_cost", operations_cost, 0.0),
-    )
+    alphas, gammas, costs = _arguments(alpha=alpha, gamma=gamma, operations_cost=operations_cost)
     tokens = np.asarray(expected_tokens(alphas, gammas))
     with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
         operations = (gammas * costs + gammas + 1.0) / tokens
@@ -235,7 +224,7 @@ def expected_operations(
 
 def improves(alpha: ArrayLike, cost: ArrayLike) -> bool | NDArray[np.bool_]:
     """Whether some gamma makes decoding faster, the condition of Corollary 3.9: α > c. False for NaN."""
-    alphas, costs = _alpha_and_cost(alpha, cost)
+    alphas, costs = _arguments(alpha=alpha, cost=cost)
     better = alphas > costs
     return better if np.ndim(better) else bool(better)
 
@@ -245,7 +234,7 @@ def least_speedup(alpha: ArrayLike, cost: ArrayLike) -> float | Array:
 
     It is Theorem 3.8 at γ = 1. Where α ≤ c nothing is promised, and plain decoding's 1 is returned.
     """
-    alphas, costs = _alpha_and_cost(alpha, cost)
+    alphas, costs = _arguments(alpha=alpha, cost=cost)
     return _plain(np.maximum(1.0, (1.0 + alphas) / (1.0 + costs)))
 
 
@@ -268,7 +257,7 @@ def optimal_gamma(
         The largest gamma looked at, at most 1,000,000. It is the answer where more is always better
         (c = 0, or α = 1 > c).
     """
-    alphas, costs = (array[..., None] for array in _alpha_and_cost(alpha, cost))
+    alphas, costs = (array[..., None] for array in _arguments(alpha=alpha, cost=cost))
     max_gamma = check_integer("max_gamma", max_gamma, 0, _MAX_GAMMA)
     if verify_ratios is None:
         # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference of the two only
@@ -297,7 +286,7 @@ def oracle_speedup(alpha: ArrayLike, cost: ArrayLike = 0.0) -> float | Array:
     1 / (1 − α + αc), infinite at α = 1, c = 0. It exceeds that of the best fixed gamma by at most 58 %,
     whatever α and c (the paper says ~60 %).
     """
-    alphas, costs = _alpha_and_cost(alpha, cost)
+    alphas, costs = _arguments(alpha=alpha, cost=cost)
     with np.errstate(divide="ignore"):
         return _plain(np.divide(1.0, 1.0 - alphas + alphas * costs))
 
@@ -319,8 +308,13 @@ def _together(**arrays: Array) -> tuple[Array, ...]:
         raise InputError(f"{shapes}; expected shapes that broadcast") from None
 
 
-def _alpha_and_cost(alpha: ArrayLike, cost: ArrayLike) -> tuple[Array, ...]:
-    return _together(alpha=_in_range("alpha", alpha, 0.0, 1.0), cost=_in_range("cost", cost, 0.0))
+def _arguments(**values: ArrayLike) -> tuple[Array, ...]:
+    """Arguments by name, in their ranges: alpha to 1, a ratio above 0; broadcast against each other."""
+    found = {
+        name: _in_range(name, x, 0.0, 1.0 if name == "alpha" else np.inf, open_low=name == "verify_ratio")
+        for name, x in values.items()
+    }
+    return _together(**found)
 
 
 def _in_range(
@@ -345,15 +339,12 @@ def _distributions(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Arr
             raise InputError.of(name, probs, "[..., n_vocab], n_vocab >= 1", f"{array.shape}", "has shape")
         is_one = np.abs(array.sum(axis=-1) - 1.0) <= _SUM_TOLERANCE
         if not (np.all(array >= 0.0) and np.all(is_one)):
-            raise InputError.of(
-                name, probs, "numbers >= 0 with sum 1", "a row that is no distribution", "has"
-            )
+            found = "a row that is no distribution"
+            raise InputError.of(name, probs, "numbers >= 0 with sum 1", found, "has")
         arrays.append(array)
-    target, draft = arrays
-    n_tokens, n_drafted = target.shape[-1], draft.shape[-1]
+    n_tokens, n_drafted = (array.shape[-1] for array in arrays)
     if n_tokens != n_drafted:
-        raise InputError.of(
-            "draft_probs", draft_probs, f"{n_tokens}, as target_probs", f"{n_drafted} tokens", "has"
-        )
-    target, draft = _together(target_probs=target, draft_probs=draft)
+        found = f"{n_drafted} tokens"
+        raise InputError.of("draft_probs", draft_probs, f"{n_tokens}, as target_probs", found, "has")
+    target, draft = _together(target_probs=arrays[0], draft_probs=arrays[1])
     return target, draft

@@ -22,7 +22,14 @@ else:
     DataFrame = Any  # pandas is imported on use
 
 __all__ = [
-    "DraftCounts", "Round", "RoundTimes", "Step", "Trace", "invalid_ratio", "invalid_speedup", "steps_of",
+    "Round",
+    "RoundTimes",
+    "Step",
+    "StepFigures",
+    "Trace",
+    "invalid_ratio",
+    "invalid_speedup",
+    "steps_of",
     "wilson_interval",
 ]  # fmt: skip
 
@@ -33,48 +40,36 @@ class Round:
 
     The drafted tokens are the nodes 1, 2, … of a tree whose node 0 is the last token before the round; a
     chain of drafts is the tree in which each node's parent is the node before it.
-
-    Attributes
-    ----------
-    index : int
-        Number of the round in its sequence, from 0.
-    drafted : tuple of int
-        Token ids the draft proposed, those of nodes 1, 2, …; empty in plain decoding.
-    parents : tuple of int
-        Parent node of each drafted node.
-    path : tuple of int
-        Nodes of the accepted drafts, in order, root excluded.
-    tokens : tuple of int
-        Token ids the round produced: the accepted drafts, then the target's own token.
-    kept : int
-        How many of `tokens` are in the result. A stop or a length limit inside the round cuts the rest.
-    betas : tuple of float
-        The chance that a draft is accepted at each verified position, in order; positions after a rejected
-        draft are not verified. Of one draft it is computed from the distributions: sum(min(target, draft))
-        (Theorem 3.5); with lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax the mass of the
-        draft on what is accepted; for the classical rule 1 / max(target / draft) (appendix A.2); under block
-        verification, which judges no draft alone, sum(min(target, draft)). Of several drafts, and under the
-        coupled rule, it is the outcome, 1 or 0, whose mean is the chance.
-    draft_s, verify_s, other_s : float
-        Seconds spent in the draft's forward passes, in the target's, and on the rest; in a batch, of the
-        whole batch's round. The prefill of plain decoding reads the whole prompt: in the first round the
-        target computes logits alone.
-    experts : float
-        Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
-        whole batch. 0 for a model without experts, and where the prefill has read all of a round's tokens.
     """
 
     index: int
+    """Number of the round in its sequence, from 0."""
     drafted: tuple[int, ...]
+    """Token ids the draft proposed, those of nodes 1, 2, …; empty in plain decoding."""
     parents: tuple[int, ...]
+    """Parent node of each drafted node."""
     path: tuple[int, ...]
+    """Nodes of the accepted drafts, in order, root excluded."""
     tokens: tuple[int, ...]
+    """Token ids the round produced: the accepted drafts, then the target's own token."""
     kept: int
+    """How many of `tokens` are in the result. A stop or a length limit inside the round cuts the rest."""
     betas: tuple[float, ...]
+    """The chance that a draft is accepted at each verified position, in order; positions after a rejected
+    draft are not verified. Of one draft it is computed from the distributions: sum(min(target, draft))
+    (Theorem 3.5); with lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax the mass of the
+    draft on what is accepted; for the classical rule 1 / max(target / draft) (appendix A.2); under block
+    verification, which judges no draft alone, sum(min(target, draft)). Of several drafts, and under the
+    coupled rule, it is the outcome, 1 or 0, whose mean is the chance."""
     draft_s: float
+    """Seconds of the draft's forward passes; in a batch, as the other times, of the whole batch's round."""
     verify_s: float
+    """Seconds of the target's. In the first round of plain decoding it computes logits alone."""
     other_s: float
+    """Seconds of the rest."""
     experts: float = 0.0
+    """Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
+    whole batch. 0 for a model without experts, and where the prefill has read all of a round's tokens."""
 
     @property
     def n_drafted(self) -> int:
@@ -105,12 +100,8 @@ class Round:
         """
         rows = self.rows
         end = rows[self.path[-1]] if self.path else 0
-        if not self.drafted:
-            last = "target"
-        elif any(rows[parent] == end for parent in self.parents):
-            last = "correction"
-        else:
-            last = "bonus"
+        rejected = any(rows[parent] == end for parent in self.parents)
+        last = ("correction" if rejected else "bonus") if self.drafted else "target"
         return ("draft",) * self.n_accepted + (last,)
 
     @property
@@ -260,13 +251,11 @@ class Trace(RoundTimes):
     def joined(cls, traces: Iterable[Trace]) -> Trace:
         """Several traces as one, their rounds one after the other: every figure is that of all of them.
 
-        Seconds are summed, rates and shares count each round once. `n_sequences` is the largest: of sequences
-        of one batch the rates of tokens are still those of one sequence. t(1) is the mean, by rounds, of
-        those that the traces were given, if all were. InputError if there is no trace, or something else.
+        Seconds are summed, rates and shares count each round once, `n_sequences` is the largest. t(1) is the
+        mean, by rounds, of those that the traces were given, if all were. InputError if there is no trace.
 
         Examples
         --------
-        >>> results = specdec.generate(target, draft, prompts)
         >>> specdec.Trace.joined(result.trace for result in results).acceptance_interval()
         """
         several = check_items("traces", traces, "a list of specdec.Trace")
@@ -290,16 +279,12 @@ class Trace(RoundTimes):
 
         Examples
         --------
-        >>> out = specdec.generate(target, draft, "Once upon a time")
-        >>> plain = specdec.generate(target, None, "Once upon a time")
-        >>> out.trace.against(plain.trace).predicted_speedup
+        >>> out.trace.against(specdec.generate(target, None, "Once upon a time").trace).predicted_speedup
         """
-        if not plain.rounds or plain.n_drafted:
-            found = f"a trace that {'drafted' if plain.rounds else 'has no round'}"
-            raise InputError.of("plain", plain, "one of plain decoding", found)
-        if plain.n_sequences != self.n_sequences:
-            found = f"a trace of {plain.n_sequences} sequences at once"
-            raise InputError.of("plain", plain, f"{self.n_sequences}, as in this trace", found)
+        found = f"{plain.n_drafted} drafts in {plain.n_calls} rounds of {plain.n_sequences} sequences at once"
+        if not plain.rounds or plain.n_drafted or plain.n_sequences != self.n_sequences:
+            expected = f"rounds of plain decoding of {self.n_sequences}, as in this trace"
+            raise InputError.of("plain", plain, expected, found, "has")
         return self._with_target_s(plain.run_s)
 
     def _with_target_s(self, target_s: float) -> Trace:
@@ -328,7 +313,7 @@ class Trace(RoundTimes):
     @property
     def n_accepted(self) -> int:
         """Accepted drafts in the result; what a last round accepted after a stop does not count."""
-        return self._counts().num_accepted_draft_tokens
+        return sum(min(r.n_accepted, r.kept) for r in self.rounds)
 
     @property
     def n_verified(self) -> int:
@@ -367,9 +352,8 @@ class Trace(RoundTimes):
     def acceptance_rate(self) -> float:
         """Alpha of Corollary 3.6: the mean of beta over all verified positions; NaN if nothing was drafted.
 
-        It is the probability that a draft, any of them where there are several, is accepted at a position.
-        Chains give it from the two distributions and not from the luck of the draws; see `Round.betas`. A run
-        of block verification accepts more often than this says.
+        The probability that a draft, any of them where there are several, is accepted at a position, from the
+        two distributions where `Round.betas` are. Block verification accepts more often than this says.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
         return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
@@ -377,9 +361,8 @@ class Trace(RoundTimes):
     def acceptance_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval of a proportion.
 
-        The variance of a beta is at most that of a proportion, so the interval errs on the wide side; it
-        takes the positions as independent. (NaN, NaN) if nothing was drafted; ValueError if `confidence` is
-        not in (0, 1).
+        It errs on the wide side, and takes the positions as independent. (NaN, NaN) if nothing was drafted;
+        ValueError if `confidence` is not in (0, 1).
         """
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence is {confidence!r}; expected a number in (0, 1)")
@@ -391,16 +374,12 @@ class Trace(RoundTimes):
 
         Lower than `acceptance_rate`: drafts after a rejected one are dropped unseen.
         """
-        return self._counts().draft_acceptance_rate
+        return StepFigures(steps_of(self)).draft_acceptance_rate
 
     @property
     def mean_acceptance_length(self) -> float:
         """New tokens in the result per run that verified a draft, as vLLM names it; NaN without any."""
-        return self._counts().mean_acceptance_length
-
-    def _counts(self) -> DraftCounts:
-        """What became of the drafts, counted as `specdec.bench` counts it."""
-        return DraftCounts.of(steps_of(self))
+        return StepFigures(steps_of(self)).mean_acceptance_length
 
     @property
     def acceptance_histogram(self) -> list[int]:
@@ -431,8 +410,7 @@ class Trace(RoundTimes):
         """t(1): mean seconds of a run of the target that computes one row, as plain decoding does.
 
         As given to the trace or measured by `against`; else from the run's own rounds that drafted nothing,
-        if there are at least 5 of them. NaN where it is not known: a run that always drafts, or one of a
-        batch.
+        if there are 5. NaN where it is not known: a run that always drafts, or one of a batch.
         """
         if self._target_s is not None:
             return self._target_s
@@ -473,8 +451,8 @@ class Trace(RoundTimes):
         """Speed-up over plain decoding that the measured alpha and the measured times predict.
 
         E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
-        that a round spends in both models. NaN for trees, and where t(1) is not known: `against` takes it
-        from a plain run. It can be an error of measuring, see `invalid_prediction`.
+        that a round spends in both models. NaN for trees, and where t(1) is not known. It can be an error of
+        measuring, see `invalid_prediction`.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -516,10 +494,6 @@ class Trace(RoundTimes):
         """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
 
         InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
-
-        Examples
-        --------
-        >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
         found = values if isinstance(values, Fields) else Fields(values, "", kind=InputError)
         found.check_version("specdec_trace", VERSION)
@@ -532,10 +506,9 @@ class Trace(RoundTimes):
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
         """The trace as a `pandas.DataFrame`, with a row for each round or for each token.
 
-        Of a round it has the columns of `Round.to_dict`; of a token of the result ``round``, ``position`` (in
-        the new text, from 0), ``token``, ``origin`` (`Round.origin`) and ``beta``, of the draft that was
-        judged at its position, NaN where none was. The first column is ``run``: which of the runs of a
-        `joined` trace, from 0.
+        The first column is ``run``: which of the runs of a `joined` trace, from 0. The others are those of
+        `Round.to_dict`, or of a token ``round``, ``position`` (in the new text, from 0), ``token``,
+        ``origin`` (`Round.origin`) and ``beta``, of the draft that was judged there, NaN where none was.
 
         Examples
         --------
@@ -551,10 +524,9 @@ class Trace(RoundTimes):
                 rows.append({"run": run} | round_.to_dict())
                 continue
             betas = (*round_.betas, *[math.nan] * len(round_.tokens))
-            each = zip(round_.tokens, round_.origin, betas, strict=False)
-            for token, origin, beta in list(each)[: round_.kept]:
-                values = (run, round_.index, position, token, origin, beta)
-                rows.append(dict(zip(("run", *_TOKEN_COLUMNS), values, strict=True)))
+            for values in zip(round_.tokens[: round_.kept], round_.origin, betas, strict=False):
+                row = zip(_TOKEN_COLUMNS, (round_.index, position, *values), strict=True)
+                rows.append({"run": run, **dict(row)})
                 position += 1
         return data_frame(rows, ["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
 
@@ -580,24 +552,21 @@ class Trace(RoundTimes):
             accepted += f" ({self.draft_acceptance_rate:.3f}) accepted/drafted (vLLM)"
         else:
             rate = c = length = "none, nothing was drafted"
+        times = (
+            ("prefill", self.prefill_s), ("drafting", self.draft_s), ("verification", self.verify_s),
+            ("other", self.other_s),
+        )  # fmt: skip
         rows = [
-            ("new tokens", f"{self.n_tokens}"),
-            ("runs of the target", f"{self.n_calls}"),
+            ("new tokens", f"{self.n_tokens}"), ("runs of the target", f"{self.n_calls}"),
             ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {expected})"),
             ("acceptance rate", f"{rate} per judged token (paper)" if self.n_drafted else rate),
-            ("drafts accepted", accepted),
-            ("mean acceptance length", length),
+            ("drafts accepted", accepted), ("mean acceptance length", length),
             ("acceptance histogram", " ".join(map(str, self.acceptance_histogram))),
             ("acceptance by position", " ".join(f"{share:.2f}" for share in self.acceptance_by_position)),
-            ("cost coefficient", c),
-            ("predicted speed-up", predicted),
-            ("ideal speed-up", ideal),
-            ("prefill", f"{self.prefill_s * 1e3:.1f} ms"),
-            ("drafting", f"{self.draft_s * 1e3:.1f} ms"),
-            ("verification", f"{self.verify_s * 1e3:.1f} ms"),
-            ("other", f"{self.other_s * 1e3:.1f} ms"),
+            ("cost coefficient", c), ("predicted speed-up", predicted), ("ideal speed-up", ideal),
+            *((name, f"{seconds * 1e3:.1f} ms") for name, seconds in times),
             ("tokens per second", f"{self.tokens_per_s:.1f}"),
-        ]
+        ]  # fmt: skip
         if not math.isnan(self.experts_per_call):
             rows.insert(3, ("experts read by a layer", f"{self.experts_per_call:.2f} in a run"))
         if self.n_sequences > 1:
@@ -607,19 +576,17 @@ class Trace(RoundTimes):
 
     def __repr__(self) -> str:
         rate = f"acceptance_rate={self.acceptance_rate:.3f}, " if self.n_drafted else ""
-        return (
-            f"Trace(n_tokens={self.n_tokens}, n_calls={self.n_calls}, n_accepted={self.n_accepted}, "
-            f"n_drafted={self.n_drafted}, {rate}"
-            f"tokens_per_call={self.tokens_per_call:.2f}, tokens_per_s={self.tokens_per_s:.1f})"
-        )
+        names = ("n_tokens", "n_calls", "n_accepted", "n_drafted")
+        counts = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        rates = f"tokens_per_call={self.tokens_per_call:.2f}, tokens_per_s={self.tokens_per_s:.1f}"
+        return f"Trace({counts}, {rate}{rates})"
 
 
 class Step(NamedTuple):
     """One run of the target and what of it is in the text.
 
-    Drafted tokens count as far as they reach, accepted ones (the end-of-text token, where it was drafted, is
-    one) and the new tokens `n_emitted` as far as the text goes, as do `betas`. `depth` is the length of the
-    longest drafted path.
+    Accepted tokens (a drafted end-of-text token is one), the new tokens `n_emitted` and `betas` count as far
+    as the text goes. `depth` is the length of the longest drafted path.
     """
 
     n_drafted: int
@@ -636,58 +603,38 @@ def steps_of(trace: Trace) -> tuple[Step, ...]:
     )
 
 
-@dataclass(frozen=True)
-class DraftCounts:
-    """Counts over steps, under the names that vLLM gives them.
+class StepFigures:
+    """What became of the drafts of steps, under the names that vLLM gives the figures.
 
     vLLM counts what was accepted after an end of text too; here that is left out, so that the mean acceptance
-    length is what its name says: new tokens a step. ``num_spec_...`` are of steps that verified a draft;
-    `accepted_per_position` counts steps that accepted a first, second, … draft, as far as drafts reached.
+    length is what its name says: new tokens a step.
     """
 
-    num_steps: int
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    num_emitted_tokens: int
-    num_spec_emitted_tokens: int
-    accepted_per_position: tuple[int, ...]
-
-    @classmethod
-    def of(cls, steps: Iterable[Step]) -> DraftCounts:
-        """Count steps."""
-        every = tuple(steps)
-        drafted = [step for step in every if step.n_drafted]
-        reach = range(max((step.depth for step in drafted), default=0))
-        return cls(
-            num_steps=len(every),
-            num_spec_steps=len(drafted),
-            num_draft_tokens=sum(step.n_drafted for step in drafted),
-            num_accepted_draft_tokens=sum(step.n_accepted for step in drafted),
-            num_emitted_tokens=sum(step.n_emitted for step in every),
-            num_spec_emitted_tokens=sum(step.n_emitted for step in drafted),
-            accepted_per_position=tuple(sum(step.n_accepted > i for step in drafted) for i in reach),
-        )
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._steps = tuple(steps)
+        self._drafted = [step for step in self._steps if step.n_drafted]
 
     @property
     def mean_acceptance_length(self) -> float:
         """New tokens of a step that verified a draft, the target's own token included; NaN without any."""
-        return _ratio(self.num_spec_emitted_tokens, self.num_spec_steps)
+        return _ratio(sum(step.n_emitted for step in self._drafted), len(self._drafted))
 
     @property
     def draft_acceptance_rate(self) -> float:
         """Accepted over drafted tokens; NaN where nothing was drafted."""
-        return _ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
+        n_accepted = sum(step.n_accepted for step in self._drafted)
+        return _ratio(n_accepted, sum(step.n_drafted for step in self._drafted))
 
     @property
     def per_position_acceptance_rate(self) -> tuple[float, ...]:
         """Share of the steps with a draft that accepted a first, second, … token of it."""
-        return tuple(_ratio(accepted, self.num_spec_steps) for accepted in self.accepted_per_position)
+        n, reach = len(self._drafted), max((step.depth for step in self._drafted), default=0)
+        return tuple(sum(step.n_accepted > i for step in self._drafted) / n for i in range(reach))
 
     @property
     def tokens_per_call(self) -> float:
         """New tokens per run of the target, steps without a draft included: 1 in plain decoding."""
-        return _ratio(self.num_emitted_tokens, self.num_steps)
+        return _ratio(sum(step.n_emitted for step in self._steps), len(self._steps))
 
 
 def invalid_ratio(gamma: int, ratio: float) -> str:

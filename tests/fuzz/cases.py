@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fuzz.damage import file_case
 from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
-from fuzz.peft_folders import draw_peft
 from fuzz.running import Case
 from fuzz.settings import TRANSFORMS, draw_sampling, draw_settings
 from worlds.constraints import draw_form
@@ -23,7 +22,6 @@ from worlds.described import (
     Description,
     draw_adapter,
     draw_model,
-    may_spike,
     source_vocab,
     with_sources_of,
 )
@@ -189,14 +187,6 @@ def _engine(draws: Draws) -> Case:
         **draws.fields(node_budget=(0.2, st.integers(n_slots, n_slots + 20))),
     }  # fmt: skip
     kept = {name: one[name] for name in ("target", "models", "draft", "adapter") if name in one}
-    if n_vocab > 2 and may_spike(target) and draws.chance(0.2):
-        spike = draws.randrange(n_vocab)
-        kept["target"] = target | {"spike": spike}
-        for request in (one for one in requests if isinstance(one["prompt"], list)):
-            prompt = [(token + 1) % n_vocab if token == spike else token for token in request["prompt"]]
-            if prompt and draws.chance(0.4):
-                prompt[draws.randrange(len(prompt))] = spike
-            request["prompt"] = prompt
     return {"check": "engine", **kept, "engine": engine, "requests": requests}
 
 
@@ -236,6 +226,6 @@ def _used(models: Case, draft: Description) -> Case:
 
 CASES: dict[str, Callable[[Draws], Case]] = {
     "decoding": _decoding, "written": _written, "distribution": _distribution, "beams": _beams,
-    "engine": _engine, "peft": draw_peft,
+    "engine": _engine,
 }  # fmt: skip
 """What is drawn, by name."""

@@ -1,13 +1,11 @@
-"""Damaged files: what is read must decode, or be refused by a named exception.
+"""Damaged files: what is read must decode, or be refused by a named exception; or a warning names a field.
 
-Some files are sound except for an unknown field, which a warning must name. A mutation is a list of plain
-values, ``[action, file, ...]``, so that it can be printed and left out; offsets beyond the end count from the
-beginning again, and a place in a JSON document that another mutation has taken away is passed over.
+A mutation is a list of plain values, ``[action, file, ...]``, so that it can be printed and left out. Offsets
+beyond the end count from the beginning again; a path that another mutation has taken away is passed over.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import struct
@@ -87,11 +85,11 @@ def _draw_edit(draws: Draws, text: bytes) -> list[Any]:
     numbers = [path for path in paths if isinstance(_at(document, path), int | float)]
     is_size = bool(numbers) and draws.chance(0.4)
     path = draws.choice(numbers if is_size else paths)
-    others = {"delete": 2, "duplicate": 2, "rename": 1, "deep": 0.4, "swap": 1, "many": 0.5}
+    others = {"delete": 2, "duplicate": 2, "rename": 1, "deep": 0.4, "many": 0.5}
     action = draws.weighted(set=6, scale=6 if is_size else 3, **({} if is_size else others))
     values: dict[str, Callable[[], Any]] = {
         "scale": lambda: draws.one(-1, 3, 0.5, 1.5, 2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70)),
-        "delete": lambda: None, "swap": lambda: draws.choice(paths),
+        "delete": lambda: None,
         "rename": lambda: draws.one('""', '"\\ud800"', '"x"', '"__metadata__"', '"vocab_size"'),
         "deep": lambda: draws.one(3, 900, 20_000), "many": lambda: draws.one(2, 200, 20_000),
     }  # fmt: skip
@@ -153,7 +151,7 @@ def _with_packed_header(data: bytes, header: bytes) -> bytes:
         return data
     magic, n, _ = _PACKED.unpack_from(data)
     end = _PACKED.size + n
-    begun = _PACKED.pack(magic, len(header), _core.checksum(header)) + header
+    begun = _PACKED.pack(magic, len(header), _core.checksums(header)[0]) + header
     return begun + bytes(-len(begun) % _PAGE) + data[end + -end % _PAGE :]
 
 
@@ -209,8 +207,6 @@ def _edit(document: Any, path: list[Any], action: str, value: Any) -> Any:
             old += [(f"{old[-1][0]}{i}", old[-1][1]) for i in range(n)]
         else:
             put(old * n if isinstance(old, list) and old else _Raw("[" + ",".join([text] * n) + "]"))
-    elif action == "swap":
-        put(copy.deepcopy(_at(document, value)))  # not itself: a document may come into its own part
     return document if path else holder[0]
 
 

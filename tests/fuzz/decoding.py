@@ -25,12 +25,7 @@ from worlds.described import (
 
 
 def check_decoding(case: dict[str, Any]) -> str:
-    """Run a case, and compare.
-
-    Where the output is a function of the target and the seed, it is plain decoding's, tokens, text and
-    logits. Elsewhere it is that of the same run again, or of each prompt alone; its logits are those of the
-    target's forward of the text, and each token is possible.
-    """
+    """Compare a run with plain decoding, or where it depends on the draft, with itself and the target."""
     settings, target = case["settings"], adapted_target(case)
     options = keywords(settings)
     models = models_of_texts(case, target) or [target] * len(case["prompts"])

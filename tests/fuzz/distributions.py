@@ -28,12 +28,10 @@ class HangsOnRoundingError(Exception):
 
 
 def check_distribution(case: Case) -> str:
-    """Sample texts, and compare how often each came with the probability that the target gives it.
+    """Compare how often each text, first and last token came with its probability, by exact binomial tests.
 
-    Each text, each first and each last token is tested by itself, by an exact binomial test; the p value is
-    the least one times their number (Bonferroni). With lenience, the test is one-sided, against the bound.
-    With a right program the second look fails with at most the probability `alarm` of the case. A case whose
-    distribution hangs on the last bits of the logits has none to compare with, and passes.
+    The p value is the least one times their number (Bonferroni); with lenience, the test is one-sided. A case
+    whose distribution hangs on the last bits of the logits has none to compare with, and passes.
     """
     try:
         _compare(case, N_FIRST, 0, SUSPICION)

@@ -216,13 +216,10 @@ def _made_tree(tree: list[Any] | None) -> Any:
     if tree is None:
         return None
     kind, *arguments = tree
-    if kind == "chains":
-        return drafts.ParallelChains(*arguments)
-    if kind == "shape":
-        return drafts.StaticTree(*arguments)
     if kind == "parents":
         return drafts.StaticTree(parents=arguments[0], how=arguments[1])
-    return drafts.DynamicTree(*arguments)
+    kinds: Any = {"chains": drafts.ParallelChains, "shape": drafts.StaticTree, "grown": drafts.DynamicTree}
+    return kinds[kind](*arguments)
 
 
 def descriptions(draft: Description) -> Iterator[Description]:

@@ -10,12 +10,12 @@ from fuzz.drafts import make_draft
 from fuzz.objects import ProposerError
 from fuzz.running import Failure, check_result
 from fuzz.settings import keywords, may_forbid_all, plain_keywords
-from specdec.errors import InputError, NotFiniteError
+from specdec.errors import InputError
 from worlds.described import adapted_model, adapted_target, make_model
 
 LONGEST_S = 60.0
 
-Expected: TypeAlias = list[specdec.Result] | NotFiniteError | None
+Expected: TypeAlias = list[specdec.Result] | None
 """Results of plain decoding of a request; None: its texts depend on the draft."""
 
 
@@ -23,14 +23,14 @@ def check_engine(case: dict[str, Any]) -> str:
     """Submit all requests, some after pieces of others have come; cancel some.
 
     Texts that are functions of target and seed are those of plain decoding, or of a cancelled one the
-    beginning. A request whose numbers overflow fails alone.
+    beginning.
     """
     target, options = adapted_target(case), {"n_threads": 1} | case["engine"]
     try:
         draft = make_draft(case["draft"], case["target"], case["models"])
         engine = specdec.Engine(target, draft, **options)
     except (InputError, ProposerError):
-        if may_be_refused(case | {"settings": case["engine"]}) or "spike" in case["target"]:
+        if may_be_refused(case | {"settings": case["engine"]}):
             return "refused"
         raise
     n_refused = 0
@@ -51,20 +51,10 @@ def check_engine(case: dict[str, Any]) -> str:
         for request, generation, expected in begun:
             try:
                 found = generation.results(LONGEST_S)
-            except NotFiniteError as error:
-                if not _may_overflow(case, request, expected):
-                    raise Failure(f"{error}, and not in plain decoding") from error
-                continue
             except (InputError, ProposerError):
                 if not _may_be_refused(case, request):  # a draft that fails for a text ends that one
                     raise
                 n_refused += 1
-                continue
-            if isinstance(expected, NotFiniteError):
-                cancelled = any(result.finish_reason == "cancelled" for result in found)
-                has_forced = {"constraint", "form"} & request["settings"].keys()  # tokens in other rounds
-                if not cancelled and not has_forced:
-                    raise Failure(f"texts, and {expected} in plain decoding")
                 continue
             _check(request, found, expected, target, options)
         metrics = engine.metrics()
@@ -76,16 +66,8 @@ def check_engine(case: dict[str, Any]) -> str:
 def _next(generation: specdec.Generation) -> None:
     try:
         generation.next(LONGEST_S)
-    except (InputError, ProposerError, NotFiniteError):
+    except (InputError, ProposerError):
         pass  # results raises it again
-
-
-def _may_overflow(case: dict[str, Any], request: dict[str, Any], expected: Expected) -> bool:
-    """Whether a request may come to the token whose numbers are too large; drafts may propose it."""
-    if "spike" not in case["target"]:
-        return False
-    drafted = request["speculative"]["draft"] or request["prediction"]
-    return isinstance(expected, NotFiniteError) or expected is None or bool(drafted)
 
 
 def _submit(
@@ -106,25 +88,19 @@ def _submit(
         try:
             found = specdec.generate(model, None, **given, **plain)
         except InputError:
-            if not may_forbid_all(settings) and "spike" not in case["target"]:
+            if not may_forbid_all(settings):
                 raise
-        except NotFiniteError as error:
-            if "spike" not in case["target"]:
-                raise
-            expected = error
         else:
             expected = found if isinstance(found, list) else [found]
     prediction = request["prediction"]
     if prediction == "right":
-        prediction = expected[0].tokens if isinstance(expected, list) else None
+        prediction = None if expected is None else expected[0].tokens
     speculative = specdec.Speculative(**request["speculative"])
     generation = engine.submit(**given, prediction=prediction, speculative=speculative, **options)
     return request, generation, expected
 
 
 def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
-    if "spike" in case["target"]:  # the logits may be finite, and too large for a penalty
-        return True
     return may_be_refused(case | {"settings": request["settings"] | case["engine"]})
 
 

@@ -1,8 +1,4 @@
-"""Small sound files of every kind that the package reads, and what is done with them.
-
-Files of others are written in NumPy and by their own libraries; only those of the package's own formats come
-from the package.
-"""
+"""Small sound files of every kind that the package reads, by other libraries and NumPy, and their uses."""
 
 from __future__ import annotations
 
@@ -308,7 +304,6 @@ def _adapter(kind: str) -> Files:
     tensors: dict[str, np.ndarray] = dict(
         adapters.low_rank_tensors(shapes, {name: ranks[name[13:]] for name in shapes}, 7)
     )
-    tensors |= {name: array.astype("<f2") for name, array in tensors.items() if "lora_B" in name}
     if kind == "adapter_dora":
         for name, (n_out, _) in shapes.items():
             tensors[f"base_model.model.{name}.lora_magnitude_vector"] = _array(rng, n_out)

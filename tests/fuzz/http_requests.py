@@ -1,10 +1,7 @@
-"""Damaged requests to a server.
+"""Damaged requests to a server: in their bytes, values, names, headers and chunks, and by clients that leave.
 
-A server with the pair in the package gets sound requests that were damaged: in their bytes, in the values and
-names of their JSON, in their headers, or by a client that leaves. Each is answered with a text, or refused by
-name; no answer has a status of 500, and at the end the server writes what it wrote at the beginning, holds no
-text, and is not much larger. Some bodies come in chunks, with extensions and trailers, and some requests are
-sent ahead of the answers to others: each gets one answer, or those after some do not.
+Each is answered with a text, or refused by name, none with a status of 500. Of requests sent ahead of
+the answers to others each gets one answer, or those after some do not.
 """
 
 from __future__ import annotations
@@ -51,45 +48,27 @@ SETTINGS = {
     "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.5},
     "user": "someone", "speculative": {"draft": True, "gamma": 2, "verify": "coupled"},
 }  # fmt: skip
+COMPLETIONS, CHATS, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+INPUT: list[Any] = [
+    {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+    {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi"},
+]  # fmt: skip
 SOUND: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/completions", {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2}),
-    ("/v1/completions", {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True}),
-    ("/v1/completions", {"model": "mine", "prompt": "a b", "max_tokens": 0, "echo": True, "logprobs": 1}),
-    (
-        "/v1/chat/completions",
-        {**SETTINGS, "messages": MESSAGES, "max_completion_tokens": 4, "logprobs": True, "top_logprobs": 2},
-    ),
-    (
-        "/v1/chat/completions",
-        {
-            "model": "mine", "messages": MESSAGES[1:2], "max_tokens": 4, "stream": True,
-            "stream_options": {"include_usage": True}, "tools": [{"type": "function", "function": TOOL}],
-            "prediction": {"type": "content", "content": "Once upon a time"},
-        },
-    ),
-    (
-        "/v1/responses",
-        {
-            "model": "mine",
-            "input": [
-                {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
-                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
-                {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi"},
-            ],
-            "instructions": "Be brief.", "max_output_tokens": 4, "stream": True,
-            "tools": [{"type": "function", **TOOL}], "text": {"format": {"type": "text"}},
-        },
-    ),
-    (
-        "/v1/completions",
-        {
-            "model": "mine", "prompt": "Once", "max_tokens": 6,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": FORM}},
-        },
-    ),
-    ("/v1/completions", {"prompt": "O", "max_tokens": 4, "structured_outputs": {"regex": "[a-c]{2}(x|y)+"}}),
-    ("/tokenize", {"prompt": "Once", "add_special_tokens": True}),
-    ("/tokenize", {"messages": MESSAGES}),
+    (COMPLETIONS, {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2}),
+    (COMPLETIONS, {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True}),
+    (COMPLETIONS, {"model": "mine", "prompt": "a b", "max_tokens": 0, "echo": True, "logprobs": 1}),
+    (COMPLETIONS, {"model": "mine", "prompt": "Once", "max_tokens": 6, "response_format":
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": FORM}}}),
+    (COMPLETIONS, {"prompt": "O", "max_tokens": 4, "structured_outputs": {"regex": "[a-c]{2}(x|y)+"}}),
+    (CHATS, {**SETTINGS, "messages": MESSAGES, "max_completion_tokens": 4, "logprobs": True,
+        "top_logprobs": 2}),
+    (CHATS, {"model": "mine", "messages": MESSAGES[1:2], "max_tokens": 4, "stream": True,
+        "stream_options": {"include_usage": True}, "tools": [{"type": "function", "function": TOOL}],
+        "prediction": {"type": "content", "content": "Once upon a time"}}),
+    (RESPONSES, {"model": "mine", "input": INPUT, "instructions": "Be brief.", "max_output_tokens": 4,
+        "stream": True, "tools": [{"type": "function", **TOOL}], "text": {"format": {"type": "text"}}}),
+    ("/tokenize", {"prompt": "Once", "add_special_tokens": True}), ("/tokenize", {"messages": MESSAGES}),
     ("/detokenize", {"tokens": [5, 6, 7]}),
 ]  # fmt: skip
 REFERENCE = {"model": "mine", "prompt": "It was a dark", "max_tokens": 8, "temperature": 0}
@@ -102,13 +81,8 @@ ODD: list[Any] = [
 LIMITS = ServerLimits(n_new_tokens=8, n_texts=8, n_body_bytes=200_000, body_s=0.2, write_s=2.0, n_waiting=64)
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 REFUSED = {400, 404, 408, 413, 415, 429}
-LONGEST = 200_000
-"""Bytes of a body that is sent in chunks."""
-LARGEST = 64 << 20
-"""Bytes by which the process may grow after its first requests."""
-
-
-# ------------------------------------------------------------------------------------ what is sent
+LONGEST = 200_000  # bytes of a body that is sent in chunks
+LARGEST = 64 << 20  # bytes by which the process may grow after its first requests
 
 
 @st.composite
@@ -178,9 +152,6 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-# --------------------------------------------------------------------------------- what is answered
-
-
 @contextmanager
 def served() -> Iterator[Served]:
     """A server that at the end writes what it wrote at the beginning, holds no text, and has not grown."""
@@ -206,13 +177,7 @@ class Served:
         self.early = 0
 
     def ask(self, request: dict[str, Any]) -> None:
-        """Send a damaged request, and check the answer.
-
-        Raises
-        ------
-        Failure
-            The answer is not one that such a request may have.
-        """
+        """Send a damaged request, and check the answer."""
         if request["how"] == "leave":
             self._leave(request)
             self.statuses[0] += 1
@@ -234,7 +199,9 @@ class Served:
     def send(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
         """Status and answer of a request."""
         status, answer = ask(self.url, path, body, headers=JSON | headers)
-        if isinstance(answer, list) and not ((answer and answer[-1] == "[DONE]") or _is_response(answer)):
+        last = answer[-1] if isinstance(answer, list) and answer else {}
+        ends = ("response.completed", "response.incomplete")
+        if isinstance(answer, list) and last != "[DONE]" and last.get("type") not in ends:
             raise Failure(f"a stream that ends with {str(answer[-1:])[:200]}")
         return status, answer
 
@@ -283,11 +250,6 @@ class Served:
                     connection.recv(request["reads"])
                 except OSError:
                     pass
-
-
-def _is_response(events: list[Any]) -> bool:
-    """Whether a stream of `/v1/responses` has come to its end."""
-    return events[-1:] != [] and events[-1].get("type") in ("response.completed", "response.incomplete")
 
 
 def _head(path: str) -> bytes:

@@ -65,12 +65,12 @@ class Proposer:
             return np.array([rng.randrange(self.n_vocab) for _ in range(n)], np.int64)
         if habit in CHAINS and habit != "drawn":
             return [rng.randrange(self.n_vocab) for _ in range(n)]
-        parents = {
+        least = {
             "drawn": lambda i: i,
-            "duplicates": lambda i: 0 if i < 3 else rng.randint(0, i),
             "bush": lambda i: 0,
-        }.get(habit, lambda i: rng.randint(0, i))
-        chosen = [parents(i) for i in range(n)]
+            "duplicates": lambda i: rng.randint(0, i) * (i > 2),
+        }
+        chosen = [least.get(habit, lambda i: rng.randint(0, i))(i) for i in range(n)]
         if not habit.startswith("drawn"):
             few = 1 if habit == "duplicates" and rng.random() < 0.5 else 3
             return Proposal([rng.randrange(self.n_vocab) % few % self.n_vocab for _ in chosen], chosen)

@@ -34,15 +34,12 @@ class Failure(AssertionError):  # noqa: N818  # it is the finding, not an error 
 
 
 def check(case: Case) -> str:
-    """Run a case: "passed", or "refused" by a named exception that was to be expected.
-
-    Raises Failure if the output is wrong, and whatever the package raises that it should not.
-    """
-    from fuzz import damage, decoding, distributions, engines, peft_folders
+    """Run a case: "passed", or "refused" by a named exception that was to be expected; else it raises."""
+    from fuzz import damage, decoding, distributions, engines
 
     checks: dict[str, Callable[[Case], str]] = {
         "decoding": decoding.check_decoding, "distribution": distributions.check_distribution,
-        "beams": decoding.check_beams, "engine": engines.check_engine, "peft": peft_folders.check_peft,
+        "beams": decoding.check_beams, "engine": engines.check_engine,
         "file": damage.check_file,
     }  # fmt: skip
     with _left_behind(case), limited(MEMORY):
@@ -67,10 +64,7 @@ def _left_behind(case: Case) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(more: int) -> Iterator[None]:
-    """Let this process have so many bytes of addresses more than it has now; beyond, allocations fail.
-
-    Only Linux counts them; elsewhere nothing is limited.
-    """
+    """Let allocations fail beyond so many bytes of addresses more than now; only Linux counts them."""
     if sys.platform != "linux":
         yield
         return
@@ -89,13 +83,7 @@ def limited(more: int) -> Iterator[None]:
 
 
 def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -> None:
-    """Counts, paths, betas, origins and the reason of the end.
-
-    Raises
-    ------
-    Failure
-        Something does not hold.
-    """
+    """Counts, paths, betas, origins and the reason of the end."""
 
     def hold(condition: bool, what: str) -> None:
         if not condition:

@@ -154,9 +154,7 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: made[name](value) if name in made else value for name, value in found.items()}
 
 
-_ONLY_SPECULATIVE = (
-    "gamma", "draft_sampling", "batch_size", "node_budget", "seed", "n_threads", "prompt_cache",
-)  # fmt: skip
+_ONLY_SPECULATIVE = "gamma draft_sampling batch_size node_budget seed n_threads prompt_cache".split()
 
 
 def plain_keywords(settings: dict[str, Any]) -> dict[str, Any]:

@@ -40,3 +40,12 @@ def random_blocks(
             rng.integers(110, 130, raw.shape[:2]) if scales is None else rng.integers(0, 4, raw.shape[:2])
         )
     return raw.reshape(n_out, -1)
+
+
+def awkward_rows(rng: np.random.Generator, n_rows: int, n_in: int) -> NDArray[np.float32]:
+    """Rows with what is awkward: blocks of one element, of zeros, of tiny and of large numbers, and ties."""
+    x = rng.standard_normal((n_rows, n_in)).astype(np.float32)
+    x[:, ::7] = np.round(x[:, ::7] * 4) / 4
+    for i, scale in enumerate((0.0, 3e-6, 1e-8, 2e4)):
+        x[i % n_rows, 32 * i : 32 * i + 32] *= np.float32(scale)
+    return x

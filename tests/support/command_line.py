@@ -53,12 +53,9 @@ def figure(output: str, name: str) -> str:
 
 
 def use_models(
-    patch: pytest.MonkeyPatch,
-    pair: tuple[specdec.Model, Any] | Callable[..., Any] | None = None,
-    *,
-    targets: Any = None,
-    drafts: Any = None,
-) -> None:
+    patch: pytest.MonkeyPatch, pair: tuple[specdec.Model, Any] | Callable[..., Any] | None = None, *,
+    targets: Any = None, drafts: Any = None,
+) -> None:  # fmt: skip
     """Take the pair for the one in the package, and models by these names; other drafts are opened.
 
     A function in place of the pair or of the models by name is called with what names them.

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ Decoder = _core.Decoder
 Ngram = _core.Ngram
 LookAheadEmbeddings = _core.LookAheadEmbeddings
 product = _core.product
-score = _core.score
 score_texts = _core.score_texts
 tensor_shapes = _core.tensor_shapes
 
@@ -71,16 +71,53 @@ def scores_of(
     return found
 
 
+def score(model: Model, ids: Sequence[int], source: Any = None, **options: Any) -> Array:
+    """ln p of each token of a text but the first."""
+    sources = None if source is None else (np.array(source, np.int32), np.array([len(source)], np.int32))
+    found: Array = scores_of(model, [ids], sources=sources, **options)[0]
+    return found
+
+
 def quantised(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
     """The bytes of rows as blocks of a type of GGUF files, "q8_0" for instance."""
     return np.frombuffer(_core.quantise(rows, kind, **options), np.uint8)
 
 
+class Work:
+    """What a block of code had the core do: forward passes, and blocks of layers that tokens went through."""
+
+    blocks = forwards = 0
+
+
+@contextmanager
+def counted_work() -> Iterator[Work]:
+    """Count the work that is done inside; needs the test hooks."""
+    work = Work()
+    before = _core._forward_work(), _core._forward_count()
+    yield work
+    work.blocks, work.forwards = _core._forward_work() - before[0], _core._forward_count() - before[1]
+
+
+def blocks_of_a_token(*models: Any) -> int:
+    """Blocks that a token goes through in all of these models; None is no model."""
+    return sum(2 * model.config["n_layer"] for model in models if model is not None)
+
+
+@contextmanager
+def prompts_in_slices_of(n_tokens: int) -> Iterator[None]:
+    """Let models that are made inside read so many tokens of prompts at once."""
+    _core._prompt_slice(n_tokens)
+    try:
+        yield
+    finally:
+        _core._prompt_slice(0)
+
+
 def rows_computed(work: Callable[[], object], n_layer: int) -> float:
-    """Rows of tokens that forwards compute in the meantime; needs the test hooks."""
-    before = _core._forward_work()
-    work()
-    return (_core._forward_work() - before) / (2 * n_layer)
+    """Rows of tokens that forwards compute in the meantime."""
+    with counted_work() as done:
+        work()
+    return done.blocks / (2 * n_layer)
 
 
 def weighed_scores(scores: Array, scale: float, n_sum: Sequence[int]) -> tuple[Any, ...]:

@@ -50,7 +50,6 @@ class Repeats:
     def __init__(self, *, branches: bool = False) -> None:
         self.branches = branches
         self.prompts: dict[int, list[int]] = {}
-        self.n_asked = 0
 
     def begin(self, sequence: int, prompt: Sequence[int]) -> None:
         self.prompts[sequence] = list(prompt)
@@ -58,7 +57,6 @@ class Repeats:
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int] | drafts.Proposal:
         prompt = self.prompts.get(sequence)
         assert prompt is not None and list(tokens[: len(prompt)]) == prompt, "begin has not been called"
-        self.n_asked += 1
         found = [i for i in range(len(tokens) - 1) if tokens[i] == tokens[-1]]
         if not self.branches:
             return list(tokens[found[-1] + 1 :])[:budget] if found else []

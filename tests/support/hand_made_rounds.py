@@ -9,15 +9,9 @@ from specdec import Result, Round, Trace
 
 
 def chain(
-    index: int,
-    drafted: Sequence[int],
-    n_accepted: int,
-    betas: Sequence[float],
-    *,
-    token: int = 99,
-    kept: int | None = None,
-    times: tuple[float, float, float] = (0.02, 0.1, 0.005),
-) -> Round:
+    index: int, drafted: Sequence[int], n_accepted: int, betas: Sequence[float], *, token: int = 99,
+    kept: int | None = None, times: tuple[float, float, float] = (0.02, 0.1, 0.005),
+) -> Round:  # fmt: skip
     """A round of a chain; the target's own token is `token`."""
     return Round(
         index, tuple(drafted), tuple(range(len(drafted))), tuple(range(1, n_accepted + 1)),
@@ -26,13 +20,9 @@ def chain(
 
 
 def tree(
-    drafted: Sequence[int],
-    parents: Sequence[int],
-    path: Sequence[int],
-    token: int,
-    betas: Sequence[float],
+    drafted: Sequence[int], parents: Sequence[int], path: Sequence[int], token: int, betas: Sequence[float],
     times: tuple[float, float, float] = (0.0, 0.0, 0.0),
-) -> Round:
+) -> Round:  # fmt: skip
     """The first round, of a tree, whose path was accepted before a token of the target's own."""
     tokens = (*(drafted[node - 1] for node in path), token)
     return Round(0, tuple(drafted), tuple(parents), tuple(path), tokens, len(tokens), tuple(betas), *times)

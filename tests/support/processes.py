@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import specdec
 from specdec.models.number_formats import PrefillMethod
+from toy_pair import notice_interrupts
 
 _SCRIPT = """
 import sys
@@ -22,6 +24,17 @@ pair = load_pair(Path(sys.argv[1]), max_position_embeddings=2_000_000)
 given_models.embedded_pair = lambda *_: pair
 sys.exit(main(sys.argv[2:]))
 """
+
+
+def printed(program: str, *arguments: str, timeout: float = 120.0, **environment: str) -> str:
+    """What a Python program prints, which takes SIGINT as one in a terminal does; it must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout,
+        env=os.environ | environment, preexec_fn=notice_interrupts,
+    )  # fmt: skip
+    assert done.returncode == 0, f"ended by {done.returncode}: {done.stderr[-2000:]}"
+    return done.stdout
+
 
 PLAIN = ["--temperature", "0", "--max-new-tokens"]
 ENDLESS = [*PLAIN, "100000", "abc"]
@@ -88,11 +101,6 @@ def tokens_of(
 ) -> list[list[int]]:
     """The tokens of a run on each prompt."""
     return [result.tokens for result in specdec.generate(target, draft, prompts, **options)]
-
-
-def is_shared(first: specdec.Model, second: specdec.Model) -> bool:
-    """Whether two models are one in this process."""
-    return first.core is second.core
 
 
 #: Seconds: a thread of the lowest priority gets little of a busy machine.

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.checkpoints import open_checkpoint
 from specdec.models.checkpoints import gguf_file
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import GGUFFile, read_gguf
 from specdec.models.checkpoints.safetensors_file import open_weights, read_safetensors, write_safetensors
 from specdec.models.families.gguf import ARCHITECTURES
+from specdec.models.number_formats import widened
 from specdec.models.tokenizer.gguf_vocabulary import WORDS, read_vocabulary, word_steps
 from specdec.tokenizer import ByteTokenizer
 
@@ -28,6 +30,11 @@ def tensors_in(path: Path) -> Mapping[str, Any]:
     if path.is_dir():
         return open_weights(path)
     return read_gguf(path)[1] if path.suffix == ".gguf" else read_safetensors(path)
+
+
+def canonical(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Every tensor of a checkpoint as float32, by its canonical name."""
+    return {name: widened(array, form) for name, array, form in open_checkpoint(path).tensors()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], **metadata: str) -> Path:

@@ -39,3 +39,14 @@ def word_level(**parts: Any) -> dict[str, Any]:
     library = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
     made: dict[str, Any] = json.loads(library.to_str())
     return made | parts
+
+
+def trained_pieces(path: Path, lines: list[str], **settings: Any) -> Path:
+    """A SentencePiece model that is trained on lines of text."""
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(path.with_suffix("")), num_threads=1, minloglevel=2,
+        hard_vocab_limit=False, **settings,
+    )  # fmt: skip
+    return path.with_suffix(".model").rename(path)

@@ -25,16 +25,13 @@ DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
     "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
-    "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None, "spike": None,
+    "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None,
 }  # fmt: skip
 """What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
-`experts` and `switches` are fields of the configuration; `encoder` is a description too. `spike` is a token
-whose embedding is so large that most models overflow."""
+`experts` and `switches` are fields of the configuration; `encoder` is a description too."""
 
 END_IDS = (2,)
 """The ids that end a text of a model with a tokenizer."""
-
-LARGE = 1e38
 
 
 def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
@@ -187,14 +184,7 @@ def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str
     found = own | shared if draft.get("own") else target | own | shared
     if found.get("prefill") != ("blas" if found.get("dtype", "f32") == "f32" else "tiles"):
         found.pop("prefill", None)
-    if not may_spike(found):
-        found.pop("spike", None)
     return found
-
-
-def may_spike(model: dict[str, Any]) -> bool:
-    """Whether the numbers of a token may be too large: blocks of whole numbers refuse them."""
-    return model.get("dtype", "f32") in ("f32", "bf16")
 
 
 def make_model(description: dict[str, Any]) -> Model:
@@ -215,8 +205,6 @@ def _made(description: str) -> Model:
         weight += "norm.weight" in name
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
-        if name == "token_embedding" and d["spike"] is not None:
-            weight[d["spike"]] = np.copysign(LARGE, weight[d["spike"]])
         tensors[name] = weight.astype(np.float32)
     tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes")) if d["text"] else None
     formats = {name: d[name] for name in ("dtype", "cache_dtype", "prefill")}

@@ -20,7 +20,6 @@ from specdec import drafts
 from worlds.folders import llama_config, llama_tensors, write_hf
 
 Array = NDArray[Any]
-LAYOUTS = ("eagle1", "specforge", "vllm", "speculators")
 
 
 def layer_fields(target: specdec.Model, **changes: Any) -> dict[str, Any]:

@@ -113,12 +113,6 @@ def encode(array: NDArray[np.float32], dtype: str) -> bytes:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
 
 
-def bf16_values(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The float32 values that bf16 keeps of an array."""
-    bits = np.frombuffer(encode(array, "BF16"), dtype="<u2").astype(np.uint32) << 16
-    return bits.view(np.float32).reshape(array.shape)
-
-
 _STORED = {"f2": "F16", "u1": "U8", "i1": "I8", "i4": "I32", "i8": "I64", "b1": "BOOL"}
 
 

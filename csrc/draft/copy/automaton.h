@@ -3,8 +3,7 @@
  * It is built token by token and never allocates: a token costs O(1) on average whatever the text is like. A
  * state stands for all pieces of the text that end at the same positions; its link leads to the longest
  * suffix of them that ends at other positions too. The root stands for the empty piece. */
-#ifndef SD_AUTOMATON_H
-#define SD_AUTOMATON_H
+#pragma once
 
 #include "memory.h"
 
@@ -59,5 +58,3 @@ sd_match sd_automaton_repeated(const sd_automaton* automaton);
 /* From the longest suffix of something that occurs in the text to that of the same and another token. The
  * root with length 0 is the beginning, `last` with n_tokens is the whole text. O(1) on average. */
 void sd_match_advance(sd_match* match, const sd_automaton* automaton, int32_t token);
-
-#endif

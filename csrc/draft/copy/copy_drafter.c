@@ -165,11 +165,10 @@ sd_status sd_copy_drafter_create(const sd_drafting* drafting, const sd_copy_opti
     if (drafting->n_text > SD_AUTOMATON_MAX_TOKENS)
         return sd_fail(SD_ERR_VALUE, "the text has up to %d tokens, expected at most %d", drafting->n_text,
                        SD_AUTOMATON_MAX_TOKENS);
-    copy_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
-    d->base = SD_DRAFTER(.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,
-                         .begin = begin, .read = read_prompts, .propose = propose, .commit = commit,
-                         .free = sd_drafter_release);
+    SD_NEW(copy_drafter, d);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
+                      .points = 1, .begin = begin, .read = read_prompts, .propose = propose, .commit = commit,
+                      .free = sd_drafter_release);
     d->options = *options;
     d->n_sequences = drafting->n_sequences;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_text)), drafter);

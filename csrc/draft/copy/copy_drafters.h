@@ -1,7 +1,6 @@
 /* Drafters that copy: from the text, given documents, the expected output, past outputs. Each is owned by the
  * caller, who hands it to a session. */
-#ifndef SD_COPY_DRAFTERS_H
-#define SD_COPY_DRAFTERS_H
+#pragma once
 
 #include "automaton.h"
 #include "copying.h"
@@ -53,5 +52,3 @@ typedef struct sd_suffix_drafter_options {
 
 sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_drafter_options* options,
                                    sd_drafter** drafter);
-
-#endif

@@ -1,6 +1,5 @@
 /* Copying as a way to draft: which text is copied from where on, and how often that was right before. */
-#ifndef SD_COPYING_H
-#define SD_COPYING_H
+#pragma once
 
 #include "drafter.h"
 
@@ -37,5 +36,3 @@ int32_t sd_copy_token(const sd_copy* copy, int i);
  * is room and another guess pays, the chain grows whose next guess is likeliest to be accepted. Of copies
  * that begin with the same token only the first is made. */
 void sd_copies_grow(sd_proposal* proposal, const sd_copy* copies, int n);
-
-#endif

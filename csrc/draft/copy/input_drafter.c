@@ -163,7 +163,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 static void lay_out(input_drafter* d, const sd_drafting* drafting) {
     const sd_input_options* o = &d->options;
-    d->source = sd_arena_take(&d->base.arena, (size_t)o->n_source, sizeof *d->source);
+    d->source = sd_arena_copy(&d->base.arena, o->source, o->n_source, sizeof *d->source);
     d->states = sd_arena_take(&d->base.arena, (size_t)drafting->n_sequences, sizeof *d->states);
     int copies = o->source == NULL && !o->predictions && !drafting->has_sources;
     for (int i = 0; i < drafting->n_sequences && copies; i++) {
@@ -177,14 +177,11 @@ sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_op
     SD_TRY(sd_check_range("start", options->start, 0, INT_MAX));
     SD_TRY(sd_check_range("min_match", options->min_match, 1, MAX_MATCH));
     SD_TRY(sd_check_range("n_candidates", options->n_candidates, 1, SD_MAX_COPIES));
-    input_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
-    d->base = SD_DRAFTER(.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,
-                         .begin = begin, .propose = propose, .commit = commit, .free = sd_drafter_release);
+    SD_NEW(input_drafter, d);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
+                      .points = 1, .begin = begin, .propose = propose, .commit = commit,
+                      .free = sd_drafter_release);
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
-    sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));
-    if (status == SD_OK && options->n_source > 0)
-        memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);
-    return sd_drafter_made(&d->base, status, drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting)), drafter);
 }

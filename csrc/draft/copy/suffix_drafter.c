@@ -37,11 +37,9 @@ typedef struct search {
 
 /* A search for at most `room` guesses. */
 static search take_search(sd_arena* arena, int room) {
-    return (search){
-        .found = sd_arena_take(arena, OCCURRENCES, sizeof(int32_t)),
-        .open = sd_arena_take(arena, OCCURRENCES, sizeof(branch)),
-        .guesses = sd_arena_take(arena, (size_t)room, sizeof(suffix_guess)),
-    };
+    return SD_MAKE(search, .found = sd_arena_take(arena, OCCURRENCES, sizeof(int32_t)),
+                   .open = sd_arena_take(arena, OCCURRENCES, sizeof(branch)),
+                   .guesses = sd_arena_take(arena, (size_t)room, sizeof(suffix_guess)));
 }
 
 typedef struct source {
@@ -244,14 +242,12 @@ sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_
     SD_TRY(sd_check_range("min_match", options->min_match, 1, INT_MAX));
     if (!(options->factor > 0.0))
         return sd_fail(SD_ERR_VALUE, "factor is %g, expected a number above 0", options->factor);
-    if (!(options->min_probability > 0.0 && options->min_probability <= 1.0))
-        return sd_fail(SD_ERR_VALUE, "min_probability is %g, expected a number above 0, at most 1",
-                       options->min_probability);
-    suffix_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_FAIL_IF(!(options->min_probability > 0.0 && options->min_probability <= 1.0), SD_ERR_VALUE,
+               "min_probability is %g, expected a number above 0, at most 1", options->min_probability);
+    SD_NEW(suffix_drafter, d);
     d->base =
-        SD_DRAFTER(.tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1, .begin = begin,
-                   .read = read_prompts, .propose = propose, .commit = commit, .free = release);
+        SD_MAKE(sd_drafter, .tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,
+                .begin = begin, .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
     d->n_sequences = drafting->n_sequences;

@@ -61,13 +61,15 @@ sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* places, int 
     return SD_OK;
 }
 
-/* How many of the first `n` places lie before a suffix; with `equals`, or have an equal one. */
-static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, sd_suffix s, int equals) {
+/* How many of the first `n` places lie before a suffix, by their last `depth` tokens; with `equals`, or have
+ * an equal one. */
+static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, sd_suffix s, int depth,
+                        int equals) {
     int low = 0, high = n;
     while (low < high) {
         int middle = low + (high - low) / 2;
         sd_suffix there = suffix_at(tokens, o->places[middle]);
-        if (equals ? !before(s, there, o->depth) : before(there, s, o->depth))
+        if (equals ? !before(s, there, depth) : before(there, s, depth))
             low = middle + 1;
         else
             high = middle;
@@ -80,7 +82,7 @@ sd_status sd_suffix_order_add(sd_suffix_order* o, const int32_t* tokens, const i
     int end = o->n;
     for (int i = n - 1; i >= 0; i--) {
         SD_TRY(i % PIECE == PIECE - 1 ? sd_interrupted() : SD_OK);
-        int at = count_before(o, tokens, end, suffix_at(tokens, places[i]), 1);
+        int at = count_before(o, tokens, end, suffix_at(tokens, places[i]), o->depth, 1);
         memmove(o->places + at + i + 1, o->places + at, (size_t)(end - at) * sizeof *o->places);
         o->places[at + i] = places[i];
         end = at;
@@ -90,29 +92,13 @@ sd_status sd_suffix_order_add(sd_suffix_order* o, const int32_t* tokens, const i
 }
 
 sd_suffix_range sd_suffix_order_find(const sd_suffix_order* o, const int32_t* tokens, sd_suffix s) {
-    int at = count_before(o, tokens, o->n, s, 0);
+    int at = count_before(o, tokens, o->n, s, o->depth, 0);
     int left = at > 0 ? common(suffix_at(tokens, o->places[at - 1]), s, o->depth) : 0;
     int right = at < o->n ? common(suffix_at(tokens, o->places[at]), s, o->depth) : 0;
     int length = left > right ? left : right;
     if (length == 0) return (sd_suffix_range){0, 0, 0};
-    int low = 0, high = at; /* before `at` the suffixes agree the better the later they come */
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (common(suffix_at(tokens, o->places[middle]), s, length) < length)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    sd_suffix_range range = {low, at, length};
-    for (low = at, high = o->n; low < high;) {
-        int middle = low + (high - low) / 2;
-        if (common(suffix_at(tokens, o->places[middle]), s, length) == length)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    range.end = low;
-    return range;
+    return (sd_suffix_range){count_before(o, tokens, at, s, length, 0),
+                             count_before(o, tokens, o->n, s, length, 1), length};
 }
 
 /* How many places a text has: of the tokens [text, end), those that one of [output, end) follows. */
@@ -131,8 +117,7 @@ static void lay_out(sd_suffix_tree* t, int n_places) {
 
 /* A tree with room for texts and places, without any yet. */
 static sd_status create(int n_texts, int n_tokens, int n_places, int depth, sd_suffix_tree** out) {
-    sd_suffix_tree* t = sd_alloc(sizeof *t);
-    if (t == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_suffix_tree, t);
     t->n_texts = n_texts;
     t->n_tokens = n_tokens;
     t->order.depth = depth;

@@ -4,8 +4,7 @@
  * whose suffixes end with the same piece lie together, so all occurrences of a piece are one range, which is
  * a node of the suffix tree. A token that is appended to a text changes no suffix but its own. So the order
  * takes 4 bytes a token, and grows with the text. */
-#ifndef SD_SUFFIX_TREE_H
-#define SD_SUFFIX_TREE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -91,5 +90,3 @@ void sd_suffix_tree_release(sd_suffix_tree* tree);
 /* Add texts, by one thread at a time. The oldest texts leave where max_tokens would be exceeded; of a text
  * that is longer its end is added. On failure the memory is what it was. Asks sd_interrupted. */
 sd_status sd_suffix_memory_add(sd_suffix_memory* memory, const sd_suffix_texts* texts);
-
-#endif

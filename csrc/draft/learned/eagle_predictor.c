@@ -113,9 +113,9 @@ static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* tex
     }
     const sd_branch branch = {
         .cache = cache, .tokens = text + first + 1, .parents = parents, .n_new = n, .features = r->slice};
-    sd_status status = sd_forward(&r->workspace, &branch, 1);
-    if (status != SD_OK) return status;
-    if ((status = sd_forward_check(&r->workspace, 0, n)) == SD_OK) return sd_cache_settle(cache, n);
+    SD_TRY(sd_forward(&r->workspace, &branch, 1));
+    sd_status status = sd_forward_check(&r->workspace, 0, n);
+    if (status == SD_OK) return sd_cache_settle(cache, n);
     sd_cache_keep(cache, NULL, 0);
     return status;
 }
@@ -150,14 +150,14 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     int room = fits(r, p->n_text) ? r->eagle->model->config.n_ctx - end : 0;
     if (p->depth > room) p->depth = room;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
-    sd_status status = check_target(r, p->cache, p->n_text - 1);
-    if (status == SD_OK) status = sd_cache_settle(cache, g->n_true);
-    if (status != SD_OK) return status;
+    SD_TRY(check_target(r, p->cache, p->n_text - 1));
+    SD_TRY(sd_cache_settle(cache, g->n_true));
     sd_cache_keep(cache, NULL, 0);
     g->n_true = 0;
     if (g->first != p->text[0]) sd_cache_cut(cache, 0);
     g->first = p->text[0];
     sd_cache_follow(cache, p->text + 1, end);
+    sd_status status = SD_OK;
     while (status == SD_OK && end - cache->n_committed > r->catch_up)
         status = read_slice(r, p->sequence, p->text, p->cache, end - r->catch_up);
     if (status != SD_ERR_OVERFLOW) return status;
@@ -242,9 +242,9 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
         ptrdiff_t at = (ptrdiff_t)i * r->row_room;
         sd_branch* branch = &r->branches[i];
         float* features = r->features + at * width;
-        *branch = SD_BRANCH(.cache = &r->caches[batch[i].proposal->sequence], .tokens = r->tokens + at,
-                            .parents = r->parents + at, .n_logits = batch[i].n_nodes, .features = features,
-                            .failure = batch[i].proposal->failure);
+        *branch = SD_MAKE(sd_branch, .cache = &r->caches[batch[i].proposal->sequence],
+                          .tokens = r->tokens + at, .parents = r->parents + at, .n_logits = batch[i].n_nodes,
+                          .features = features, .failure = batch[i].proposal->failure);
         assert(batch[i].nodes[0] != 0 || batch[i].n_nodes == 1);
         branch->n_new =
             batch[i].nodes[0] == 0
@@ -289,11 +289,9 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
 /* Does it read hidden states of a target of this width and with this vocabulary? */
 static sd_status check(const sd_eagle* e, const sd_config* target) {
     const sd_config* c = &e->model->config;
-    if (c->features.width != e->n_layers * target->d_model)
-        return sd_fail(SD_ERR_VALUE,
-                       "the draft's features have %d numbers, expected %d hidden states of %d, the target's "
-                       "d_model",
-                       c->features.width, e->n_layers, target->d_model);
+    SD_FAIL_IF(c->features.width != e->n_layers * target->d_model, SD_ERR_VALUE,
+               "the draft's features have %d numbers, expected %d hidden states of %d, the target's d_model",
+               c->features.width, e->n_layers, target->d_model);
     for (int i = 0; i < sd_head_rows(c); i++)
         if (e->tokens ? e->tokens[i] < 0 || e->tokens[i] >= target->n_vocab : i >= target->n_vocab)
             return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",
@@ -304,20 +302,15 @@ static sd_status check(const sd_eagle* e, const sd_config* target) {
 sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd_predictor** out) {
     const sd_eagle_predictor_options* options = given;
     SD_TRY(check(options->eagle, &options->target->config));
-    eagle_predictor* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
+    SD_NEW(eagle_predictor, r);
     int catch_up = of->n_nodes < MOST_CATCH_UP ? of->n_nodes : MOST_CATCH_UP;
-    *r = (eagle_predictor){.base = SD_PREDICTOR(.begin = begin, .read = read_prompts, .follow = follow,
-                                                .predict = predict, .share = share, .free = release),
-                           .eagle = options->eagle,
-                           .n_sequences = of->drafting->n_sequences,
-                           .n_nodes = of->n_nodes,
-                           .catch_up = catch_up,
-                           .row_room = of->n_rows > catch_up + 1 ? of->n_rows : catch_up + 1,
-                           .n_vocab = of->drafting->n_vocab,
-                           .n_slots = catch_up + 1 + of->n_nodes,
-                           .n_logits = of->drafting->n_sequences * of->n_rows,
-                           .ld = of->drafting->n_vocab};
+    *r = SD_MAKE(eagle_predictor,
+                 .base = SD_MAKE(sd_predictor, .begin = begin, .read = read_prompts, .follow = follow,
+                                 .predict = predict, .share = share, .free = release),
+                 .eagle = options->eagle, .n_sequences = of->drafting->n_sequences, .n_nodes = of->n_nodes,
+                 .catch_up = catch_up, .row_room = of->n_rows > catch_up + 1 ? of->n_rows : catch_up + 1,
+                 .n_vocab = of->drafting->n_vocab, .n_slots = catch_up + 1 + of->n_nodes,
+                 .n_logits = of->drafting->n_sequences * of->n_rows, .ld = of->drafting->n_vocab);
     sd_status status = SD_OK;
     for (int i = 0; i < r->eagle->n_layers && status == SD_OK; i++)
         status = sd_taps_add(&r->base.taps, r->eagle->layers[i], &options->target->config);

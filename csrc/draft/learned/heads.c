@@ -36,14 +36,12 @@ static void list_head(sd_tensor_list* list, const sd_heads_config* c, sd_head* h
     if (!c->shared_output) sd_tensor_list_add_matrix(list, &head->output, "heads.%d.output.weight", k - 1);
 }
 
-static void lay_out_weights(sd_heads* heads, int has_tokens) {
+static void lay_out_weights(sd_heads* heads, const int32_t* tokens) {
     sd_arena* arena = &heads->arena;
     const sd_heads_config* c = &heads->config;
     heads->tensors = sd_tensor_list_take(arena, c->n_heads * (2 + 2 * c->n_blocks));
     heads->heads = sd_arena_take(arena, (size_t)c->n_heads, sizeof *heads->heads);
-    size_t n_tokens = has_tokens ? (size_t)c->n_draft_vocab : 0;
-    int32_t* tokens = sd_arena_take(arena, n_tokens, sizeof *tokens);
-    heads->tokens = has_tokens ? tokens : NULL;
+    heads->tokens = sd_arena_copy(arena, tokens, c->n_draft_vocab, sizeof *tokens);
     for (int k = 1; k <= c->n_heads; k++) {
         sd_head head = take_head(arena, c, k);
         if (arena->base == NULL) continue;
@@ -62,25 +60,16 @@ static sd_status check_config(const sd_heads_config* c, const int32_t* tokens) {
 
 sd_status sd_heads_create(const sd_heads_config* config, const int32_t* tokens, sd_heads** out) {
     SD_TRY(check_config(config, tokens));
-    sd_heads* heads = sd_alloc(sizeof *heads);
-    if (heads == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_heads, heads);
     heads->config = *config;
-    sd_status status = SD_ARENA_BUILD(&heads->arena, lay_out_weights(heads, tokens != NULL));
+    sd_status status = SD_ARENA_BUILD(&heads->arena, lay_out_weights(heads, tokens));
     if (status != SD_OK) {
         sd_heads_free(heads);
         return status;
     }
-    for (int i = 0; tokens != NULL && i < config->n_draft_vocab; i++) heads->tokens[i] = tokens[i];
     *out = heads;
     return SD_OK;
 }
-
-sd_status sd_heads_set(sd_heads* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
-                       int n_threads) {
-    return sd_tensor_list_set(&heads->tensors, name, source, n_rows, n_cols, n_threads);
-}
-
-sd_status sd_heads_finish(const sd_heads* heads) { return sd_tensor_list_check(&heads->tensors); }
 
 void sd_heads_free(sd_heads* heads) {
     if (heads == NULL) return;
@@ -173,10 +162,9 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     if (p->depth > room) p->depth = room;
     forget(r, p);
     if (p->budget == 0 || p->depth == 0) return SD_OK;
-    if (cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.target) ||
-        cache->n_committed != p->n_text - 1 || sd_taps_find(&cache->taps, tap_of(r)) < 0)
-        return sd_fail(SD_ERR_STATE,
-                       "heads read the target's hidden states, expected no other draft between them");
+    SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.target) ||
+                   cache->n_committed != p->n_text - 1 || sd_taps_find(&cache->taps, tap_of(r)) < 0,
+               SD_ERR_STATE, "heads read the target's hidden states, expected no other draft between them");
     return SD_OK;
 }
 
@@ -257,8 +245,8 @@ static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int en
             (sd_product){.matrix = &head->input, .n_rows = n_rows, .y = x, .ldy = r->ld_x, .factor = 1.0f});
     for (int b = 0; b < c->n_blocks; b++) {
         sd_pass_multiply_rows(pass, x, r->ld_x, r->prepared,
-                              SD_PRODUCT(.matrix = &head->blocks[b], .bias = head->biases[b],
-                                         .n_rows = n_rows, .y = update, .ldy = r->ld_x, .factor = 1.0f));
+                              SD_MAKE(sd_product, .matrix = &head->blocks[b], .bias = head->biases[b],
+                                      .n_rows = n_rows, .y = update, .ldy = r->ld_x, .factor = 1.0f));
         for (int i = 0; i < n_rows; i++) kernels->silu(d, update + i * r->ld_x, update + i * r->ld_x);
         kernels->add(n_rows, d, x, r->ld_x, update, r->ld_x);
     }
@@ -287,8 +275,8 @@ static void compute(heads_predictor* r, int n_before) {
     }
     if (c->shared_output)
         run_output(r, &pass, 0, r->first[c->n_heads], n_before,
-                   SD_PRODUCT(.matrix = &r->output, .bias = r->output_bias,
-                              .factor = target->config.logit_scale, .softcap = target->config.logit_softcap));
+                   SD_MAKE(sd_product, .matrix = &r->output, .bias = r->output_bias,
+                           .factor = target->config.logit_scale, .softcap = target->config.logit_softcap));
     sd_team_close(&pass.team);
 }
 
@@ -336,12 +324,11 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
 static sd_status check(const sd_heads_predictor_options* o, const sd_prediction* of) {
     const sd_heads_config* c = &o->heads->config;
     const sd_config* t = &o->target->config;
-    if (c->d_model != t->d_model || c->n_vocab != t->n_vocab || of->drafting->n_vocab != t->n_vocab)
-        return sd_fail(
-            SD_ERR_VALUE,
-            "the heads are for a target of d_model %d and n_vocab %d, expected those of this target, "
-            "%d and %d",
-            c->d_model, c->n_vocab, t->d_model, t->n_vocab);
+    SD_FAIL_IF(
+        c->d_model != t->d_model || c->n_vocab != t->n_vocab || of->drafting->n_vocab != t->n_vocab,
+        SD_ERR_VALUE,
+        "the heads are for a target of d_model %d and n_vocab %d, expected those of this target, %d and %d",
+        c->d_model, c->n_vocab, t->d_model, t->n_vocab);
     return SD_OK;
 }
 
@@ -349,19 +336,16 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
     const sd_heads_predictor_options* options = given;
     SD_TRY(check(options, of));
     SD_TRY(sd_pool_reserve(of->drafting->n_threads));
-    heads_predictor* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
+    SD_NEW(heads_predictor, r);
     const sd_heads_config* c = &options->heads->config;
     int n_vocab = sd_whole_panels(of->drafting->n_vocab);
-    *r = (heads_predictor){
+    *r = SD_MAKE(
+        heads_predictor,
         .base = {.follow = follow, .predict = predict, .free = sd_predictor_release, .ld_logits = n_vocab},
-        .options = *options,
-        .n_sequences = of->drafting->n_sequences,
-        .n_threads = of->drafting->n_threads,
+        .options = *options, .n_sequences = of->drafting->n_sequences, .n_threads = of->drafting->n_threads,
         .n_levels = of->n_levels,
         .max_requests = of->drafting->n_sequences * (c->see_guesses ? of->n_rows : c->n_heads),
-        .ld_x = sd_whole_panels(c->d_model),
-        .ld_computed = sd_whole_panels(c->n_draft_vocab)};
+        .ld_x = sd_whole_panels(c->d_model), .ld_computed = sd_whole_panels(c->n_draft_vocab));
     sd_status status = sd_taps_add(&r->base.taps, tap_of(r), &options->target->config);
     if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
     if (status == SD_OK) gather_output(r);

@@ -5,8 +5,7 @@
  * matrix. This is Medusa (Cai et al. 2024); with one block and the target's own output matrix, blockwise
  * parallel decoding (Stern et al. 2018). A head that sees guesses begins with W [x, embeddings of the root
  * and of the k − 1 guesses before it] instead of x (Hydra, Ankner et al. 2024). */
-#ifndef SD_HEADS_H
-#define SD_HEADS_H
+#pragma once
 
 #include "predictor.h"
 #include "tensor_list.h"
@@ -36,23 +35,15 @@ typedef struct sd_head {
 /* Immutable once finished, shared between threads. */
 typedef struct sd_heads {
     sd_heads_config config;
-    sd_arena arena; /* owns the arrays below */
-    sd_head* heads; /* [n_heads] */
-    /* [n_draft_vocab] the target's token of each; NULL: they are the same. */
-    int32_t* tokens;
+    sd_arena arena;        /* owns the arrays below */
+    sd_head* heads;        /* [n_heads] */
+    const int32_t* tokens; /* [n_draft_vocab] the target's token of each; NULL: they are the same. */
     sd_tensor_list tensors;
 } sd_heads;
 
-/* Allocate heads without weights. tokens [n_draft_vocab], borrowed: the target's token of each; NULL: the
- * same. On success *heads is owned by the caller. */
+/* Allocate heads without weights, to be given by `tensors`; then they never change. tokens [n_draft_vocab],
+ * borrowed: the target's token of each; NULL: the same. On success *heads is owned by the caller. */
 sd_status sd_heads_create(const sd_heads_config* config, const int32_t* tokens, sd_heads** heads);
-
-/* Give one tensor, by its name in the folder of a draft. */
-sd_status sd_heads_set(sd_heads* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
-                       int n_threads);
-
-/* Check that every tensor has been given; after this the heads never change. */
-sd_status sd_heads_finish(const sd_heads* heads);
 
 void sd_heads_free(sd_heads* heads);
 
@@ -68,5 +59,3 @@ typedef struct sd_heads_predictor_options {
  * none behind a text of one token, which has no token before the root. */
 sd_status sd_heads_predictor_make(const void* options, const sd_prediction* prediction,
                                   sd_predictor** predictor);
-
-#endif

@@ -77,11 +77,10 @@ static sd_status observe_extra(sd_predictor* base, int sequence, int n_text, con
 }
 
 sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
-    look_ahead_predictor* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
+    SD_NEW(look_ahead_predictor, r);
     *r = (look_ahead_predictor){
-        .base = SD_PREDICTOR(.begin = begin, .follow = follow, .predict = predict,
-                             .observe_extra = observe_extra, .free = sd_predictor_release),
+        .base = SD_MAKE(sd_predictor, .begin = begin, .follow = follow, .predict = predict,
+                        .observe_extra = observe_extra, .free = sd_predictor_release),
         .n_vocab = of->drafting->n_vocab};
     sd_extra_queries* extra = &r->base.extra;
     *extra = *(const sd_extra_queries*)options;

@@ -1,6 +1,5 @@
 /* Learned drafts that read the target's hidden states, or have it guess ahead in its own forward passes. */
-#ifndef SD_PREDICTORS_H
-#define SD_PREDICTORS_H
+#pragma once
 
 #include "predictor.h"
 
@@ -44,5 +43,3 @@ sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* pred
 /* Make a predictor; options: sd_extra_queries, whose embeddings must outlive the predictor. */
 sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction* prediction,
                                        sd_predictor** predictor);
-
-#endif

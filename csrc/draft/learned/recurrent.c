@@ -40,7 +40,7 @@ static void list_tensors(sd_recurrent* r) {
     sd_tensor_list_add_vector(list, r->output_bias, r->shape.n_draft_vocab, "output.bias");
 }
 
-static void lay_out_weights(sd_recurrent* r) {
+static void lay_out_weights(sd_recurrent* r, const int32_t* tokens) {
     const sd_recurrent_shape* s = &r->shape;
     sd_arena* arena = &r->arena;
     int n_gates = 3 * s->d_hidden, n_outputs = s->n_draft_vocab;
@@ -56,8 +56,7 @@ static void lay_out_weights(sd_recurrent* r) {
     }
     r->output = sd_matrix_take(arena, r->format, SD_LAYOUT_PANELS, n_outputs, s->d_hidden, 1);
     r->output_bias = sd_arena_take(arena, (size_t)n_outputs, sizeof(float));
-    int32_t* tokens = sd_arena_take(arena, r->reduced ? (size_t)n_outputs : 0, sizeof *tokens);
-    r->tokens = r->reduced ? tokens : NULL;
+    r->tokens = sd_arena_copy(arena, tokens, n_outputs, sizeof *tokens);
     if (arena->base != NULL) list_tensors(r);
 }
 
@@ -65,17 +64,14 @@ sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format,
                               sd_recurrent** out) {
     SD_TRY(check(shape));
     SD_TRY(sd_draft_tokens_check(tokens, shape->n_draft_vocab, shape->n_vocab));
-    sd_recurrent* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_recurrent, r);
     r->shape = *shape;
     r->format = format;
-    r->reduced = tokens != NULL;
-    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out_weights(r));
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out_weights(r, tokens));
     if (status != SD_OK) {
         sd_recurrent_free(r);
         return status;
     }
-    for (int i = 0; tokens != NULL && i < shape->n_draft_vocab; i++) r->tokens[i] = tokens[i];
     *out = r;
     return SD_OK;
 }
@@ -101,18 +97,13 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
     size_t rows = (size_t)max_rows, hidden = (size_t)s->d_hidden;
     size_t widest = (size_t)(s->d_embed > s->d_hidden ? s->d_embed : s->d_hidden);
     ptrdiff_t ld_gates = sd_whole_panels(3 * s->d_hidden), ld_outputs = sd_whole_panels(s->n_draft_vocab);
-    return (sd_recurrent_scratch){
-        .max_rows = max_rows,
-        .n_threads = n_threads,
-        .ld_gates = ld_gates,
-        .ld_outputs = ld_outputs,
-        .rows = sd_arena_take(arena, rows, widest * sizeof(float)),
-        .states = sd_arena_take(arena, rows, hidden * sizeof(float)),
-        .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(widest)),
-        .from_input = sd_arena_take(arena, rows, (size_t)ld_gates * sizeof(float)),
-        .from_state = sd_arena_take(arena, rows, (size_t)ld_gates * sizeof(float)),
-        .outputs = sd_arena_take(arena, rows, (size_t)ld_outputs * sizeof(float)),
-    };
+    return SD_MAKE(sd_recurrent_scratch, .max_rows = max_rows, .n_threads = n_threads, .ld_gates = ld_gates,
+                   .ld_outputs = ld_outputs, .rows = sd_arena_take(arena, rows, widest * sizeof(float)),
+                   .states = sd_arena_take(arena, rows, hidden * sizeof(float)),
+                   .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(widest)),
+                   .from_input = sd_arena_take(arena, rows, (size_t)ld_gates * sizeof(float)),
+                   .from_state = sd_arena_take(arena, rows, (size_t)ld_gates * sizeof(float)),
+                   .outputs = sd_arena_take(arena, rows, (size_t)ld_outputs * sizeof(float)));
 }
 
 /* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in] of steps [n], without gaps. A row of y that is not
@@ -281,13 +272,13 @@ static sd_status read_tokens(recurrent_predictor* r, int* n) {
         const history* h = &r->histories[i];
         if (h->n_read < h->n_prompt) r->steps[(*n)++] = next_step(r, h, h->prompt);
     }
-    sd_status status = sd_interrupted();
-    if (status == SD_OK) sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
-    for (int i = 0; i < r->n_sequences && status == SD_OK; i++) {
+    SD_TRY(sd_interrupted());
+    sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
+    for (int i = 0; i < r->n_sequences; i++) {
         history* h = &r->histories[i];
         if (h->n_read < h->n_prompt) append(h, h->prompt[h->n_read]);
     }
-    return status;
+    return SD_OK;
 }
 
 static sd_status read_prompts(sd_predictor* base, int* done) {
@@ -368,9 +359,7 @@ static void read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch, int 
 
 static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
     recurrent_predictor* r = (recurrent_predictor*)base;
-    sd_status status = SD_OK;
-    for (int n_steps = 1; n_steps > 0 && status == SD_OK;) status = catch_up(r, batch, n, &n_steps);
-    if (status != SD_OK) return status;
+    for (int n_steps = 1; n_steps > 0;) SD_TRY(catch_up(r, batch, n, &n_steps));
     for (int i = 0; i < n; i++) r->cursors[i] = 0;
     for (int n_steps = 1; n_steps > 0;) read_nodes(r, batch, n, &n_steps);
     int n_rows = 0;
@@ -396,15 +385,11 @@ sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* 
         return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                        recurrent->shape.n_vocab, n_vocab);
     SD_TRY(sd_pool_reserve(of->drafting->n_threads));
-    recurrent_predictor* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
-    *r = (recurrent_predictor){
-        .base = SD_PREDICTOR(.begin = begin, .read = read_prompts, .follow = follow, .predict = predict,
-                             .share = share, .free = sd_predictor_release),
-        .recurrent = recurrent,
-        .n_sequences = of->drafting->n_sequences,
-        .n_nodes = of->n_nodes,
-        .n_text = of->n_text,
-        .size = sd_recurrent_state_size(recurrent)};
+    SD_NEW(recurrent_predictor, r);
+    *r = SD_MAKE(recurrent_predictor,
+                 .base = SD_MAKE(sd_predictor, .begin = begin, .read = read_prompts, .follow = follow,
+                                 .predict = predict, .share = share, .free = sd_predictor_release),
+                 .recurrent = recurrent, .n_sequences = of->drafting->n_sequences, .n_nodes = of->n_nodes,
+                 .n_text = of->n_text, .size = sd_recurrent_state_size(recurrent));
     return sd_predictor_made(&r->base, SD_ARENA_BUILD(&r->base.arena, lay_out(r, of)), out);
 }

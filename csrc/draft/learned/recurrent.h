@@ -3,8 +3,7 @@
  *
  * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A step of one row has
  * the bits that it has among others. */
-#ifndef SD_RECURRENT_H
-#define SD_RECURRENT_H
+#pragma once
 
 #include "pool.h"
 #include "predictor.h"
@@ -36,7 +35,6 @@ typedef struct sd_recurrent {
     sd_recurrent_cell cells[SD_MAX_RECURRENT_LAYERS];
     sd_matrix output;       /* [n_draft_vocab, d_hidden] */
     float* output_bias;     /* [n_draft_vocab] */
-    int reduced;            /* outputs stand for tokens that `tokens` names */
     int32_t* tokens;        /* [n_draft_vocab] the token of each output; NULL: output i is token i */
     sd_tensor_list tensors; /* embedding.weight; cells.I.weight_ih, cells.I.weight_hh, cells.I.bias_ih and
                              * cells.I.bias_hh for each layer I; output.weight, output.bias */
@@ -96,5 +94,3 @@ void sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* s
 /* Make a predictor; options: a sd_recurrent, borrowed, which must outlive the predictor. */
 sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* prediction,
                                       sd_predictor** predictor);
-
-#endif

@@ -1,6 +1,5 @@
 /* The weights of a learned draft: its tensors by name, and the target's tokens that it knows. */
-#ifndef SD_TENSOR_LIST_H
-#define SD_TENSOR_LIST_H
+#pragma once
 
 #include <stdint.h>
 
@@ -47,5 +46,3 @@ sd_status sd_draft_tokens_check(const int32_t* tokens, int n_draft, int n_vocab)
 /* Logits [n_draft] of a draft's tokens to those of the target's, [n_vocab]; the others stay as they are. All
  * borrowed; tokens as above. */
 void sd_draft_tokens_scatter(const int32_t* tokens, int n_draft, const float* from, float* to);
-
-#endif

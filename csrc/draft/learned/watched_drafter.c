@@ -282,8 +282,8 @@ sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watche
         return SD_ERR_MEMORY;
     }
     *d = (watched_drafter){.inner = inner, .drafting = *drafting, .options = *options};
-    d->base = SD_DRAFTER(.tree_kind = inner->tree_kind, .points = inner->points, .within = &d->inner,
-                         .n_within = 1, .begin = begin, .read = read_prompts, .propose = propose,
-                         .observe = observe, .commit = commit, .free = release);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = inner->tree_kind, .points = inner->points, .within = &d->inner,
+                      .n_within = 1, .begin = begin, .read = read_prompts, .propose = propose,
+                      .observe = observe, .commit = commit, .free = release);
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

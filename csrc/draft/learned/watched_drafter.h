@@ -3,8 +3,7 @@
  * A ring of them holds the last ones, for whoever learns from them. Sessions of several threads store into
  * one ring. A thread that stores waits for no other: what comes while another thread is in the ring is not
  * stored. */
-#ifndef SD_WATCHED_DRAFTER_H
-#define SD_WATCHED_DRAFTER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -102,5 +101,3 @@ sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* 
 /* Let it do so: it has been told of the texts (sd_session_tell), is owned from now on, and the other is
  * freed. */
 void sd_watched_drafter_swap(sd_drafter* drafter, sd_drafter* inner);
-
-#endif

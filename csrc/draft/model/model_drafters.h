@@ -6,8 +6,7 @@
  * the text already: what it computes there as the whole model would is not computed again when the guesses
  * are verified. This is self-speculative decoding: Draft & Verify (Zhang et al. 2024) where some layers are
  * skipped, early exit (LayerSkip, Elhoushi et al. 2024) where all behind one are. */
-#ifndef SD_MODEL_DRAFTERS_H
-#define SD_MODEL_DRAFTERS_H
+#pragma once
 
 #include "predictor.h"
 #include "translation.h"
@@ -61,5 +60,3 @@ typedef enum sd_vocabulary_way { SD_WAY_TEXT, SD_WAY_MEASURED } sd_vocabulary_wa
 /* Make one; `options` have a translation and `writes`. */
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                  sd_vocabulary_way way, sd_drafter** drafter);
-
-#endif

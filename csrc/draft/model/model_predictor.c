@@ -112,11 +112,8 @@ static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* pro
     int may_read = encoder != NULL && translation_of(r) != NULL && r->reads[sequence];
     if (r->options.skipped != NULL || !(reads || may_read)) return;
     /* the last token is the root of the first round */
-    sd_prefill prefill = {.text = prompt->tokens,
-                          .n = reads ? prompt->n - 1 : 0,
-                          .n_read = -1,
-                          .order = r->n_begun++,
-                          .failure = r->failures[sequence]};
+    sd_prefill prefill = SD_MAKE(sd_prefill, .text = prompt->tokens, .n = reads ? prompt->n - 1 : 0,
+                                 .n_read = -1, .order = r->n_begun++, .failure = r->failures[sequence]);
     if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = n_source;
     r->prefills[sequence] = prefill;
 }
@@ -140,16 +137,15 @@ static sd_status translate_prompt(model_predictor* r, int sequence) {
     sd_prompt* prompt = &r->prompts[sequence];
     sd_reading* reading = &r->readings[sequence];
     sd_reading_begin(reading);
-    sd_status status = sd_reading_follow(reading, prompt->tokens, prompt->n);
+    SD_TRY(sd_reading_follow(reading, prompt->tokens, prompt->n));
     sd_encoded_ids ids = {0};
-    if (status == SD_OK && encoder != NULL) {
+    if (encoder != NULL) {
         int room = encoder->config.n_ctx;
         const sd_encodable source = {
             .what = SD_ENCODE_SOURCE, .source = prompt->source, .n_source = prompt->n_source};
         ids = (sd_encoded_ids){.ids = r->sources + (ptrdiff_t)sequence * room, .room = room};
-        status = t->encode(t, r->options.caller, &source, &ids);
+        SD_TRY(t->encode(t, r->options.caller, &source, &ids));
     }
-    if (status != SD_OK) return status;
     const sd_prompt told = {.tokens = reading->tokens, .n = reading->n, .source = ids.ids, .n_source = ids.n};
     begin_prefill(r, sequence, &told);
     prompt->tokens = NULL;
@@ -164,37 +160,34 @@ static int all_read(const model_predictor* r) {
 
 static sd_status make_room(sd_predictor* base) {
     model_predictor* r = (model_predictor*)base;
-    sd_status status = sd_workspace_make_room(&r->workspace);
-    for (int i = 0; i < r->n_sequences && r->options.skipped == NULL && status == SD_OK; i++)
-        status = sd_cache_make_room(&r->caches[i]);
+    SD_TRY(sd_workspace_make_room(&r->workspace));
+    for (int i = 0; i < r->n_sequences && r->options.skipped == NULL; i++)
+        SD_TRY(sd_cache_make_room(&r->caches[i]));
     r->base.logits = predicts_for_target(r) ? r->logits : r->workspace.logits;
     r->base.ld_logits = predicts_for_target(r) ? r->ld : r->workspace.ld_logits;
-    return status;
+    return SD_OK;
 }
 
 static sd_status read_prompts(sd_predictor* base, int* done) {
     model_predictor* r = (model_predictor*)base;
-    sd_status status = SD_OK;
     for (int i = 0; i < r->n_sequences; i++) {
         const sd_model* adapted = r->adapted[i];
         if (adapted != NULL && sd_workspace_admit(&r->workspace, adapted) != SD_OK)
             sd_failure_note(r->failures[i], SD_ERR_MEMORY);
     }
-    for (int i = 0; translation_of(r) != NULL && i < r->n_sequences && status == SD_OK; i++)
-        if (r->prompts[i].tokens != NULL) status = translate_prompt(r, i);
-    if (status == SD_OK && !all_read(r))
-        status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->n_sequences);
-    *done = status == SD_OK && all_read(r);
-    return status;
+    for (int i = 0; translation_of(r) != NULL && i < r->n_sequences; i++)
+        if (r->prompts[i].tokens != NULL) SD_TRY(translate_prompt(r, i));
+    if (!all_read(r)) SD_TRY(sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->n_sequences));
+    *done = all_read(r);
+    return SD_OK;
 }
 
 /* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
 static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int n_text) {
-    if (cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
-        cache->n_committed != n_text - 1)
-        return sd_fail(SD_ERR_STATE,
-                       "layers of the target can draft for the target only, expected no other "
-                       "draft between them");
+    SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
+                   cache->n_committed != n_text - 1,
+               SD_ERR_STATE,
+               "layers of the target can draft for the target only, expected no other draft between them");
     return sd_cache_keep(cache, NULL, 0);
 }
 
@@ -223,7 +216,7 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
             sd_failure_note(p->failure, status);
             return SD_OK;
         }
-        if (status != SD_OK) return status;
+        SD_TRY(status);
     }
     return SD_OK;
 }
@@ -273,8 +266,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
             tokens[n_new++] = node == 0 ? text.tokens[text.n - 1] : own_token(r, p->tree.tokens[node]);
         }
         n_rows += batch[i].n_nodes;
-        r->branches[i] = SD_BRANCH(.cache = cache, .tokens = tokens, .parents = parents, .n_new = n_new,
-                                   .n_logits = batch[i].n_nodes, .failure = p->failure);
+        r->branches[i] = SD_MAKE(sd_branch, .cache = cache, .tokens = tokens, .parents = parents,
+                                 .n_new = n_new, .n_logits = batch[i].n_nodes, .failure = p->failure);
     }
     const unsigned char* skipped = r->options.skipped;
     SD_TRY(skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
@@ -315,17 +308,13 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
     const sd_model_predictor_options* options = given;
     if (options->model->encoder != NULL && !of->drafting->has_sources)
         return sd_fail(SD_ERR_VALUE, "the draft has an encoder, expected a target that has one too");
-    model_predictor* r = sd_alloc(sizeof *r);
-    if (r == NULL) return SD_ERR_MEMORY;
+    SD_NEW(model_predictor, r);
     int catch_up = CATCH_UP + of->drafting->max_forced;
-    *r = (model_predictor){
-        .base = SD_PREDICTOR(.make_room = make_room, .begin = begin, .read = read_prompts, .follow = follow,
-                             .predict = predict, .share = share, .free = release),
-        .options = *options,
-        .n_sequences = of->drafting->n_sequences,
-        .n_nodes = of->n_nodes,
-        .catch_up = catch_up,
-        .row_room = of->n_rows + catch_up - 1};
+    *r = SD_MAKE(model_predictor,
+                 .base = SD_MAKE(sd_predictor, .make_room = make_room, .begin = begin, .read = read_prompts,
+                                 .follow = follow, .predict = predict, .share = share, .free = release),
+                 .options = *options, .n_sequences = of->drafting->n_sequences, .n_nodes = of->n_nodes,
+                 .catch_up = catch_up, .row_room = of->n_rows + catch_up - 1);
     r->ld = (of->drafting->n_vocab + 15) & ~15;
     sd_status status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
     if (status == SD_OK) plan(r, of);

@@ -82,8 +82,8 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
 
 static sd_status make_room(sd_drafter* base) {
     nested_drafter* d = (nested_drafter*)base;
-    sd_status status = sd_predictor_make_room(d->predictor);
-    return status == SD_OK ? sd_drafter_make_room(d->drafter) : status;
+    SD_TRY(sd_predictor_make_room(d->predictor));
+    return sd_drafter_make_room(d->drafter);
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -98,8 +98,8 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     nested_drafter* d = (nested_drafter*)base;
-    sd_status status = sd_predictor_read(d->predictor, done);
-    return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
+    SD_TRY(sd_predictor_read(d->predictor, done));
+    return *done ? sd_drafter_read(d->drafter, done) : SD_OK;
 }
 
 /* The rule that judges the guesses of the inner drafter. */
@@ -193,16 +193,10 @@ static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* lo
     sd_verify_uniforms(q->stream, (uint32_t)q->n_text, q->tree.n_nodes, d->uniforms);
     verification v = {d, p, in, logits};
     sd_verdict verdict = {.path = d->path, .betas = d->betas};
-    const sd_verify_input input = {.rule = q->rule,
-                                   .lenience = 1.0,
-                                   .tree = &q->tree,
-                                   .n_vocab = d->guesser.n_vocab,
-                                   .target_after = target_after,
-                                   .token_after = token_after,
-                                   .context = &v,
-                                   .uniforms = d->uniforms,
-                                   .residual = d->residual,
-                                   .nodes = d->nodes};
+    const sd_verify_input input =
+        SD_MAKE(sd_verify_input, .rule = q->rule, .lenience = 1.0, .tree = &q->tree,
+                .n_vocab = d->guesser.n_vocab, .target_after = target_after, .token_after = token_after,
+                .context = &v, .uniforms = d->uniforms, .residual = d->residual, .nodes = d->nodes);
     sd_verify(&input, &verdict); /* cannot fail: target_after does not */
     int node = 0;
     for (int i = 0; i < verdict.n_path; i++) {
@@ -226,8 +220,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         SD_TRY(d->predictor->follow(d->predictor, &text));
     }
     if (*n_open == 0) return SD_OK;
-    sd_status status = d->drafter->propose(d->drafter, d->proposals, *n_open);
-    if (status != SD_OK) return status;
+    SD_TRY(d->drafter->propose(d->drafter, d->proposals, *n_open));
     d->base.other_s += d->drafter->other_s;
     int n_sound = 0;
     for (int i = 0; i < *n_open; i++) {
@@ -243,21 +236,19 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
     double begun = sd_now();
     ptrdiff_t stride = d->predictor->ld_logits;
     const float* logits = d->predictor->logits;
-    for (int i = 0; i < n_sound && status == SD_OK; i++) {
+    for (int i = 0; i < n_sound; i++) {
         inner* in = &d->inners[d->openers[i]];
         if (d->drafter->observe != NULL)
-            status = d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, stride);
-        if (status != SD_OK) break;
+            SD_TRY(d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, stride));
         sd_proposal* p = &proposals[d->openers[i]];
         int n_nodes = p->tree.n_nodes;
         verify(d, p, in, logits);
-        status = sd_interrupted();
-        if (status == SD_OK && p->tree.n_nodes == n_nodes)
-            status = sd_fail(SD_ERR_STATE, "an inner round has made no guess");
+        SD_TRY(sd_interrupted());
+        if (p->tree.n_nodes == n_nodes) return sd_fail(SD_ERR_STATE, "an inner round has made no guess");
         logits += in->rows.tree.n_nodes * stride;
     }
     d->base.other_s += sd_now() - begun;
-    return status;
+    return SD_OK;
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
@@ -293,6 +284,21 @@ sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int
     return inner;
 }
 
+/* Does a drafter need nothing of its target but tokens and logits? */
+static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
+    sd_taps taps = {0};
+    sd_drafter* with_extra = NULL;
+    SD_TRY(sd_drafter_add_taps(inner, target, &taps));
+    SD_FAIL_IF(taps.n > 0, SD_ERR_SETTING,
+               "the draft of a draft reads hidden states of its target, expected one that does not: a draft "
+               "keeps none");
+    SD_TRY(sd_drafter_find_queries(inner, &with_extra));
+    SD_FAIL_IF(with_extra != NULL, SD_ERR_SETTING,
+               "the draft of a draft has look-ahead embeddings, expected one that has none: they ride on the "
+               "forward passes of the session's target");
+    return SD_OK;
+}
+
 sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                    const sd_nested_options* nested, sd_drafter** drafter) {
     nested_drafter* d = sd_alloc(sizeof *d);
@@ -300,26 +306,15 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         nested->inner->free(nested->inner);
         return SD_ERR_MEMORY;
     }
-    d->base = SD_DRAFTER(.tree_kind = SD_TREE_CHAINS, .points = !drafting->draws, .make_room = make_room,
-                         .begin = begin, .read = read_prompts, .propose = propose, .commit = commit,
-                         .free = release);
+    d->base =
+        SD_MAKE(sd_drafter, .tree_kind = SD_TREE_CHAINS, .points = !drafting->draws, .make_room = make_room,
+                .begin = begin, .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;
     sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text + drafting->gamma, d->inner_gamma,
                                       d->inner_gamma + 1, drafting->gamma};
-    sd_taps taps = {0};
-    if (status == SD_OK) status = sd_drafter_add_taps(nested->inner, &options->model->config, &taps);
-    if (status == SD_OK && taps.n > 0)
-        status = sd_fail(SD_ERR_SETTING,
-                         "the draft of a draft reads hidden states of its target, expected one that "
-                         "does not: a draft keeps none");
-    sd_drafter* with_extra = NULL;
-    if (status == SD_OK) status = sd_drafter_find_queries(nested->inner, &with_extra);
-    if (status == SD_OK && with_extra != NULL)
-        status = sd_fail(SD_ERR_SETTING,
-                         "the draft of a draft has look-ahead embeddings, expected one that has none: they "
-                         "ride on the forward passes of the session's target");
+    if (status == SD_OK) status = check_inner(nested->inner, &options->model->config);
     if (status == SD_OK) status = sd_model_predictor_make(options, &prediction, &d->predictor);
     if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor);
     return sd_drafter_made(&d->base, status, drafter);

@@ -135,15 +135,9 @@ static void begin_writing(const text_drafter* d, writing* w, sd_proposal* p) {
     sd_tree tree = w->own.tree;
     tree.n_nodes = 1;
     tree.parents[0] = -1;
-    w->own = (sd_proposal){.sequence = p->sequence,
-                           .text = p->text,
-                           .n_text = p->n_text,
-                           .budget = sd_proposal_may_draft(p, 0) ? d->n_written : 0,
-                           .depth = d->n_written,
-                           .stream = p->stream,
-                           .cache = p->cache,
-                           .failure = p->failure,
-                           .tree = tree};
+    w->own = SD_MAKE(sd_proposal, .sequence = p->sequence, .text = p->text, .n_text = p->n_text,
+                     .budget = sd_proposal_may_draft(p, 0) ? d->n_written : 0, .depth = d->n_written,
+                     .stream = p->stream, .cache = p->cache, .failure = p->failure, .tree = tree);
     w->for_target = p;
     w->node = w->ending = w->foreign = w->n = 0;
     w->confidence = 1.0;
@@ -165,11 +159,8 @@ static sd_status settle(text_drafter* d, writing* w) {
     const sd_translation* t = d->translation;
     int whole = sd_utf8_valid(w->text, w->n_before + w->n), n = whole - w->n_before;
     if (n <= 0) return SD_OK;
-    const sd_encodable text = {.what = SD_ENCODE_FOR_TARGET,
-                               .text = w->text,
-                               .n = whole,
-                               .n_before = w->n_before,
-                               .begins = w->begins};
+    const sd_encodable text = SD_MAKE(sd_encodable, .what = SD_ENCODE_FOR_TARGET, .text = w->text, .n = whole,
+                                      .n_before = w->n_before, .begins = w->begins);
     sd_encoded_ids ids = {.ids = d->ids, .room = d->text_room};
     SD_TRY(t->encode(t, d->caller, &text, &ids));
     if (ids.n > ids.room || ids.n == 0) {
@@ -312,8 +303,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         writing* w = &d->writings[i];
         begin_writing(d, w, &proposals[i]);
-        sd_status status = predictor->follow(predictor, &w->own);
-        if (status != SD_OK) return status;
+        SD_TRY(predictor->follow(predictor, &w->own));
         w->open = w->own.failure->status == SD_OK && w->own.budget > 0 && w->own.depth > 0;
         w->restricted = w->open && choose_way(d, w->own.sequence);
     }
@@ -352,13 +342,12 @@ static int longest_of(const sd_token_strings* strings) {
 
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                  sd_vocabulary_way way, sd_drafter** drafter) {
-    text_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_NEW(text_drafter, d);
     const sd_translation* t = options->translation;
     int measures = way == SD_WAY_MEASURED;
     d->base.drafter =
-        SD_DRAFTER(.tree_kind = SD_TREE_CHAINS, .points = !measures || !drafting->draws, .propose = propose,
-                   .commit = measures ? commit : NULL, .free = sd_predicting_free);
+        SD_MAKE(sd_drafter, .tree_kind = SD_TREE_CHAINS, .points = !measures || !drafting->draws,
+                .propose = propose, .commit = measures ? commit : NULL, .free = sd_predicting_free);
     d->measures = measures;
     d->translation = t;
     d->caller = options->caller;

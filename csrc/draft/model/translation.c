@@ -25,16 +25,12 @@ double sd_translate_logits(const sd_translation* t, const float* from, float* to
 
 sd_reading sd_reading_take(sd_arena* arena, const sd_translation* translation, void* caller, int text_room,
                            int room) {
-    return (sd_reading){
-        .translation = translation,
-        .caller = caller,
-        .text = sd_arena_take(arena, (size_t)text_room, sizeof(int32_t)),
-        .begins = sd_arena_take(arena, (size_t)text_room + 1, sizeof(int32_t)),
-        .tokens = sd_arena_take(arena, (size_t)room, sizeof(int32_t)),
-        .ends = sd_arena_take(arena, (size_t)room, sizeof(int32_t)),
-        .text_room = text_room,
-        .room = room,
-    };
+    return SD_MAKE(sd_reading, .translation = translation, .caller = caller,
+                   .text = sd_arena_take(arena, (size_t)text_room, sizeof(int32_t)),
+                   .begins = sd_arena_take(arena, (size_t)text_room + 1, sizeof(int32_t)),
+                   .tokens = sd_arena_take(arena, (size_t)room, sizeof(int32_t)),
+                   .ends = sd_arena_take(arena, (size_t)room, sizeof(int32_t)), .text_room = text_room,
+                   .room = room);
 }
 
 static void push(sd_reading* r, int32_t token, int32_t end) {
@@ -85,11 +81,9 @@ static sd_status encode(sd_reading* r, const piece* p, int at, int n) {
     sd_encodable text = {
         .what = SD_ENCODE_FOR_DRAFT, .text = r->piece + at, .n = n, .begins = begin == r->begins[lead]};
     if (text.begins && r->translation->target_strips && text.text[0] == ' ') text.text++, text.n--;
-    sd_status status = sd_interrupted();
+    SD_TRY(sd_interrupted());
     sd_encoded_ids ids = {.ids = r->ids, .room = SD_READING_PIECE};
-    if (status == SD_OK && text.n > 0)
-        status = r->translation->encode(r->translation, r->caller, &text, &ids);
-    if (status != SD_OK) return status;
+    if (text.n > 0) SD_TRY(r->translation->encode(r->translation, r->caller, &text, &ids));
     if (ids.n > ids.room) {
         r->full = 1;
         return SD_OK;

@@ -1,7 +1,6 @@
 /* Two vocabularies: what their tokens stand for, which of them both have, how texts are encoded, and how a
  * draft with another vocabulary than the target's reads the target's texts. */
-#ifndef SD_TRANSLATION_H
-#define SD_TRANSLATION_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -109,5 +108,3 @@ int sd_utf8_valid(const char* text, int n);
 
 /* Is text [n], which does not begin with a character, the beginning of one? */
 int sd_utf8_begun(const char* text, int n);
-
-#endif

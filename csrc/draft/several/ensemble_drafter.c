@@ -61,11 +61,10 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 /* One drafter after the other: each reads its part of all prompts together. */
 static sd_status read_prompts(sd_drafter* base, int* done) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    sd_status status = SD_OK;
     *done = 1;
-    for (int i = 0; i < d->options.n_drafters && *done && status == SD_OK; i++)
-        status = sd_drafter_read(d->inners[i].drafter, done);
-    return status;
+    for (int i = 0; i < d->options.n_drafters && *done; i++)
+        SD_TRY(sd_drafter_read(d->inners[i].drafter, done));
+    return SD_OK;
 }
 
 /* ------------------------------------------------------------------------------------------- propose */
@@ -195,15 +194,14 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     if (in->has_extra) d->n_other = in->drafter->paused ? 0 : d->n_extra;
     if (in->round.n_asked == 0) return SD_OK;
     in->drafter->other_s = 0.0;
-    sd_status status = in->drafter->propose(in->drafter, in->proposals, in->round.n_asked);
-    if (status != SD_OK) return status;
+    SD_TRY(in->drafter->propose(in->drafter, in->proposals, in->round.n_asked));
     in->round.draft_s = sd_now() - begun;
     *reading_s += in->round.draft_s - in->drafter->other_s;
     count_guesses(in);
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
-        if (slot < 0) continue;
-        if (proposals[k].failure->status == SD_OK) d->best[k] += merge(d, i, slot, &proposals[k]);
+        if (slot >= 0 && proposals[k].failure->status == SD_OK)
+            d->best[k] += merge(d, i, slot, &proposals[k]);
     }
     return SD_OK;
 }
@@ -331,17 +329,16 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    sd_status status = SD_OK;
     /* the time since a nested drafter's last round is mostly the outer session's */
     if (d->n_text[sequence] > 0 && d->n_text[sequence] < n_tokens && !d->shows_guesses) {
         judge(d, sequence, tokens, n_tokens);
         d->committed = sd_now();
     }
     forget(d, sequence);
-    for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++)
+    for (int i = 0; i < d->options.n_drafters; i++)
         if (sd_may_draft(d->drafters[sequence], i))
-            status = sd_drafter_commit(d->inners[i].drafter, sequence, tokens, n_tokens);
-    return status;
+            SD_TRY(sd_drafter_commit(d->inners[i].drafter, sequence, tokens, n_tokens));
+    return SD_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------------- */
@@ -412,8 +409,8 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .read = read_prompts,
-                         .propose = propose, .observe = observe, .commit = commit, .free = release);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .read = read_prompts,
+                      .propose = propose, .observe = observe, .commit = commit, .free = release);
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->drafting = *drafting;
     d->options = *o;
@@ -421,7 +418,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->base.within = d->within, d->base.n_within = o->n_drafters, d->base.several = 1;
     sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) {
-        sd_drafter_policy_start(&d->inners[i].policy);
+        sd_drafter_schedule_start(&d->inners[i].policy.schedule);
         expect_extra(d, &d->inners[i]);
     }
     d->options.gammas = NULL; /* was borrowed */

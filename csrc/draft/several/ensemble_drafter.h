@@ -5,8 +5,7 @@
  * (tree.h), which keeps rejection exact. Which drafters are asked, and for how many guesses, depends on
  * earlier rounds and on what those before them have proposed, which stays in the tree: each drafter has a
  * policy of its own (drafter_policy.h), and all of them go by one throughput. */
-#ifndef SD_ENSEMBLE_DRAFTER_H
-#define SD_ENSEMBLE_DRAFTER_H
+#pragma once
 
 #include "drafter.h"
 
@@ -24,5 +23,3 @@ typedef struct sd_ensemble_options {
  * own. Owned by the caller, who hands it to a session. */
 sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* options,
                                      sd_drafter* const* drafters, sd_drafter** drafter);
-
-#endif

@@ -32,14 +32,10 @@ typedef struct ngram_pool {
 } ngram_pool;
 
 static ngram_pool take_pool(sd_arena* arena, int n, int capacity) {
-    return (ngram_pool){
-        .n = n,
-        .capacity = capacity,
-        .n_buckets = capacity,
-        .tokens = sd_arena_take(arena, (size_t)capacity, (size_t)n * sizeof(int32_t)),
-        .older = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
-        .newest = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
-    };
+    return SD_MAKE(ngram_pool, .n = n, .capacity = capacity, .n_buckets = capacity,
+                   .tokens = sd_arena_take(arena, (size_t)capacity, (size_t)n * sizeof(int32_t)),
+                   .older = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
+                   .newest = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)));
 }
 
 static void empty(ngram_pool* p) {
@@ -217,19 +213,15 @@ static void lay_out(lookahead_drafter* d, int n_sequences) {
 
 sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_lookahead_options* o,
                                       sd_drafter** drafter) {
-    if (o->window < 1 || o->ngram < 2 || o->candidates < 0)
-        return sd_fail(
-            SD_ERR_VALUE,
-            "lookahead: window, ngram and candidates are %d, %d and %d, expected at least 1, 2 and 0",
-            o->window, o->ngram, o->candidates);
+    SD_FAIL_IF(o->window < 1 || o->ngram < 2 || o->candidates < 0, SD_ERR_VALUE,
+               "lookahead: window, ngram and candidates are %d, %d and %d, expected at least 1, 2 and 0",
+               o->window, o->ngram, o->candidates);
     int64_t n_nodes = ((int64_t)o->window + o->candidates) * (o->ngram - 1);
-    if (n_nodes > SD_MAX_GAMMA)
-        return sd_fail(SD_ERR_VALUE, "lookahead: the tree has %lld guesses, expected at most %d",
-                       (long long)n_nodes, SD_MAX_GAMMA);
-    lookahead_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
-    d->base = SD_DRAFTER(.tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
-                         .observe = observe, .free = sd_drafter_release);
+    SD_FAIL_IF(n_nodes > SD_MAX_GAMMA, SD_ERR_VALUE,
+               "lookahead: the tree has %lld guesses, expected at most %d", (long long)n_nodes, SD_MAX_GAMMA);
+    SD_NEW(lookahead_drafter, d);
+    d->base = SD_MAKE(sd_drafter, .tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
+                      .observe = observe, .free = sd_drafter_release);
     d->options = *o;
     d->n_vocab = drafting->n_vocab;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_sequences)),

@@ -34,34 +34,27 @@ static sd_status check_entry(const char* array, int64_t i, int k, int64_t value,
 
 static sd_status check_level(const sd_ngram_table* t, int k, int64_t n_before) {
     const sd_ngram_level* level = &t->levels[k - 2];
-    sd_status status = SD_OK;
-    if (level->n > INT32_MAX)
-        return sd_fail(SD_ERR_VALUE, "there are %lld %d-grams, expected at most %d", (long long)level->n, k,
-                       INT32_MAX);
-    for (int64_t i = 0; i <= n_before && status == SD_OK; i++) {
+    SD_FAIL_IF(level->n > INT32_MAX, SD_ERR_VALUE, "there are %lld %d-grams, expected at most %d",
+               (long long)level->n, k, INT32_MAX);
+    for (int64_t i = 0; i <= n_before; i++) {
         int64_t low = i == n_before ? level->n : i == 0 ? 0 : level->starts[i - 1];
-        status = check_entry("starts", i, k, level->starts[i], low, i == 0 ? 0 : level->n);
+        SD_TRY(check_entry("starts", i, k, level->starts[i], low, i == 0 ? 0 : level->n));
     }
-    for (int64_t i = 0; i < n_before && status == SD_OK; i++)
-        for (int64_t j = level->starts[i], low = 0; j < level->starts[i + 1] && status == SD_OK; j++) {
-            status = check_entry("tokens", j, k, level->tokens[j], low, t->n_vocab - 1);
-            if (status == SD_OK) status = check_entry("counts", j, k, level->counts[j], 1, INT32_MAX);
+    for (int64_t i = 0; i < n_before; i++)
+        for (int64_t j = level->starts[i], low = 0; j < level->starts[i + 1]; j++) {
+            SD_TRY(check_entry("tokens", j, k, level->tokens[j], low, t->n_vocab - 1));
+            SD_TRY(check_entry("counts", j, k, level->counts[j], 1, INT32_MAX));
             low = (int64_t)level->tokens[j] + 1;
         }
-    return status;
+    return SD_OK;
 }
 
 sd_status sd_ngram_table_check(const sd_ngram_table* t) {
     for (int i = 0; i < t->n_vocab; i++)
         if (t->unigrams[i] < 0)
             return sd_fail(SD_ERR_VALUE, "unigrams[%d] is %d, expected at least 0", i, (int)t->unigrams[i]);
-    sd_status status = SD_OK;
-    int64_t n_before = t->n_vocab;
-    for (int k = 2; k <= t->n && status == SD_OK; k++) {
-        status = check_level(t, k, n_before);
-        n_before = t->levels[k - 2].n;
-    }
-    return status;
+    for (int k = 2; k <= t->n; k++) SD_TRY(check_level(t, k, k == 2 ? t->n_vocab : t->levels[k - 3].n));
+    return SD_OK;
 }
 
 /* The (k + 1)-grams that begin with entry i of level k. */
@@ -328,8 +321,7 @@ static void lay_out(ngram_drafter* d) {
 
 sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_drafter_options* options,
                                   sd_drafter** drafter) {
-    ngram_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_NEW(ngram_drafter, d);
     d->base = (sd_drafter){.points = !drafting->draws, .propose = propose, .free = sd_drafter_release};
     if (options->online) d->base.begin = begin, d->base.commit = commit;
     d->drafting = *drafting;

@@ -35,8 +35,7 @@ static void lay_out(random_drafter* d) {
 }
 
 sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter) {
-    random_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_NEW(random_drafter, d);
     d->base = (sd_drafter){.propose = propose, .free = sd_drafter_release};
     d->n_vocab = drafting->n_vocab;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d)), drafter);

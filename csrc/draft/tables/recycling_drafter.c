@@ -64,9 +64,9 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
     return SD_OK;
 }
 
-static void lay_out(recycling_drafter* d, const sd_shape_options* shape, int gamma) {
-    d->shape = sd_shape_take(&d->base.arena, shape, gamma);
-    d->chances = sd_arena_take(&d->base.arena, (size_t)d->matrix->k, sizeof *d->chances);
+static void lay_out(recycling_drafter* d, const sd_recycling_options* o, int gamma) {
+    d->shape = sd_shape_take(&d->base.arena, &o->shape, gamma);
+    d->chances = sd_arena_copy(&d->base.arena, o->chances, d->matrix->k, sizeof *d->chances);
     d->nodes = sd_arena_take(&d->base.arena, (size_t)d->shape.n_nodes + 1, sizeof *d->nodes);
 }
 
@@ -80,15 +80,13 @@ sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recy
     for (int rank = 0; rank < m->k; rank++)
         if (!(options->chances[rank] >= 0.0 && options->chances[rank] <= 1.0))
             return sd_fail(SD_ERR_VALUE, "chances[%d] is %g, expected 0 to 1", rank, options->chances[rank]);
-    recycling_drafter* d = sd_alloc(sizeof *d);
-    if (d == NULL) return SD_ERR_MEMORY;
+    SD_NEW(recycling_drafter, d);
     d->matrix = m;
     d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = sd_drafter_release};
-    sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, &options->shape, drafting->gamma));
+    sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, options, drafting->gamma));
     d->base.tree_kind = d->shape.most_children > 1 ? SD_TREE_ANY : SD_TREE_CHAINS;
     if (status == SD_OK && d->shape.most_children > m->k)
         status = sd_fail(SD_ERR_VALUE, "a node of the tree has %d children, expected at most %d",
                          d->shape.most_children, m->k);
-    if (status == SD_OK) memcpy(d->chances, options->chances, (size_t)m->k * sizeof *d->chances);
     return sd_drafter_made(&d->base, status, drafter);
 }

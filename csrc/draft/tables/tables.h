@@ -1,7 +1,6 @@
 /* Drafters without a model: by counts of n-grams, by tokens that followed others, at random. Each is owned by
  * the caller, who hands it to a session. */
-#ifndef SD_TABLES_H
-#define SD_TABLES_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -99,5 +98,3 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
 /* Chains whose every token is drawn uniformly, whatever the temperature: what is accepted of them is the
  * floor of every drafting method. */
 sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter);
-
-#endif

@@ -10,9 +10,8 @@ int sd_taps_find(const sd_taps* taps, int layer) {
 }
 
 sd_status sd_taps_add(sd_taps* taps, int layer, const sd_config* config) {
-    if (layer < 0 || layer > config->n_layer + 1)
-        return sd_fail(SD_ERR_VALUE, "a draft reads hidden state %d of the target, expected 0 to %d", layer,
-                       config->n_layer + 1);
+    SD_FAIL_IF(layer < 0 || layer > config->n_layer + 1, SD_ERR_VALUE,
+               "a draft reads hidden state %d of the target, expected 0 to %d", layer, config->n_layer + 1);
     if (sd_taps_find(taps, layer) >= 0) return SD_OK;
     if (taps->n == SD_MAX_TAPS)
         return sd_fail(SD_ERR_SETTING, "drafts read more than %d hidden states of the target", SD_MAX_TAPS);
@@ -59,14 +58,9 @@ static void lay_out(sd_cache* c) {
 sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
-    return (sd_cache){.model = model,
-                      .n_layer = c->n_layer,
-                      .n_slots = padded,
-                      .n_nodes = n_nodes > slice ? n_nodes : slice,
-                      .n_window_slots = padded,
-                      .n_through = c->n_layer,
-                      .n_hidden = n_hidden,
-                      .taps = taps ? *taps : (sd_taps){0}};
+    return SD_MAKE(sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
+                   .n_nodes = n_nodes > slice ? n_nodes : slice, .n_window_slots = padded,
+                   .n_through = c->n_layer, .n_hidden = n_hidden, .taps = taps ? *taps : (sd_taps){0});
 }
 
 sd_status sd_cache_make_room(sd_cache* cache) {
@@ -106,17 +100,14 @@ static int has_windows(const sd_cache* c) { return c->n_window_slots < c->n_slot
 
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx) {
     int end = cache->n_pending + n;
-    if (n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots)
-        return sd_fail(SD_ERR_CONTEXT, "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed,
-                       end, cache->n_slots);
-    if (has_windows(cache) && end > cache->n_nodes)
-        return sd_fail(SD_ERR_CONTEXT, "%d nodes, expected at most %d in a cache that keeps windows", end,
-                       cache->n_nodes);
+    SD_FAIL_IF(n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots, SD_ERR_CONTEXT,
+               "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed, end, cache->n_slots);
+    SD_FAIL_IF(has_windows(cache) && end > cache->n_nodes, SD_ERR_CONTEXT,
+               "%d nodes, expected at most %d in a cache that keeps windows", end, cache->n_nodes);
     for (int i = 0; i < n; i++) {
         int node = cache->n_pending + i, parent = parents[i];
-        if (parent < -1 || parent >= node)
-            return sd_fail(SD_ERR_VALUE, "node %d: parent is %d, expected an earlier node or -1", node,
-                           parent);
+        SD_FAIL_IF(parent < -1 || parent >= node, SD_ERR_VALUE,
+                   "node %d: parent is %d, expected an earlier node or -1", node, parent);
         /* parents of this call are checked before they are used, so depths are valid */
         int depth = parent < 0 ? 0 : cache->depths[parent] + 1;
         if (cache->n_committed + depth >= n_ctx)
@@ -175,13 +166,11 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     if (cache->n_pending == 0) return SD_OK;
     if (n_path > 0) SD_TRY(check_finished(cache));
     for (int i = 0; i < n_path; i++) {
-        if (path[i] < 0 || path[i] >= cache->n_pending)
-            return sd_fail(SD_ERR_VALUE, "path[%d] is %d, expected a pending node (there are %d)", i, path[i],
-                           cache->n_pending);
+        SD_FAIL_IF(path[i] < 0 || path[i] >= cache->n_pending, SD_ERR_VALUE,
+                   "path[%d] is %d, expected a pending node (there are %d)", i, path[i], cache->n_pending);
         int parent = i == 0 ? -1 : path[i - 1];
-        if (cache->parents[path[i]] != parent)
-            return sd_fail(SD_ERR_VALUE, "path[%d] is node %d, expected a child of node %d", i, path[i],
-                           parent);
+        SD_FAIL_IF(cache->parents[path[i]] != parent, SD_ERR_VALUE,
+                   "path[%d] is node %d, expected a child of node %d", i, path[i], parent);
     }
     /* Nodes come after their parents, so path[i] ≥ i and no slot is overwritten before it moves. */
     for (int i = 0; i < n_path; i++)
@@ -345,9 +334,8 @@ sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n) {
             return sd_fail(SD_ERR_VALUE, "nodes[%d] is %d, expected pending nodes (there are %d), ascending",
                            i, nodes[i], cache->n_pending);
         int parent = cache->parents[nodes[i]];
-        if (parent >= 0 && find(nodes, i, parent) < 0)
-            return sd_fail(SD_ERR_VALUE, "nodes[%d] is %d, expected its parent %d before it", i, nodes[i],
-                           parent);
+        SD_FAIL_IF(parent >= 0 && find(nodes, i, parent) < 0, SD_ERR_VALUE,
+                   "nodes[%d] is %d, expected its parent %d before it", i, nodes[i], parent);
     }
     /* nodes[i] >= i, so nothing is overwritten before it has moved. */
     for (int i = 0; i < n; i++) {
@@ -372,11 +360,9 @@ sd_status sd_cache_settle(sd_cache* cache, int n) {
     SD_TRY(check_finished(cache));
     for (int i = 0; i < cache->n_pending; i++) {
         int parent = cache->parents[i];
-        if (i < n ? parent != i - 1 : parent < n - 1)
-            return sd_fail(
-                SD_ERR_VALUE,
-                "node %d has the parent %d, expected a chain of %d nodes that all others descend from", i,
-                parent, n);
+        SD_FAIL_IF(i < n ? parent != i - 1 : parent < n - 1, SD_ERR_VALUE,
+                   "node %d has the parent %d, expected a chain of %d nodes that all others descend from", i,
+                   parent, n);
     }
     for (int i = n; i < cache->n_pending; i++) {
         cache->parents[i - n] = cache->parents[i] < n ? -1 : cache->parents[i] - n;

@@ -13,8 +13,7 @@
  * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these
  * cannot be committed. The last token of a prompt may be a node that has gone through all of them and waits
  * for the head. */
-#ifndef SD_CACHE_H
-#define SD_CACHE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -176,5 +175,3 @@ void sd_cache_wait(sd_cache* cache, const float* hidden);
 /* Commit the first n pending nodes, a chain from whose last node all other pending nodes descend (keep would
  * drop these); node i becomes node i - n. Nothing moves: the slots are those of the positions. */
 sd_status sd_cache_settle(sd_cache* cache, int n);
-
-#endif

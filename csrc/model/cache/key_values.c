@@ -169,8 +169,7 @@ static void lay_out(sd_encoded* e) {
 }
 
 sd_status sd_encoded_create(const sd_model* model, const int32_t* source, int n, sd_encoded** out) {
-    sd_encoded* e = sd_alloc(sizeof *e);
-    if (e == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_encoded, e);
     e->model = model;
     e->n = n;
     atomic_init(&e->n_references, 1);

@@ -1,8 +1,7 @@
 /* The keys and values of one layer, laid out as products read them: in panels (format.h).
  *
  * Slot s is slot s % n_slots: a layer may have fewer slots than its cache. */
-#ifndef SD_KEY_VALUES_H
-#define SD_KEY_VALUES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -107,5 +106,3 @@ int sd_encoded_equal(const sd_encoded* a, const sd_encoded* b);
 
 /* Bytes that it takes; of NULL 0. */
 size_t sd_encoded_bytes(const sd_encoded* encoded);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The rows of one adapter are taken together, in blocks, whatever rows of others lie between them. A row has
  * bits of its own: they depend neither on its block nor on other rows. */
-#ifndef SD_ADAPTED_ROWS_H
-#define SD_ADAPTED_ROWS_H
+#pragma once
 
 #include "adapter.h"
 
@@ -48,5 +47,3 @@ void sd_adapted_rows_reduce(const sd_adapted_rows* rows, const sd_matrix* matrix
  * n_rows) of the pass; y [n_rows, n_panels · SD_PANEL], rows ldy apart, borrowed. */
 void sd_adapted_rows_add(const sd_adapted_rows* rows, const sd_matrix* matrix, int panel, int n_panels,
                          int row, int n_rows, float* y, ptrdiff_t ldy);
-
-#endif

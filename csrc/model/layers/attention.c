@@ -21,14 +21,12 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
     size_t source = c->encoder ? (size_t)sd_whole_panels(c->encoder->n_ctx) : 0;
     size_t d_head = (size_t)sd_widest(c, sd_head_size);
     size_t room = larger(rows * larger(padded, source < SHORT_SOURCE ? source : SHORT_SOURCE), source);
-    return (sd_attention_scratch){
-        .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
+    return SD_MAKE(
+        sd_attention_scratch, .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
         .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_head)),
-        .weights = sd_arena_take(arena, room, sizeof(float)),
-        .room = (ptrdiff_t)room,
+        .weights = sd_arena_take(arena, room, sizeof(float)), .room = (ptrdiff_t)room,
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
-        .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, rows + padded, sizeof(float)) : NULL,
-    };
+        .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, rows + padded, sizeof(float)) : NULL);
 }
 
 typedef struct site {

@@ -1,8 +1,7 @@
 /* Attention of rows of one layer and key/value head. There is one, for its three uses: nodes of a text attend
  * to its committed tokens, to their ancestors and to themselves; rows of a source to all of it; nodes of a
  * text to all of a source. */
-#ifndef SD_ATTENTION_H
-#define SD_ATTENTION_H
+#pragma once
 
 #include "cache.h"
 #include "positions.h"
@@ -94,5 +93,3 @@ sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* con
 
 /* As sd_attention_run, of nodes that are a chain or several, or of rows of a source. */
 void sd_attention_run_tiles(const sd_attention* attention, const sd_attention_tiles* scratch);
-
-#endif

@@ -23,15 +23,9 @@ static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
 static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, ptrdiff_t row, int n_rows) {
     sd_workspace* w = b->pass->w;
     ptrdiff_t d_q = sd_query_width(config_of(b));
-    return (sd_attention){.attended = attended,
-                          .model = w->model,
-                          .layer = b->layer,
-                          .kv_head = kv_head,
-                          .n_rows = n_rows,
-                          .queries = w->qkv + row * w->ld_qkv,
-                          .ldq = w->ld_qkv,
-                          .out = w->attended + row * d_q,
-                          .ldo = d_q};
+    return SD_MAKE(sd_attention, .attended = attended, .model = w->model, .layer = b->layer,
+                   .kv_head = kv_head, .n_rows = n_rows, .queries = w->qkv + row * w->ld_qkv,
+                   .ldq = w->ld_qkv, .out = w->attended + row * d_q, .ldo = d_q);
 }
 
 /* The query, key and value of a row and head. */
@@ -161,8 +155,8 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
 
 /* w->qkv = input · matrixᵀ + bias. */
 static void project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
-    sd_pass_multiply(pass, SD_PRODUCT(.matrix = matrix, .bias = bias, .n_rows = pass->n_rows, .x = input,
-                                      .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
+    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = matrix, .bias = bias, .n_rows = pass->n_rows,
+                                   .x = input, .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
 }
 
 /* Add w->attended, projected back, to the residual stream. */

@@ -280,11 +280,8 @@ static int node_of(const sd_attention* at, int row) { return at->cache->n_pendin
 /* The rows from `row` on that are one stretch. n_chain: so many of the first pending nodes are a chain. */
 static stretch stretch_at(const sd_attention* at, const sd_attention_tiles* scratch, int row, int n_chain) {
     const sd_cache* cache = at->cache;
-    stretch r = {.attention = at,
-                 .config = &at->model->config.layers[at->layer],
-                 .scratch = scratch,
-                 .row = row,
-                 .n_rows = at->n_rows - row};
+    stretch r = SD_MAKE(stretch, .attention = at, .config = &at->model->config.layers[at->layer],
+                        .scratch = scratch, .row = row, .n_rows = at->n_rows - row);
     if (cache == NULL) {
         r.position = at->position + row;
         r.end = r.n_same = at->n_keys;

@@ -81,12 +81,9 @@ void sd_mlp_activate_slices(const sd_workspace* w, const sd_mlp* mlp, int n_rows
         int column = group * mlp->in.group * SD_PANEL, n_columns = n_here * mlp->in.group * SD_PANEL;
         if (column + n_columns > mlp->in.n_out) n_columns = mlp->in.n_out - column;
         float* y = w->projected[thread];
-        const sd_gemm gemm = {.n_in = mlp->in.n_in,
-                              .x = input + (ptrdiff_t)row * mlp->in.n_in,
-                              .ldx = mlp->in.n_in,
-                              .matrix = mlp->in.plain + (ptrdiff_t)column * mlp->in.n_in,
-                              .y = y,
-                              .ldy = SD_GEMM_COLUMNS};
+        const sd_gemm gemm = SD_MAKE(
+            sd_gemm, .n_in = mlp->in.n_in, .x = input + (ptrdiff_t)row * mlp->in.n_in, .ldx = mlp->in.n_in,
+            .matrix = mlp->in.plain + (ptrdiff_t)column * mlp->in.n_in, .y = y, .ldy = SD_GEMM_COLUMNS);
         sd_gemm_compute(&gemm, (sd_gemm_slice){0, n, 0, n_columns});
         sd_adapted_rows_add(w->adaptation.now, &mlp->in, column / SD_PANEL, sd_matrix_panels(n_columns), row,
                             n, y, SD_GEMM_COLUMNS);

@@ -78,9 +78,9 @@ static void project(sd_pass* pass, int n_rows, const float* x, int n) {
     const sd_model* model = w->model;
     if (n_rows == 0) return;
     sd_pass_prepare(pass, &model->feature_projection, n_rows, x, n, (sd_norm_weights){0}, w->prepared);
-    sd_pass_multiply(pass, SD_PRODUCT(.matrix = &model->feature_projection,
-                                      .bias = model->feature_projection_bias, .n_rows = n_rows,
-                                      .x = w->prepared, .y = w->update, .ldy = w->ld_update, .factor = 1.0f));
+    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &model->feature_projection,
+                                   .bias = model->feature_projection_bias, .n_rows = n_rows, .x = w->prepared,
+                                   .y = w->update, .ldy = w->ld_update, .factor = 1.0f));
 }
 
 /* One half of w->joined: x [d_model], normalised if there is a norm. */

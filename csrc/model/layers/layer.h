@@ -1,6 +1,5 @@
 /* One layer: its halves, one after the other or side by side. Cross-attention belongs to the first. */
-#ifndef SD_LAYER_H
-#define SD_LAYER_H
+#pragma once
 
 #include "pass.h"
 #include "workspace.h"
@@ -43,5 +42,3 @@ void sd_mlp_activate_slices(const sd_workspace* workspace, const sd_mlp* mlp, in
 /* Begin the residual stream with features and tokens of the branches' rows, as the configuration has it.
  * Where the first layer reads tokens beside features, its input is left in w->joined: [n_rows, 2 d_model]. */
 void sd_pass_begin_with_features(sd_pass* pass);
-
-#endif

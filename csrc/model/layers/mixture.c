@@ -204,9 +204,9 @@ void sd_mixture_run(sd_pass* pass, int i, const float* rows, const void* input) 
         sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
         unrounded = r->input;
     }
-    sd_pass_multiply(pass,
-                     SD_PRODUCT(.matrix = &layer->router, .bias = layer->router_bias, .n_rows = pass->n_rows,
-                                .x = unrounded, .y = r->logits, .ldy = r->ld_logits, .factor = 1.0f));
+    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &layer->router, .bias = layer->router_bias,
+                                   .n_rows = pass->n_rows, .x = unrounded, .y = r->logits,
+                                   .ldy = r->ld_logits, .factor = 1.0f));
     if (pass->status != SD_OK) return; /* there are no logits to choose by */
     sd_pass_loop_rows(pass, pass->n_rows, choose_experts, &mix);
     sd_routing_group(r, c, layer, pass->n_rows, input);

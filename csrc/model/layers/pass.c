@@ -233,14 +233,10 @@ void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bi
                          sd_norm_weights norm) {
     sd_workspace* w = pass->w;
     /* a norm needs whole rows; without one each panel is added as it is computed */
-    sd_product product = {.matrix = matrix,
-                          .bias = bias,
-                          .n_rows = pass->n_rows,
-                          .x = x,
-                          .y = w->update,
-                          .ldy = w->ld_update,
-                          .hidden = norm.weight ? NULL : w->hidden,
-                          .factor = norm.weight ? 1.0f : w->model->config.residual_scale};
+    sd_product product =
+        SD_MAKE(sd_product, .matrix = matrix, .bias = bias, .n_rows = pass->n_rows, .x = x, .y = w->update,
+                .ldy = w->ld_update, .hidden = norm.weight ? NULL : w->hidden,
+                .factor = norm.weight ? 1.0f : w->model->config.residual_scale);
     sd_pass_multiply(pass, product);
     if (norm.weight) sd_pass_add_update(pass, norm);
 }

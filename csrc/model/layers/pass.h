@@ -1,6 +1,5 @@
 /* One pass of rows through the layers, and what its parts share: rows as inputs of products, products. */
-#ifndef SD_PASS_H
-#define SD_PASS_H
+#pragma once
 
 #include "workspace.h"
 
@@ -58,7 +57,6 @@ typedef struct sd_product {
     float factor;
     float softcap; /* 0: none */
 } sd_product;
-#define SD_PRODUCT(...) ((sd_product){__VA_ARGS__})
 
 void sd_pass_multiply(sd_pass* pass, sd_product product);
 
@@ -88,5 +86,3 @@ int sd_all_finite(const float* x, int n);
 
 /* y += bias for all rows of n columns; without bias nothing happens. */
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias);
-
-#endif

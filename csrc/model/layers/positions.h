@@ -1,6 +1,5 @@
 /* What attention adds for positions: the cosines and sines of rotary ones, biases of scores by distance. */
-#ifndef SD_POSITIONS_H
-#define SD_POSITIONS_H
+#pragma once
 
 #include "weights.h"
 
@@ -41,5 +40,3 @@ void sd_distance_biases_before(const sd_model* model, int layer, int head, int p
 /* bias [n], borrowed: of keys distance, distance + 1, … positions after the row, in an encoder: they have
  * buckets of their own. */
 void sd_distance_biases_after(const sd_model* model, int layer, int head, int distance, int n, float* bias);
-
-#endif

@@ -1,6 +1,5 @@
 /* Which experts the rows of a pass go through, and with which weights (mixture.c). */
-#ifndef SD_ROUTING_H
-#define SD_ROUTING_H
+#pragma once
 
 #include <stdint.h>
 
@@ -45,5 +44,3 @@ void sd_routing_choose(const sd_routing* routing, const sd_config* config, int f
  * prepares the inputs of the others. */
 void sd_routing_group(sd_routing* routing, const sd_config* config, const sd_layer* layer, int n_rows,
                       const void* input);
-
-#endif

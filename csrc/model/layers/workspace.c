@@ -66,12 +66,8 @@ sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_
 
 sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
                                int max_logits, int max_slots) {
-    return (sd_workspace){.model = model,
-                          .n_vocab = n_vocab,
-                          .n_threads = n_threads,
-                          .max_rows = max_rows,
-                          .max_logits = max_logits,
-                          .max_slots = max_slots};
+    return SD_MAKE(sd_workspace, .model = model, .n_vocab = n_vocab, .n_threads = n_threads,
+                   .max_rows = max_rows, .max_logits = max_logits, .max_slots = max_slots);
 }
 
 sd_status sd_workspace_make_room(sd_workspace* w) {

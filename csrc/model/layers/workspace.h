@@ -1,6 +1,5 @@
 /* The scratch of a forward pass, sized once. */
-#ifndef SD_WORKSPACE_H
-#define SD_WORKSPACE_H
+#pragma once
 
 #include "adapted_rows.h"
 #include "attention.h"
@@ -29,7 +28,6 @@ typedef struct sd_branch {
     /* For sd_forward_settle_failures: of numbers of the branch that are not finite; borrowed. */
     sd_failure* failure;
 } sd_branch;
-#define SD_BRANCH(...) ((sd_branch){__VA_ARGS__})
 
 /* What rows of adapted models need: room that is made when a text of such a model begins. */
 typedef struct sd_adaptation {
@@ -118,5 +116,3 @@ void sd_workspace_choose_head(sd_workspace* workspace, const int32_t* rows, int 
 
 /* Products are from here on of the n rows that the head is computed for. */
 void sd_workspace_turn_to_head(sd_workspace* workspace, int n);
-
-#endif

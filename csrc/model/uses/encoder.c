@@ -17,16 +17,14 @@ typedef struct encoder {
 
 sd_status sd_encoder_check(const sd_model* model, const int32_t* source, int n) {
     if (model->encoder == NULL && source == NULL) return SD_OK;
-    if (model->encoder == NULL)
-        return sd_fail(SD_ERR_VALUE, "a source is given, but the model has no encoder");
+    SD_FAIL_IF(model->encoder == NULL, SD_ERR_VALUE, "a source is given, but the model has no encoder");
     if (source == NULL) return sd_fail(SD_ERR_VALUE, "the model has an encoder, expected a source");
     const sd_config* c = &model->encoder->config;
     if (n < 1 || n > c->n_ctx)
         return sd_fail(SD_ERR_CONTEXT, "the source has %d tokens, expected 1 to %d", n, c->n_ctx);
     for (int i = 0; i < n; i++)
-        if (source[i] < 0 || source[i] >= c->n_vocab)
-            return sd_fail(SD_ERR_VALUE, "the source: token %d is %d, expected 0 to %d", i, (int)source[i],
-                           c->n_vocab - 1);
+        SD_FAIL_IF(source[i] < 0 || source[i] >= c->n_vocab, SD_ERR_VALUE,
+                   "the source: token %d is %d, expected 0 to %d", i, (int)source[i], c->n_vocab - 1);
     return SD_OK;
 }
 
@@ -62,9 +60,8 @@ static sd_status check(const encoder* e, int layer, const char* name) {
     const sd_config* c = &e->model->encoder->config;
     for (int m = 0; m < e->pass.n_rows; m++) {
         if (sd_all_finite(e->w.hidden + (ptrdiff_t)m * c->d_model, c->d_model)) continue;
-        if (layer < 0)
-            return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d of the source is not finite",
-                           name, m);
+        SD_FAIL_IF(layer < 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d of the source is not finite",
+                   name, m);
         return sd_fail(
             SD_ERR_OVERFLOW,
             "%s: the output of layer %d (of 0 to %d) of the encoder at position %d is not finite; that "
@@ -140,9 +137,9 @@ static void store(void* argument, int thread, int pair, int end) {
 static sd_status project(encoder* e, int i, const sd_key_values* to) {
     const sd_layer* layer = &e->model->layers[i];
     e->pass.team = sd_team_open(e->w.n_threads);
-    sd_pass_multiply(&e->pass, SD_PRODUCT(.matrix = &layer->cross_kv, .bias = layer->cross_kv_bias,
-                                          .n_rows = e->pass.n_rows, .x = e->w.prepared, .y = e->projected,
-                                          .ldy = e->ld_projected, .factor = 1.0f));
+    sd_pass_multiply(&e->pass, SD_MAKE(sd_product, .matrix = &layer->cross_kv, .bias = layer->cross_kv_bias,
+                                       .n_rows = e->pass.n_rows, .x = e->w.prepared, .y = e->projected,
+                                       .ldy = e->ld_projected, .factor = 1.0f));
     const sd_layer_config* own = &e->model->config.layers[i];
     int n_pairs = sd_matrix_panels(e->pass.n_rows) * own->n_kv_head;
     sd_team_run(&e->pass.team, n_pairs, 1, store, &(storing){e, own, to});

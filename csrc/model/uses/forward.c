@@ -64,9 +64,9 @@ static void run_head(sd_pass* pass, const float* rows, int n, int first) {
     sd_workspace_turn_to_head(w, n);
     sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
                     (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
-    sd_pass_multiply(pass, SD_PRODUCT(.matrix = &model->head, .bias = model->head_bias, .n_rows = n,
-                                      .x = w->prepared, .y = logits, .ldy = w->ld_logits,
-                                      .factor = c->logit_scale, .softcap = c->logit_softcap));
+    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &model->head, .bias = model->head_bias, .n_rows = n,
+                                   .x = w->prepared, .y = logits, .ldy = w->ld_logits,
+                                   .factor = c->logit_scale, .softcap = c->logit_softcap));
     for (int i = 0; i < n && c->n_guesses == 0; i++)
         for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
 }
@@ -119,17 +119,15 @@ static sd_status check(sd_pass* pass) {
         const sd_branch* branch = &pass->branches[b];
         if (w->model->encoder && branch->cache->encoded == NULL)
             return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
-        if (w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL)
-            return sd_fail(SD_ERR_STATE,
-                           "the model reads features beside tokens, expected those of a target");
+        SD_FAIL_IF(w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL, SD_ERR_STATE,
+                   "the model reads features beside tokens, expected those of a target");
         if (!sd_workspace_has_room(w, branch->cache->model))
             return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
         int n_tokens = branch->n_new - branch->n_extra;
         assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
         for (int i = 0; i < n_tokens; i++) {
-            if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
-                return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i],
-                               i, n_vocab - 1);
+            SD_FAIL_IF(branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab, SD_ERR_VALUE,
+                       "token %d of node %d: expected 0 to %d", (int)branch->tokens[i], i, n_vocab - 1);
         }
         pass->n_rows += branch->n_new;
         pass->n_logits += branch->n_logits;
@@ -227,12 +225,8 @@ static sd_status check_through(const sd_cache* c, int n_through) {
 static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_engine engine) {
     int n_layer = w->model->config.n_layer;
     for (int b = 0; b < n_branches; b++) SD_TRY(check_through(branches[b].cache, n_layer));
-    return run_new(&(sd_pass){.w = w,
-                              .branches = branches,
-                              .n_branches = n_branches,
-                              .end = n_layer,
-                              .engine = engine,
-                              .keep = -1});
+    return run_new(&SD_MAKE(sd_pass, .w = w, .branches = branches, .n_branches = n_branches, .end = n_layer,
+                            .engine = engine, .keep = -1));
 }
 
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
@@ -257,17 +251,12 @@ sd_status sd_forward_skipping(sd_workspace* w, const unsigned char* skipped, con
     if (n_shared == n_layer) return sd_fail(SD_ERR_VALUE, "no layer is skipped, expected at least one");
     for (int b = 0; b < n_branches; b++) {
         const sd_cache* cache = branches[b].cache;
-        sd_status status = check_through(cache, n_shared);
-        if (status == SD_OK && n_shared > 0)
-            status = check_hidden(cache, cache->n_pending + branches[b].n_new);
-        if (status != SD_OK) return status;
+        SD_TRY(check_through(cache, n_shared));
+        if (n_shared > 0) SD_TRY(check_hidden(cache, cache->n_pending + branches[b].n_new));
     }
-    sd_status status = run_new(&(sd_pass){.w = w,
-                                          .branches = branches,
-                                          .n_branches = n_branches,
-                                          .end = n_layer,
-                                          .skipped = skipped,
-                                          .keep = n_shared > 0 ? n_shared : -1});
+    sd_status status =
+        run_new(&SD_MAKE(sd_pass, .w = w, .branches = branches, .n_branches = n_branches, .end = n_layer,
+                         .skipped = skipped, .keep = n_shared > 0 ? n_shared : -1));
     for (int b = 0; b < n_branches && status == SD_OK; b++) {
         sd_cache* cache = branches[b].cache;
         cache->n_through = n_shared;
@@ -307,21 +296,19 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
     if (from == 0) return sd_forward(w, branches, n_branches);
     sd_pass rest = {
         .w = w, .branches = branches, .n_branches = n_branches, .first = from, .end = n_layer, .keep = -1};
-    sd_status status = check(&rest);
-    for (int b = 0; b < n_branches && status == SD_OK; b++) {
+    SD_TRY(check(&rest));
+    for (int b = 0; b < n_branches; b++) {
         const sd_branch* branch = &branches[b];
         int n_begun = branch->cache->n_pending;
-        status = check_hidden(branch->cache, branch->n_new);
+        SD_TRY(check_hidden(branch->cache, branch->n_new));
         if (n_begun == branch->n_new) continue;
-        w->parts[n_parts++] =
-            SD_BRANCH(.cache = branch->cache, .tokens = branch->tokens + n_begun,
-                      .parents = branch->parents + n_begun, .n_new = branch->n_new - n_begun,
-                      .n_extra = branch->n_extra, .extra = branch->extra);
+        w->parts[n_parts++] = SD_MAKE(sd_branch, .cache = branch->cache, .tokens = branch->tokens + n_begun,
+                                      .parents = branch->parents + n_begun, .n_new = branch->n_new - n_begun,
+                                      .n_extra = branch->n_extra, .extra = branch->extra);
     }
-    if (status == SD_OK && n_parts > 0)
-        status = run_new(
-            &(sd_pass){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
-    if (status != SD_OK) return status;
+    if (n_parts > 0)
+        SD_TRY(run_new(&SD_MAKE(sd_pass, .w = w, .branches = w->parts, .n_branches = n_parts, .end = from,
+                                .keep = from)));
     SD_TRY(start(&rest));
     for (int b = 0; b < n_branches; b++)
         branches[b].cache->n_through = n_layer, branches[b].cache->n_waiting = 0;
@@ -331,9 +318,8 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
 sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, const float** logits) {
     size_t d_model = (size_t)w->model->config.d_model;
     int first = w->n_last_logits;
-    if (first + n > w->max_logits)
-        return sd_fail(SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
-                       w->max_logits - first);
+    SD_FAIL_IF(first + n > w->max_logits, SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
+               w->max_logits - first);
     sd_workspace_choose_head(w, rows, n);
     for (int i = 0; i < n; i++)
         memcpy(w->update + (size_t)i * d_model, w->hidden + (size_t)rows[i] * d_model,
@@ -352,14 +338,8 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
  * w->hidden. Keys and values of the branch's nodes are written once more, with the bits that they had. Other
  * branches stay out: their nodes may have been committed since. */
 static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
-    sd_pass pass = {.w = w,
-                    .branches = branch,
-                    .n_branches = 1,
-                    .n_rows = branch->n_new,
-                    .end = n_layers,
-                    .skipped = w->last_skipped,
-                    .engine = w->last_engine,
-                    .keep = -1};
+    sd_pass pass = SD_MAKE(sd_pass, .w = w, .branches = branch, .n_branches = 1, .n_rows = branch->n_new,
+                           .end = n_layers, .skipped = w->last_skipped, .engine = w->last_engine, .keep = -1);
     place(w, branch, 0);
     sd_workspace_begin(w, branch, 1);
     return run(&pass);
@@ -382,8 +362,7 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
-    if (high == 0)
-        return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
+    SD_FAIL_IF(high == 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
     return sd_fail(SD_ERR_OVERFLOW,
                    "%s: the output of layer %d (of 0 to %d) at position %d is not finite; that of the layers "
                    "before it is",

@@ -2,8 +2,7 @@
  *
  * A model may draft for itself by passing some of its layers by. Up to the first such layer it computes what
  * the whole model computes, so verification goes on from there with what drafting left in the cache. */
-#ifndef SD_FORWARD_H
-#define SD_FORWARD_H
+#pragma once
 
 #include "cache.h"
 #include "workspace.h"
@@ -112,5 +111,3 @@ static inline int sd_prefill_done(const sd_prefill* prefill) { return prefill->n
  * A text or source whose numbers are not finite fails alone (`failure`). Any other failure is of the call; no
  * cache has read anything then. */
 sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* caches, sd_prefill* prefills, int n);
-
-#endif

@@ -138,8 +138,9 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         if (!being_read(prefill)) continue;
         int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
         if (n_here > room) n_here = room;
-        branches[n_branches] = SD_BRANCH(.cache = &caches[i], .tokens = prefill->text + prefill->n_read,
-                                         .parents = parents, .n_new = n_here);
+        branches[n_branches] =
+            SD_MAKE(sd_branch, .cache = &caches[i], .tokens = prefill->text + prefill->n_read,
+                    .parents = parents, .n_new = n_here);
         read[n_branches++] = i;
         room -= n_here;
     }

@@ -1,7 +1,6 @@
 /* What a row of logits says of the next token: ln p by a softmax in double precision, the most probable
  * tokens. Pure functions of the row. */
-#ifndef SD_ROW_LAW_H
-#define SD_ROW_LAW_H
+#pragma once
 
 #include <stdint.h>
 
@@ -45,5 +44,3 @@ static inline void sd_top_offer(sd_top* top, int32_t token, double value) {
 
 /* When all have come: put those that were kept in order, the largest first, of equal ones the lower token. */
 void sd_top_sort(sd_top* top);
-
-#endif

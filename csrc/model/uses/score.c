@@ -1,5 +1,6 @@
 #include "score.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,12 +69,8 @@ static int common_tokens(const sd_scored_text* a, const sd_scored_text* b) {
 }
 
 static text_group group_of(const sd_scored_text* text, int i) {
-    return (text_group){.first = i,
-                        .n = 1,
-                        .n_nodes = n_read(text),
-                        .n_stem = n_read(text),
-                        .n_unscored = text->n_given - 1,
-                        .n_wants = text->n - text->n_given};
+    return SD_MAKE(text_group, .first = i, .n = 1, .n_nodes = n_read(text), .n_stem = n_read(text),
+                   .n_unscored = text->n_given - 1, .n_wants = text->n - text->n_given);
 }
 
 /* Let a text join the group of the text before it, with which it has n_common tokens in common, if that
@@ -204,16 +201,14 @@ static void lay_out(sd_score* s, const bounds* most) {
 static sd_status check_text(const sd_model* model, const sd_scored_text* text) {
     int n_vocab = model->config.n_vocab, n_ctx = model->config.n_ctx;
     if (text->n < 2) return sd_fail(SD_ERR_VALUE, "ids: %d tokens, expected at least 2", text->n);
-    if (text->n_given < 1 || text->n_given >= text->n)
-        return sd_fail(SD_ERR_VALUE, "%d tokens of %d are given, expected at least one, and one fewer",
-                       text->n_given, text->n);
+    SD_FAIL_IF(text->n_given < 1 || text->n_given >= text->n, SD_ERR_VALUE,
+               "%d tokens of %d are given, expected at least one, and one fewer", text->n_given, text->n);
     if (text->n - 1 > n_ctx)
         return sd_fail(SD_ERR_CONTEXT, "ids: %d tokens, expected at most %d: the context of %d and one more",
                        text->n, n_ctx + 1, n_ctx);
     for (int i = 0; i < text->n; i++)
-        if (text->tokens[i] < 0 || text->tokens[i] >= n_vocab)
-            return sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", i, (int)text->tokens[i],
-                           n_vocab - 1);
+        SD_FAIL_IF(text->tokens[i] < 0 || text->tokens[i] >= n_vocab, SD_ERR_VALUE,
+                   "ids[%d] is %d, expected 0 to %d", i, (int)text->tokens[i], n_vocab - 1);
     return sd_encoder_check(model, text->source, text->n_source);
 }
 
@@ -229,14 +224,11 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     const sd_model* model = options->model;
     int n_vocab = model->config.n_vocab, n_top = options->results.n_top, slice = sd_prompt_slice(model);
     if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no texts");
-    if (n_top < 0 || n_top > n_vocab)
-        return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", n_top, n_vocab);
-    if (options->n_texts < 0)
-        return sd_fail(SD_ERR_VALUE, "n_texts is %d, expected at least 0", options->n_texts);
+    SD_TRY(sd_check_range("n_top", n_top, 0, n_vocab));
+    SD_TRY(sd_check_range("n_texts", options->n_texts, 0, INT_MAX));
     for (int i = 0; i < n; i++) SD_TRY(check_text(model, &texts[i]));
     qsort(texts, (size_t)n, sizeof *texts, compare);
-    sd_score* s = sd_alloc(sizeof *s);
-    if (s == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_score, s);
     s->options = *options;
     s->texts = texts;
     s->n = n;
@@ -358,8 +350,8 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
         parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
     }
-    *branch = SD_BRANCH(.cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents, .n_new = n,
-                        .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
+    *branch = SD_MAKE(sd_branch, .cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents,
+                      .n_new = n, .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
     return n;
 }
 

@@ -7,8 +7,7 @@
  * are computed of those rows alone after which a token is scored, and looked at row by row.
  *
  * Where OpenBLAS reads prompts, a forward reads a slice of one text, and texts share whole slices. */
-#ifndef SD_SCORE_H
-#define SD_SCORE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ sd_status sd_score_slice(sd_score* score, int* n_ended, int* done);
 
 /* Of a single text, when it has its results: the cache with all tokens that were read; borrowed. */
 const sd_cache* sd_score_cache(const sd_score* score);
-
-#endif

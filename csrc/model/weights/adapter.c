@@ -40,14 +40,12 @@ static int is_adaptable(const sd_tensor_spec* spec) {
 static sd_status find(const sd_model* base, const sd_adapted_tensor* tensor, sd_tensor_spec* spec) {
     if (sd_tensor_find(&base->config, tensor->name, spec) < 0)
         return sd_fail(SD_ERR_VALUE, "tensor %.64s: not part of the model", tensor->name);
-    if (!is_adaptable(spec))
-        return sd_fail(SD_ERR_VALUE,
-                       "tensor %s: cannot be adapted beside the model, expected a matrix of attention, of a "
-                       "dense feed-forward block, or a head that is not tied",
-                       spec->name);
-    if (tensor->rank < 1 || tensor->rank > MOST_RANK)
-        return sd_fail(SD_ERR_VALUE, "tensor %s: the rank is %d, expected 1 to %d", spec->name, tensor->rank,
-                       MOST_RANK);
+    SD_FAIL_IF(!is_adaptable(spec), SD_ERR_VALUE,
+               "tensor %s: cannot be adapted beside the model, expected a matrix of attention, of a dense "
+               "feed-forward block, or a head that is not tied",
+               spec->name);
+    SD_FAIL_IF(tensor->rank < 1 || tensor->rank > MOST_RANK, SD_ERR_VALUE,
+               "tensor %s: the rank is %d, expected 1 to %d", spec->name, tensor->rank, MOST_RANK);
     return SD_OK;
 }
 
@@ -69,12 +67,9 @@ static sd_status add_part(const sd_model* base, sd_adapter* adapter, const sd_te
     to->beside = spec->role == SD_MLP_GATE || spec->role == SD_MLP_UP;
     /* until there is memory the shapes stand in the matrices */
     to->down.n_in = spec->n_cols;
-    to->parts[to->n_parts++] = (sd_low_rank){.rows = rows,
-                                             .first = sd_whole_panels(to->down.n_out),
-                                             .rank = rank,
-                                             .up = {.n_out = spec->n_rows},
-                                             .role = spec->role,
-                                             .layer = spec->layer};
+    to->parts[to->n_parts++] =
+        SD_MAKE(sd_low_rank, .rows = rows, .first = sd_whole_panels(to->down.n_out), .rank = rank,
+                .up = {.n_out = spec->n_rows}, .role = spec->role, .layer = spec->layer);
     to->down.n_out = sd_whole_panels(to->down.n_out) + rank;
     return SD_OK;
 }
@@ -115,8 +110,7 @@ static sd_status build(const sd_model* base, const sd_adapted_tensor* tensors, i
 }
 
 sd_status sd_model_adapt(const sd_model* base, const sd_adapted_tensor* tensors, int n, sd_model** out) {
-    if (base->base != NULL)
-        return sd_fail(SD_ERR_VALUE, "the model is adapted, expected one without an adapter");
+    SD_FAIL_IF(base->base != NULL, SD_ERR_VALUE, "the model is adapted, expected one without an adapter");
     if (base->encoder != NULL || base->config.features.use != SD_FEATURE_NONE)
         return sd_fail(SD_ERR_VALUE, "the model %s, expected one that reads its text alone",
                        base->encoder ? "has an encoder" : "reads features");
@@ -171,11 +165,10 @@ sd_status sd_model_set_low_rank(sd_model* model, const char* name, const sd_sour
     sd_adapted_matrix* of = NULL;
     sd_low_rank* part = NULL;
     if (is_down || is_up) part = part_of(model, name, strlen(name) - strlen(is_down ? DOWN : UP), &of);
-    if (part == NULL)
-        return sd_fail(SD_ERR_SHAPE,
-                       "tensor %.72s: not part of the adapter, expected " DOWN " or " UP
-                       " behind the name of a tensor that it is for",
-                       name);
+    SD_FAIL_IF(part == NULL, SD_ERR_SHAPE,
+               "tensor %.72s: not part of the adapter, expected " DOWN " or " UP
+               " behind the name of a tensor that it is for",
+               name);
     const sd_destination to = {.name = name,
                                .n_rows = is_down ? part->rank : part->up.n_out,
                                .n_cols = is_down ? of->down.n_in : part->rank,

@@ -4,8 +4,7 @@
  * A model with an adapter is a model of its own over the weights of another, its base, so whatever decodes a
  * model decodes it. A text belongs to the model of its cache: texts of a base and of models adapted from it
  * may share the forwards of one workspace (adapted_rows.h). */
-#ifndef SD_ADAPTER_H
-#define SD_ADAPTER_H
+#pragma once
 
 #include "weights.h"
 
@@ -63,5 +62,3 @@ sd_status sd_model_finish_adapted(sd_model* model);
 
 /* The low-rank matrices beside a matrix of the model; NULL: it is not adapted. Borrowed. */
 const sd_adapted_matrix* sd_adapter_find(const sd_adapter* adapter, const sd_matrix* matrix);
-
-#endif

@@ -1,6 +1,5 @@
 /* Rows of blocks of numbers as GGUF files have them: codes with scales, for 32 or 256 numbers. */
-#ifndef SD_BLOCKS_H
-#define SD_BLOCKS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -51,5 +50,3 @@ static inline void sd_turn_words(const void* const rows[4], void* to) {
     lines[3] = __builtin_shufflevector(high02, high13, 2, 6, 3, 7);
     for (int l = 0; l < 4; l++) memcpy((char*)to + 4 * SD_PANEL * l, &lines[l], sizeof lines[l]);
 }
-
-#endif

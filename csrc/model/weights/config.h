@@ -1,6 +1,5 @@
 /* What a decoder, or an encoder, looks like: one description for all families, made of switches. */
-#ifndef SD_CONFIG_H
-#define SD_CONFIG_H
+#pragma once
 
 #include <stddef.h>
 
@@ -197,5 +196,3 @@ static inline int sd_has_post_norm(const sd_config* config) { return config->nor
 static inline int sd_bucket_rows(const sd_config* config) {
     return config->bidirectional ? 2 * config->n_buckets : config->n_buckets;
 }
-
-#endif

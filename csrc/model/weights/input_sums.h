@@ -1,7 +1,6 @@
 /* Sums of squares of what the matrices of a model are multiplied with, input by input: how much errors of the
  * weights of an input count on some text. */
-#ifndef SD_INPUT_SUMS_H
-#define SD_INPUT_SUMS_H
+#pragma once
 
 #include "weights.h"
 
@@ -35,5 +34,3 @@ void sd_input_sums_add(sd_input_sums* sums, const sd_matrix* matrix, int n_rows,
 /* The same of the first matrix of an expert that these rows go through. */
 void sd_input_sums_add_chosen(sd_input_sums* sums, const sd_matrix* matrix, int n_rows, int n, const float* x,
                               ptrdiff_t ldx);
-
-#endif

@@ -2,8 +2,7 @@
  * (format.h), or plain, for OpenBLAS, or both.
  *
  * Row r is output r % 32 of panel r / 32. Rows past n_out in the last panel are zero. */
-#ifndef SD_MATRIX_H
-#define SD_MATRIX_H
+#pragma once
 
 #include "gemm.h"
 #include "kernels.h"
@@ -125,6 +124,4 @@ int sd_row_slice(sd_format weights, sd_engine engine);
 #ifdef SPECDEC_TESTING
 /* Testing: the slices of models that are made from now on; 0: those that sd_row_slice chooses. */
 void sd_row_slice_force(int n);
-#endif
-
 #endif

@@ -86,11 +86,10 @@ size_t sd_source_scratch(const sd_source* source, int n) {
 }
 
 sd_status sd_source_fail(const char* name, int error) {
-    if (error == ENDS)
-        return sd_fail(SD_ERR_VALUE,
-                       "tensor %s: its file ends before it, expected as many bytes as when it was opened "
-                       "(does another program write it?)",
-                       name);
+    SD_FAIL_IF(error == ENDS, SD_ERR_VALUE,
+               "tensor %s: its file ends before it, expected as many bytes as when it was opened (does "
+               "another program write it?)",
+               name);
     return sd_fail(SD_ERR_VALUE, "tensor %s: its file cannot be read: %s", name, strerror(error));
 }
 
@@ -198,10 +197,8 @@ static void read_tile(const sd_source* source, int n_rows, int k, int n, tile_ro
     ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
     if (!sd_has_blocks(source->number) && source->row_stride == size &&
         source->col_stride != size) { /* transposed: read along the rows */
-        const sd_source turned = {.data = source->data,
-                                  .number = source->number,
-                                  .row_stride = source->col_stride,
-                                  .col_stride = source->row_stride};
+        const sd_source turned = SD_MAKE(sd_source, .data = source->data, .number = source->number,
+                                         .row_stride = source->col_stride, .col_stride = source->row_stride);
         float line[SD_PANEL];
         for (int i = 0; i < n; i++) {
             sd_source_read(&turned, k + i, 0, n_rows, line);
@@ -333,9 +330,8 @@ static sd_status fail_at(const job* j, long bad, const char* name) {
     for (int at = k; at < j->matrix->n_in && at < k - k % SD_BLOCK + SD_BLOCK; at++) {
         float value;
         sd_source_read(&row, 0, at, 1, &value);
-        if (!is_finite(value))
-            return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number",
-                           name, r, at, (double)value);
+        SD_FAIL_IF(!is_finite(value), SD_ERR_NOT_FINITE,
+                   "tensor %s: element [%d, %d] is %g, expected a finite number", name, r, at, (double)value);
         most = fmaxf(most, fabsf(value));
     }
     if (most < TOO_SMALL || j->matrix->panels == NULL) return sd_source_changed(name);

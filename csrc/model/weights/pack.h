@@ -1,6 +1,5 @@
 /* Tensors as the caller has them, in memory or in a file, on their way into matrices, tables and vectors. */
-#ifndef SD_PACK_H
-#define SD_PACK_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -101,5 +100,3 @@ int sd_can_quantise(sd_number type);
  * or Q4_0. */
 sd_status sd_quantise(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
                       unsigned char* out, int n_threads);
-
-#endif

@@ -112,10 +112,9 @@ static sd_status fail_in(const job* j, int r, const char* name) {
         if (!fits(j->table, value)) break;
     }
     if (col == j->table->n_cols) return sd_source_changed(name);
-    if (isfinite(value))
-        return sd_fail(SD_ERR_VALUE,
-                       "tensor %s: element [%d, %d] is %g, too large for bf16, expected below 3.39e38", name,
-                       r, col, (double)value);
+    SD_FAIL_IF(isfinite(value), SD_ERR_VALUE,
+               "tensor %s: element [%d, %d] is %g, too large for bf16, expected below 3.39e38", name, r, col,
+               (double)value);
     return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name, r,
                    col, (double)value);
 }
@@ -183,9 +182,8 @@ static sd_status copy_vector(const sd_destination* to, const sd_source* source) 
     for (int r = 0; r < to->n_rows; r++) {
         float value;
         sd_source_read(source, r, 0, 1, &value);
-        if (!isfinite(value))
-            return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d] is %g, expected a finite number",
-                           to->name, r, (double)value);
+        SD_FAIL_IF(!isfinite(value), SD_ERR_NOT_FINITE,
+                   "tensor %s: element [%d] is %g, expected a finite number", to->name, r, (double)value);
         to->vector[to->rows.first + r / SD_PANEL * SD_PANEL * step + r % SD_PANEL] = value;
     }
     return SD_OK;

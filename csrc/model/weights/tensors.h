@@ -1,6 +1,5 @@
 /* The tensors a model needs, by canonical name: the contract between loaders and core. */
-#ifndef SD_TENSORS_H
-#define SD_TENSORS_H
+#pragma once
 
 #include "config.h"
 
@@ -105,5 +104,3 @@ int sd_tensor_count_own(const sd_config* config);
 
 /* Index and description of the tensor of that name; -1 if there is none. */
 int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec);
-
-#endif

@@ -22,25 +22,16 @@ static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
 }
 
-/* Copy n elements of `size` bytes to the arena; NULL stays NULL. */
-static const void* take_copy(sd_arena* arena, const void* from, int n, size_t size) {
-    if (from == NULL) return NULL;
-    void* to = sd_arena_take(arena, (size_t)n, size);
-    if (arena->base != NULL) memcpy(to, from, (size_t)n * size);
-    return to;
-}
-
 /* The configuration with arrays of the arena; `from` is whose arrays they are copies of. */
 static sd_config take_config(sd_arena* arena, const sd_config* from) {
     sd_config c = *from;
-    c.layers = take_copy(arena, from->layers, c.n_layer, sizeof *c.layers);
-    c.alibi = take_copy(arena, from->alibi, from->layers[0].n_head, sizeof *c.alibi);
-    c.bucket_starts = take_copy(arena, from->bucket_starts, c.n_buckets, sizeof *c.bucket_starts);
-    sd_rotation* rotations =
-        (sd_rotation*)take_copy(arena, from->rotations, c.n_rotations, sizeof *rotations);
+    c.layers = sd_arena_copy(arena, from->layers, c.n_layer, sizeof *c.layers);
+    c.alibi = sd_arena_copy(arena, from->alibi, from->layers[0].n_head, sizeof *c.alibi);
+    c.bucket_starts = sd_arena_copy(arena, from->bucket_starts, c.n_buckets, sizeof *c.bucket_starts);
+    sd_rotation* rotations = sd_arena_copy(arena, from->rotations, c.n_rotations, sizeof *rotations);
     for (int r = 0; r < c.n_rotations; r++) {
         const sd_rotation* rotation = &from->rotations[r];
-        const double* inv_freq = take_copy(arena, rotation->inv_freq, rotation->n_freq, sizeof *inv_freq);
+        const double* inv_freq = sd_arena_copy(arena, rotation->inv_freq, rotation->n_freq, sizeof *inv_freq);
         if (arena->base != NULL) rotations[r].inv_freq = inv_freq;
     }
     c.rotations = rotations;
@@ -61,13 +52,9 @@ static packing packing_of(const sd_config* c, sd_numbers numbers) {
     int blas = numbers.prefill == SD_ENGINE_BLAS;
     sd_layout of_sources = blas ? SD_LAYOUT_PLAIN : SD_LAYOUT_PANELS;
     sd_layout of_texts = blas && c->encoder == NULL ? SD_LAYOUT_BOTH : SD_LAYOUT_PANELS;
-    return (packing){.config = c,
-                     .format = numbers.weights,
-                     .by_tensor = numbers.by_tensor,
-                     .layout = c->bidirectional ? of_sources : of_texts,
-                     .of_sources = of_sources,
-                     .layer = -1,
-                     .expert = -1};
+    return SD_MAKE(packing, .config = c, .format = numbers.weights, .by_tensor = numbers.by_tensor,
+                   .layout = c->bidirectional ? of_sources : of_texts, .of_sources = of_sources, .layer = -1,
+                   .expert = -1);
 }
 
 /* The format that a tensor has by name; SD_N_FORMATS: none. */
@@ -92,13 +79,11 @@ static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, sd_tensor
     const sd_rows up = c->gated ? (sd_rows){SD_PANEL, 2} : (sd_rows){0, 1};
     sd_matrix_part parts[2] = {part_of(p, gate + 1, up, width)};
     if (c->gated) parts[1] = part_of(p, gate, (sd_rows){0, 2}, width);
-    return (sd_mlp){
-        .width = width,
-        .in = sd_matrix_take_parts(arena, parts, n, p.layout, outputs, c->d_model, n),
-        .down = take_matrix(arena, p, gate + 2, c->d_model, width),
-        .in_bias = take_vector(arena, outputs, c->mlp_bias),
-        .down_bias = take_vector(arena, c->d_model, c->mlp_bias),
-    };
+    return SD_MAKE(sd_mlp, .width = width,
+                   .in = sd_matrix_take_parts(arena, parts, n, p.layout, outputs, c->d_model, n),
+                   .down = take_matrix(arena, p, gate + 2, c->d_model, width),
+                   .in_bias = take_vector(arena, outputs, c->mlp_bias),
+                   .down_bias = take_vector(arena, c->d_model, c->mlp_bias));
 }
 
 static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {
@@ -253,8 +238,7 @@ static void free_model(sd_model* model) {
 /* A model without its encoder; over a block, unless it is NULL. */
 static sd_status create(const sd_config* config, sd_numbers numbers, const sd_memory_block* block,
                         sd_model** out) {
-    sd_model* model = sd_alloc(sizeof *model);
-    if (model == NULL) return SD_ERR_MEMORY;
+    SD_NEW(sd_model, model);
     model->numbers = numbers;
     model->mixed = numbers.by_tensor != NULL;
     lay_out(model, &model->arena, config);
@@ -275,20 +259,17 @@ static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec
 
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     if (numbers.prefill == SD_ENGINE_ROWS) return SD_OK;
-    if (numbers.prefill == SD_ENGINE_TILES && numbers.weights == SD_FORMAT_F32)
-        return sd_fail(SD_ERR_SETTING,
-                       "prefill is 'tiles', which is for models in bf16, int8 and int4, not in f32; expected "
-                       "dtype='bf16', 'int8' or 'int4', or prefill='rows'");
-    if (numbers.prefill == SD_ENGINE_BLAS && numbers.weights != SD_FORMAT_F32)
-        return sd_fail(SD_ERR_SETTING,
-                       "prefill is 'blas', which is for models in f32, not in %s; expected dtype='f32' or "
-                       "prefill='rows'",
-                       sd_format_names[numbers.weights]);
+    SD_FAIL_IF(numbers.prefill == SD_ENGINE_TILES && numbers.weights == SD_FORMAT_F32, SD_ERR_SETTING,
+               "prefill is 'tiles', which is for models in bf16, int8 and int4, not in f32; expected "
+               "dtype='bf16', 'int8' or 'int4', or prefill='rows'");
+    SD_FAIL_IF(
+        numbers.prefill == SD_ENGINE_BLAS && numbers.weights != SD_FORMAT_F32, SD_ERR_SETTING,
+        "prefill is 'blas', which is for models in f32, not in %s; expected dtype='f32' or prefill='rows'",
+        sd_format_names[numbers.weights]);
     if (numbers.prefill == SD_ENGINE_BLAS && c->experts.n > 0)
         return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for mixtures of experts");
-    if (c->features.use != SD_FEATURE_NONE)
-        return sd_fail(SD_ERR_SETTING, "prefill is '%s', which is not for models with features",
-                       sd_engine_names[numbers.prefill]);
+    SD_FAIL_IF(c->features.use != SD_FEATURE_NONE, SD_ERR_SETTING,
+               "prefill is '%s', which is not for models with features", sd_engine_names[numbers.prefill]);
     return c->encoder ? check_engine(c->encoder, numbers) : SD_OK;
 }
 
@@ -296,10 +277,9 @@ static sd_status check_target(const sd_config* c, const sd_model* target) {
     if (c->bidirectional || (!c->shared_embedding && !c->shared_head)) return SD_OK;
     if (target == NULL)
         return sd_fail(SD_ERR_VALUE, "config: a table or head is shared, expected the target that has it");
-    if (target->config.d_model != c->d_model || target->config.n_vocab != c->n_vocab)
-        return sd_fail(SD_ERR_VALUE,
-                       "config: a table or head [%d, %d] is shared, expected [%d, %d] as the target's",
-                       c->n_vocab, c->d_model, target->config.n_vocab, target->config.d_model);
+    SD_FAIL_IF(target->config.d_model != c->d_model || target->config.n_vocab != c->n_vocab, SD_ERR_VALUE,
+               "config: a table or head [%d, %d] is shared, expected [%d, %d] as the target's", c->n_vocab,
+               c->d_model, target->config.n_vocab, target->config.d_model);
     return SD_OK;
 }
 
@@ -319,12 +299,10 @@ static sd_status check_rows(sd_model* model) {
         sd_row_kind kind = to.matrix->rows;
         if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) kind = model->layers[0].cross_kv.rows;
         sd_format format = to.matrix->panels[to.rows.first / SD_PANEL].format;
-        if (!sd_rows_suit(kind, format))
-            return sd_fail(
-                SD_ERR_VALUE,
-                "tensor %s: is in %s, expected a format whose rows are those of the tensors that it is "
-                "multiplied with",
-                spec.name, sd_format_names[format]);
+        SD_FAIL_IF(!sd_rows_suit(kind, format), SD_ERR_VALUE,
+                   "tensor %s: is in %s, expected a format whose rows are those of the tensors that it is "
+                   "multiplied with",
+                   spec.name, sd_format_names[format]);
     }
     return SD_OK;
 }

@@ -1,6 +1,5 @@
 /* A model: configuration and packed weights, immutable once finished, shared between threads. */
-#ifndef SD_WEIGHTS_H
-#define SD_WEIGHTS_H
+#pragma once
 
 #include "config.h"
 #include "matrix.h"
@@ -183,5 +182,3 @@ void sd_model_embed(const sd_model* model, int token, int position, float* out);
 
 /* The same of a vector [d_model] in the place of a token's embedding, which is not scaled. */
 void sd_model_begin_with(const sd_model* model, const float* vector, int position, float* out);
-
-#endif

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
@@ -24,11 +24,9 @@ from specdec.models.model import Model, Prompt
 from specdec.verification.sampling import TRUNCATIONS
 
 _PROMPTS: Final = (
-    "It was a dark and stormy night, and",
-    "She looked out of the window, and",
-    '"My dear sir," said the old gentleman,',
-    "The captain of the ship",
-)
+    "It was a dark and stormy night, and", "She looked out of the window, and",
+    '"My dear sir," said the old gentleman,', "The captain of the ship",
+)  # fmt: skip
 _IN_DISTRIBUTIONS: Final = frozenset({"temperature", *TRUNCATIONS, "seed", "n_threads", "progress"})
 """Options of decoding that measuring a draft by its distribution takes."""
 _NOT_IN_RUNS: Final = frozenset(
@@ -54,21 +52,14 @@ RUN_BY_THE_CORE = (Model, drafts.Draft)
 MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
 
 
-# ------------------------------------------------------------------------------------------------- options
-
-
 def decoding_options(
-    options: DecodingOptions | None,
-    changes: Mapping[str, Any],
-    owns: Mapping[str, str],
-    *,
-    in_distributions: bool = False,
-    **defaults: Any,
-) -> DecodingOptions:
+    options: DecodingOptions | None, changes: Mapping[str, Any], owns: Mapping[str, str], *,
+    in_distributions: bool = False, **defaults: Any,
+) -> DecodingOptions:  # fmt: skip
     """Return the options of a view with the changes that its keyword arguments make.
 
     `owns` names the options that the view has parameters of its own for, and these; with `in_distributions`
-    the view takes those alone that distributions have. Options of others, and unknown ones, raise InputError.
+    it takes those alone that distributions have. Others, and unknown ones, raise InputError.
     """
     if options is not None and not isinstance(options, DecodingOptions):
         raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
@@ -110,13 +101,13 @@ class Setup:
     @classmethod
     def of(cls, target: Any, options: DecodingOptions, prompts: Prompt | Sequence[Prompt] | None) -> Setup:
         """Load a target, and read the prompts; None: some of ours."""
-        name, model = named_one("target", target)
-        model = as_model("target", model)
+        name, given = named_one("target", target)
+        model = as_model("target", given)
         if prompts is None and model.tokenizer is None:
             raise InputError("prompts is None, and the target has no tokenizer; expected token ids")
-        given, _ = prompts_of("prompts", list(_PROMPTS) if prompts is None else prompts)
-        beginnings = [PromptIds.of(model, one, f"prompt {i}") for i, one in enumerate(given)]
-        return cls(model, name or name_of(model), options, beginnings)
+        texts, _ = prompts_of("prompts", list(_PROMPTS) if prompts is None else prompts)
+        read = [PromptIds.of(model, one, f"prompt {i}") for i, one in enumerate(texts)]
+        return cls(model, name or name_of(model), options, read)
 
     @property
     def seed(self) -> int:
@@ -141,29 +132,21 @@ class Setup:
         """Prompts with their new tokens: `share` each, as far as contexts reach, `n_tokens` in all."""
         share = self.share(n_tokens) if share is None else share
         work: list[tuple[Sequence[int], int]] = []
-        for beginning in self.prompts:
-            n = min(share, n_tokens, beginning.room(self.target))
-            if n > 0:
-                work.append((beginning.given, n))
+        for prompt in self.prompts:
+            if (n := min(share, n_tokens, prompt.room(self.target))) > 0:
+                work.append((prompt.given, n))
                 n_tokens -= n
         return work
 
     def described(self, **settings: Any) -> dict[str, Any]:
         """Settings of a comparison in the types of JSON: those given, and the options."""
-        names = dict.fromkeys(("verify", *TRUNCATIONS, *self.runs()))
-        options = {name: getattr(self.options, name) for name in names if name != "temperature"}
-        options["n_threads"] = self.options.threads
-        return settings | {name: in_json(value) for name, value in options.items()} | {"seed": self.seed}
-
-
-# -------------------------------------------------------------------------------------------------- drafts
+        options = {name: getattr(self.options, name) for name in ("verify", *TRUNCATIONS)} | self.runs()
+        options |= {"n_threads": self.options.threads, "seed": self.seed}
+        return settings | {name: in_json(one) for name, one in options.items() if name != "temperature"}
 
 
 def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
-    """Open a draft of the target's vocabulary for measuring.
-
-    A draft that learns from texts is a snapshot. What drafts chains by a model alone is the model.
-    """
+    """Open a draft for measuring: a snapshot of one that learns, the model of one that chains it alone."""
     found: object = opened(draft, target)
     if isinstance(found, drafts.Draft):
         found = found.snapshot()
@@ -176,22 +159,15 @@ def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
     if has_distribution(found):
         return found
     if not isinstance(found, drafts.Draft | type) and not hasattr(found, "propose"):
-        raise InputError.of(
-            "draft", found, "a specdec.Model, a path, a hub name, one of specdec.drafts, or an object with a "
-            "method propose or probabilities(ids)", found=kind_of(found),
-        )  # fmt: skip
+        expected = "a specdec.Model, a path, a hub name, one of specdec.drafts, or an object with a method"
+        raise InputError.of("draft", found, f"{expected} propose or probabilities(ids)", kind_of(found))
     return as_draft(target, found)
 
 
 def has_distribution(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
-    """Whether a draft has one distribution for the token after a text, whatever it has drafted before.
-
-    Such a draft can be held against every text of the target. Any other is measured by running it.
-    """
-    if isinstance(draft, Model):
-        return True
+    """Whether a draft has one distribution for the token after a text, whatever it has drafted before."""
     chain = not isinstance(draft, type) and getattr(draft, "tree", None) is None
-    return chain and isinstance(draft, ProbabilityDraft)
+    return isinstance(draft, Model) or (chain and isinstance(draft, ProbabilityDraft))
 
 
 def opened(draft: Any, target: Model) -> Any:
@@ -199,9 +175,6 @@ def opened(draft: Any, target: Model) -> Any:
     if isinstance(draft, os.PathLike):
         return drafts.load(draft, target)
     return drafts.named(draft, target) if isinstance(draft, str) else draft
-
-
-# --------------------------------------------------------------------------------------------------- names
 
 
 def name_of(model: object) -> str:
@@ -258,15 +231,10 @@ def short_names(texts: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
 
 
-# -------------------------------------------------------------------------------------------------- numbers
-
-
-def check_say(say: Any) -> Callable[[str], object]:
+def check_say(say: Any) -> None:
     """Refuse what cannot be called with a line."""
     if not callable(say):
         raise InputError.of("say", say, "a function that takes a line", found=kind_of(say))
-    function: Callable[[str], object] = say
-    return function
 
 
 def check_gammas(gammas: Any) -> list[int]:
@@ -279,8 +247,9 @@ def different_numbers(name: str, values: Any) -> list[Any]:
     expected = "a sequence of at least one number, none twice"
     found = check_items(name, values, expected)
     try:
-        if 0 < len(set(found)) == len(found):
-            return found
+        fits = 0 < len(set(found)) == len(found)
     except TypeError:  # what has no hash is no number
-        pass
-    raise InputError.of(name, values, expected)
+        fits = False
+    if not fits:
+        raise InputError.of(name, values, expected)
+    return found

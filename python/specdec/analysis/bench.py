@@ -42,8 +42,8 @@ from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, or_dash, tables_by_position
-from specdec.trace import DraftCounts
+from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, tables_by_position
+from specdec.trace import StepFigures
 from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
@@ -68,8 +68,7 @@ class BenchRow:
     Attributes
     ----------
     category : str
-        As in the file of questions; "mt_bench" for the eight categories of MT-Bench where all of them are
-        there, and "overall" for all questions.
+        As in the file of questions; "mt_bench" is all eight categories of MT-Bench, "overall" all questions.
     n_questions, n_turns, n_tokens : int
         Answered; and new tokens of a repetition, the mean of all of them, rounded.
     alpha, alpha_low, alpha_high : float
@@ -77,19 +76,17 @@ class BenchRow:
         trees the share of positions at which one of several drafts was accepted (`Round.betas`).
     mean_acceptance_length, draft_acceptance_rate, per_position_acceptance_rate
         As vLLM names them: new tokens of a run of the target that verified a draft, its own token included;
-        accepted over drafted tokens; share of these runs that accepted their first, second, … token. What was
-        accepted after the end of a text does not count.
+        accepted over drafted tokens; share of these runs that accepted their first, second, … token.
     tokens_per_call : float
-        New tokens per run of the target, those without a draft included: the mean of Spec-Bench's
-        ``accept_lengths``.
+        New tokens of any run of the target: the mean of Spec-Bench's ``accept_lengths``.
     tokens_per_s, plain_tokens_per_s : tuple of float
         New tokens over seconds of the whole calls, the reading of the prompts included, of each repetition.
     speedup, decode_speedup, question_speedup : Speedup
-        tokens_per_s over plain_tokens_per_s; the same of the rounds alone; and as Spec-Bench counts it: the
-        mean over questions of their tokens per second, over that of plain decoding.
+        tokens_per_s over plain_tokens_per_s; of the rounds alone; and as Spec-Bench counts it, by the mean
+        over questions of their tokens per second.
     n_equal, n_compared : int
-        Turns of all repetitions whose new tokens are those of plain decoding (at temperature 0 with the exact
-        rule all are), and those that both ways answered.
+        Turns of all repetitions with the new tokens of plain decoding (at temperature 0 with the exact rule
+        all of them), and those that both ways answered.
     """
 
     category: str
@@ -117,10 +114,9 @@ class Bench(Tabular):
     """What `specdec.bench` found; ``print`` shows its tables, a notebook too.
 
     `draft` is "plain" where there is none. `settings` are what the answers were made with. `rows` have a
-    category each, in the order of the questions; then MT-Bench and all together, where that is more than one
-    category. `skipped` has the ids of questions that were not asked, or not to their last turn, and why.
-    `answers` and `plain_answers` are by repetition, then by question; the one or the other is empty where it
-    was not run.
+    category each, in the order of the questions, then MT-Bench and all together. `skipped` has the ids of
+    questions that were not asked to their last turn, and why. `answers` and `plain_answers` are by
+    repetition, then by question; empty where they were not run.
     """
 
     target: str
@@ -139,10 +135,7 @@ class Bench(Tabular):
         return {row.category: row for row in self.rows}[category]
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with the figures of `BenchRow`; rates by position are left out.
-
-        Of a speed-up NAME it has ``NAME``, ``NAME_low``, ``NAME_high`` and ``NAME_invalid``.
-        """
+        """A `pandas.DataFrame` with the figures of `BenchRow`, such as ``speedup_low``; not by position."""
         return figures_frame(self.rows)
 
     def tables(self) -> list[Table]:
@@ -184,12 +177,6 @@ class Bench(Tabular):
             columns.append(("without prompts", lambda row: _ratio(row.decode_speedup)))
         return Table.of(title, self.rows, columns)
 
-    def __repr__(self) -> str:
-        row = self.rows[-1]
-        figures = f"{row.n_questions} questions, alpha {or_dash(row.alpha, '.3f')}"
-        gain = "" if math.isnan(row.speedup.median) else f", speed-up {_ratio(row.speedup)}"
-        return f"<specdec.Bench of {self.draft!r} drafting for {self.target!r}: {figures}{gain}>"
-
 
 _CATEGORY: Final[Column] = ("", lambda row: row.category)
 
@@ -223,19 +210,14 @@ def bench(
     As in Spec-Bench, questions are answered one at a time, greedily unless a temperature is given, turn by
     turn, each turn after the model's own answer to the one before. Where the target has a chat template, the
     turns go through it; else a text goes on with the next turn after an empty line, and an encoder-decoder
-    reads each turn as a source of its own. Plain and speculative decoding answer each question in turns, so
-    that both see the same machine.
-
-    A text that ends within a round counts up to its end: what was accepted after an end-of-text token or a
-    stop is neither a new token nor an accepted draft (`BenchRow`).
+    reads each turn as a source of its own. Plain and speculative decoding answer each question in turns. What
+    was accepted after an end-of-text token or a stop is neither a new token nor an accepted draft.
 
     Parameters
     ----------
     target, draft : as of `specdec.generate`, or a dict of one by its name
-        Draft None: plain decoding alone. A draft that learns from texts, such as
-        `specdec.drafts.SuffixMemory`, begins each repetition with what it knows now (`Draft.snapshot`),
-        learns from the answers of the repetition in their order, and is left as it is. An object of your own
-        is used as it is.
+        Draft None: plain decoding alone. A draft that learns from texts learns within each repetition, from
+        its answers in their order, else as in `specdec.measure`.
     questions : path-like, or iterable of Question and str
         A file that `specdec.read_questions` takes (which may read a part of it), or questions themselves; a
         text is one of the category "prompts".
@@ -251,8 +233,7 @@ def bench(
         A folder for the answers, in the format of Spec-Bench: ``run_1/plain.jsonl``, ``run_1/NAME.jsonl`` and
         so on for each repetition, a line for each question as soon as it is answered. A call with the same
         folder and settings goes on where an earlier one was interrupted; ``settings.json`` has the settings.
-        A draft that learns is first asked again what was answered in an unfinished repetition, so that it
-        knows those texts; the answers in the folder stay.
+        A draft that learns is asked again what an unfinished repetition has answered, to know those texts.
     options : DecodingOptions, optional
         Of the answers. By default `max_new_tokens` is 1024, of each turn, and `seed` 0: repetition k uses
         seed + k, and each turn of a question a key of its own. Plain decoding has no `lenience`. With
@@ -347,10 +328,9 @@ class _Way:
         return 1
 
     def _begin(self, turn: int) -> None:
-        """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone.
+        """Begin a repetition, with a snapshot of the draft, which learns from the texts of this one alone.
 
-        After questions that have answers already a draft that learns must know what it knew then, so these
-        `n_learned` questions are asked again and the answers that there are stay.
+        A draft that learns is asked the first `n_learned` questions again, whose answers are in the file.
         """
         self.answers.append([])
         self.drafting = None if self.draft is None else self.draft.snapshot()
@@ -396,17 +376,14 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip
     return {
-        "version": _core.__version__,
-        "target": target_name,
+        "version": _core.__version__, "target": target_name,
         **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
-        "draft": way.name,
-        "gamma": gamma,
+        "draft": way.name, "gamma": gamma,
         **{name: in_json(getattr(options, name)) for name in dict.fromkeys((*always, *run_options(options)))},
-        "seed": seed,
-        "chat": asker.chat,
+        "seed": seed, "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
         "kernels": _core.kernels(),
-    }
+    }  # fmt: skip
 
 
 class Asker:
@@ -500,20 +477,11 @@ class Asker:
         PromptIds.of(self.target, prompt, "prompt")
 
 
-# ------------------------------------------------------------------------------------------------- figures
-
-
 def bench_rows(
-    questions: Sequence[Question],
-    answers: Sequence[Sequence[Answer]],
-    plain: Sequence[Sequence[Answer]],
-    *,
+    questions: Sequence[Question], answers: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]], *,
     sampled: bool,
-) -> tuple[BenchRow, ...]:
-    """Count answers by category; `answers` and `plain` by repetition, then by question, or empty.
-
-    `sampled`: repetitions are different samples, and not the same texts again.
-    """
+) -> tuple[BenchRow, ...]:  # fmt: skip
+    """Count answers, by repetition, then by question, by category; `sampled`: repetitions are other texts."""
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
         groups.setdefault(question.category, []).append(i)
@@ -523,9 +491,8 @@ def bench_rows(
     if n_categories > 1:
         groups[OVERALL] = list(range(len(questions)))
 
-    both = (answers, plain)
     return tuple(
-        _row(name, *([[run[i] for i in ids] for run in runs] for runs in both), sampled)
+        _row(name, [[r[i] for i in ids] for r in answers], [[r[i] for i in ids] for r in plain], sampled)
         for name, ids in groups.items()
     )
 
@@ -556,32 +523,26 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     names = ("mean_acceptance_length", "draft_acceptance_rate", "per_position_acceptance_rate")
     per_run = [_counts(run).tokens_per_call for run in answers]
     return BenchRow(
-        category=category,
-        n_questions=len(main[0]),
-        n_turns=sum(len(answer.replies) for answer in main[0]),
+        category=category, n_questions=len(main[0]), n_turns=sum(len(answer.replies) for answer in main[0]),
         n_tokens=round(sum(answer.n_tokens for run in main for answer in run) / len(main)),
-        alpha=mean_of(betas),
-        alpha_low=low,
-        alpha_high=high,
+        alpha=mean_of(betas), alpha_low=low, alpha_high=high,
         **{name: getattr(counts, name) for name in names},
         tokens_per_call=_counts([answer for run in main for answer in run]).tokens_per_call,
-        tokens_per_s=tuple(map(_per_s, answers)),
-        plain_tokens_per_s=tuple(map(_per_s, plain)),
+        tokens_per_s=tuple(map(_per_s, answers)), plain_tokens_per_s=tuple(map(_per_s, plain)),
         speedup=speedup(_per_s, per_run),
         decode_speedup=speedup(partial(_per_s, seconds="rounds_s"), per_run),
         question_speedup=speedup(_mean_speed, map(_question_bound, answers, plain)),
-        n_equal=sum(ours.tokens == theirs.tokens for ours, theirs in pairs),
-        n_compared=len(pairs),
-    )
+        n_equal=sum(ours.tokens == theirs.tokens for ours, theirs in pairs), n_compared=len(pairs),
+    )  # fmt: skip
 
 
-def _counts(answers: Sequence[Answer]) -> DraftCounts:
-    return DraftCounts.of(step for answer in answers for reply in answer.replies for step in reply.steps)
+def _counts(answers: Sequence[Answer]) -> StepFigures:
+    return StepFigures(step for answer in answers for reply in answer.replies for step in reply.steps)
 
 
 def _per_s(answers: Sequence[Answer], seconds: str = "wall_s") -> float:
     """New tokens over seconds: ``wall_s``, or ``rounds_s`` of the rounds alone."""
-    total = math.fsum(getattr(one, seconds) for one in answers)
+    total = math.fsum(getattr(reply, seconds) for one in answers for reply in one.replies)
     return sum(one.n_tokens for one in answers) / total if total else math.nan
 
 

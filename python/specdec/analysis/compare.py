@@ -1,38 +1,28 @@
-"""Comparing drafts: each in its turn on the same prompts, plain decoding among them."""
+"""Runs of drafts in turns: `compare` counts and times them, `tune` chooses gamma, or a draft."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from specdec.analysis.arguments import (
-    Setup,
-    check_gammas,
-    decoding_options,
-    different_numbers,
-    drafts_by_name,
-)
-from specdec.analysis.experiment import (
-    COLUMNS,
-    NAMED,
-    ExperimentRow,
-    Speedup,
-    interleaved,
-    position_tables,
-    reason_tables,
-)
+from specdec import theory
+from specdec.analysis import arguments, experiment, prediction
+from specdec.analysis.arguments import MeasurableDraftLike, Setup
+from specdec.analysis.experiment import ExperimentRow, Speedup, number_of
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.prompts import PromptIds
-from specdec.drafts.draft import Draft
+from specdec.drafts import EarlyExit
+from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
-from specdec.errors import printable
+from specdec.errors import InputError, kind_of, printable
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import Table, Tabular, figures_frame
+from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, marked, plain
 
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
@@ -57,10 +47,8 @@ def compare(
 
     Every draft, with each gamma, and plain decoding continue the same prompts in turns, prompt by prompt, so
     that all of them see the same machine. What is counted (acceptance, tokens per run of the target) and what
-    is timed are of the same runs, and mean the same for every draft; what `specdec.measure` finds of a model
-    by its distribution is measured by running here too. A draft that learns from texts begins each turn with
-    what it knows now (`Draft.snapshot`), learns from the prompts of the turn in their order, and is left as
-    it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+    is timed are of the same runs, and mean the same for every draft, models included. A draft that learns
+    from texts learns within each turn, from its prompts in their order, else as in `specdec.measure`.
 
     Parameters
     ----------
@@ -95,35 +83,27 @@ def compare(
     >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
-    decoding = decoding_options(options, changes, _OWNS)
-    asked = [
-        decoding.replace(temperature=one).temperature
-        for one in different_numbers("temperatures", temperatures)
-    ]
-    chosen = None if gammas is None else check_gammas(gammas)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
+    temperatures = arguments.different_numbers("temperatures", temperatures)
+    asked = [decoding.replace(temperature=one).temperature for one in temperatures]
+    chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     timing = check_flag("timing", timing)
     repeats = repeats if timing else 1
     setup = Setup.of(target, decoding, prompts)
     ways: Ways = {
         (name, gamma): (draft, gamma)
-        for name, given in drafts_by_name("drafts", setup.target, drafts).items()
+        for name, given in arguments.drafts_by_name("drafts", setup.target, drafts).items()
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
-    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
+    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=bool(timing))
 
 
 def compare_ways(
-    setup: Setup,
-    ways: Ways,
-    n_tokens: int,
-    *,
-    temperatures: Sequence[float],
-    repeats: int,
-    timing: bool = True,
-    **how: Any,
-) -> Comparison:
+    setup: Setup, ways: Ways, n_tokens: int, *, temperatures: Sequence[float], repeats: int,
+    timing: bool = True, **how: Any,
+) -> Comparison:  # fmt: skip
     """Run drafts with gammas of their own, and plain decoding, in turns; `how` as of `interleaved`."""
     work = setup.work(n_tokens)
     rows: list[ExperimentRow] = []
@@ -131,7 +111,7 @@ def compare_ways(
     n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
     with counted(n_steps, "token", setup.options.progress) as done:
         for temperature in temperatures:
-            plain, running = interleaved(
+            plain, running = experiment.interleaved(
                 setup.target, ways, work, setup.runs(temperature=temperature), repeats=repeats,
                 seed=setup.seed, timing=timing, done=done, **how,
             )  # fmt: skip
@@ -140,21 +120,16 @@ def compare_ways(
             if timing:
                 rates[temperature] = plain.tokens_per_s
     prompts = setup.prompts[: len(work)]
-    return Comparison(
-        target=setup.name,
-        rows=tuple(rows),
-        plain_tokens_per_s=rates,
-        prompts=[beginning.given for beginning in prompts],
-        labels=tuple(_label(setup.target, beginning) for beginning in prompts),
-        settings=setup.described(n_tokens=n_tokens, repeats=repeats),
-    )
+    labels = tuple(_label(setup.target, prompt) for prompt in prompts)
+    settings = setup.described(n_tokens=n_tokens, repeats=repeats)
+    return Comparison(setup.name, tuple(rows), rates, [one.given for one in prompts], labels, settings)
 
 
-def _label(target: Model, beginning: PromptIds) -> str:
-    text = beginning.source_text(target)
-    if text is None and beginning.source is None and target.tokenizer is not None:
-        text = target.tokenizer.decode(beginning.ids)
-    words = " ".join(map(str, beginning.given)) if text is None else " ".join(text.split())
+def _label(target: Model, prompt: PromptIds) -> str:
+    text = prompt.source_text(target)
+    if text is None and prompt.source is None and target.tokenizer is not None:
+        text = target.tokenizer.decode(prompt.ids)
+    words = " ".join(map(str, prompt.given)) if text is None else " ".join(text.split())
     return printable(words if len(words) <= _LABEL else words[: _LABEL - 1] + "…")
 
 
@@ -207,41 +182,40 @@ class Comparison(Tabular):
     def ranked(self, temperature: float) -> list[ExperimentRow]:
         """The rows at a temperature with a valid speed-up, that drafted something; the fastest first."""
         rows = [row for row in self.rows if row.temperature == temperature and row.speedup is not None]
-        return sorted(
-            (row for row in rows if not row.invalid and not row.is_plain), key=lambda row: -row.timed.median
-        )
+        valid = [row for row in rows if not row.invalid and not row.is_plain]
+        return sorted(valid, key=lambda row: -row.timed.median)
 
     def tables(self) -> list[Table]:
         """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
-        found = [self.summary(), *position_tables(self.rows, ("draft", "temperature", "gamma"))]
+        found = [self.summary(), *experiment.position_tables(self.rows, experiment.SETTINGS)]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
-        return [*found, *reason_tables(self.rows)]
+        return [*found, *experiment.reason_tables(self.rows)]
 
     def summary(self) -> Table:
         """All drafts in one table, with plain decoding."""
         timed = bool(self.plain_tokens_per_s)
         named = any(row.named_share is not None for row in self.rows)
-        names = [*_COUNTS, *["named_share"] * named, *_TIMES * timed]
+        names = ["alpha", "alpha_interval", "tokens_per_call", "tokens_interval", *["named_share"] * named]
+        names += ["c", "verify_ratio", "tokens_per_s", "speedup", "speedup_interval"] * timed
         body: list[ExperimentRow] = []
         for temperature in self.temperatures:
             if timed:
-                body.append(_plain_row(temperature, self.plain_tokens_per_s[temperature]))
+                plain = ExperimentRow(
+                    draft="plain decoding", temperature=temperature, gamma=0, tokens_per_call=1.0,
+                    verify_ratio=1.0, tokens_per_s=self.plain_tokens_per_s[temperature],
+                    speedup=Speedup((1.0,), (1.0,)),
+                )  # fmt: skip
+                body.append(plain)
             body += [row for row in self.rows if row.temperature == temperature]
-        best = [self.best(temperature) for temperature in self.temperatures]
-        gamma = ("gamma", lambda row: f"{row.gamma}{' ★' if any(row is one for one in best) else '  '}")
-        notes = "; ★ the fastest that beats plain decoding" if timed else ""
-        notes += NAMED if named else ""
-        return Table.of(
-            f"Drafts for {self.target}{notes}",
-            body,
-            [gamma if name == "gamma" else COLUMNS[name] for name in names],
-            tuple(names.index(name) for name in _OPTIONAL if name in names),
-        )
+        best = [row for row in map(self.best, self.temperatures) if row is not None]
+        columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(best)]
+        columns += experiment.columns_of(*names)
+        optional = tuple(3 + names.index(name) for name in _OPTIONAL if name in names)
+        notes = "; ★ the fastest that beats plain decoding" * timed + experiment.NAMED * named
+        return Table.of(f"Drafts for {self.target}{notes}", body, columns, optional)
 
     def _by_prompt(self) -> Table:
-        n_prompts = len(self.prompts)
-
         def cell(row: ExperimentRow, i: int) -> str:
             if i >= len(row.prompts):
                 return "–"
@@ -250,15 +224,12 @@ class Comparison(Tabular):
 
         shown = "\n".join(f"{i}: {label}" for i, label in enumerate(self.labels))
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
-        columns = [COLUMNS[name] for name in ("draft", "temperature", "gamma")]
-        columns += [(str(i), partial(cell, i=i)) for i in range(n_prompts)]
+        columns = experiment.columns_of(*experiment.SETTINGS)
+        columns += [(str(i), partial(cell, i=i)) for i in range(len(self.prompts))]
         return Table.of(f"Tokens per run{timed} by prompt\n{shown}", self.rows, columns)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with the figures of its rows; NaN where there is no number.
-
-        Those of the speed-up are ``speedup``, ``speedup_low``, ``speedup_high`` and ``speedup_invalid``.
-        """
+        """A `pandas.DataFrame` with the figures of its rows, such as ``speedup_low``; NaN where none is."""
         rows = [replace(row, speedup=row.timed) for row in self.rows]
         return figures_frame(rows, "drafted_per_call", "draft_acceptance_rate")
 
@@ -267,10 +238,6 @@ class Comparison(Tabular):
         return f"<specdec.Comparison of {drafts} drafting for {self.target!r}: {len(self.rows)} rows>"
 
 
-_COUNTS: Final = (
-    "draft", "temperature", "gamma", "alpha", "alpha_interval", "tokens_per_call", "tokens_interval",
-)  # fmt: skip
-_TIMES: Final = ("c", "verify_ratio", "tokens_per_s", "speedup", "speedup_interval")
 _OPTIONAL: Final = (
     "speedup_interval", "tokens_per_s", "named_share", "c", "verify_ratio", "alpha_interval",
     "tokens_interval",
@@ -278,9 +245,240 @@ _OPTIONAL: Final = (
 """What a narrow terminal does without, the one to keep longest first."""
 
 
-def _plain_row(temperature: float, tokens_per_s: tuple[float, ...]) -> ExperimentRow:
-    """Plain decoding as a row of the table."""
-    return ExperimentRow(
-        draft="plain decoding", temperature=temperature, gamma=0, tokens_per_call=1.0,
-        verify_ratio=1.0, tokens_per_s=tokens_per_s, speedup=Speedup((1.0,), (1.0,)),
-    )  # fmt: skip
+_REPEATS: Final = 3  # turns, where drafts are run
+_LOOKED_AT: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
+_OWNS_OF_TUNE: Final = {"gamma": "max_gamma", "max_new_tokens": "n_tokens", "lenience": "1.0, the exact rule"}
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(OneTable):
+    """The gamma that promises most, and why; ``print`` shows it, a notebook too.
+
+    Attributes
+    ----------
+    target, draft, temperature : str, str, float
+    rows : dict of int to ExperimentRow
+        By gamma: what acceptance and costs predict, plain decoding (0) included; or what runs gave
+        (`ExperimentRow.by_running`).
+    choice : Model, Draft or object
+        The draft, as `generate` takes it.
+    others : tuple of Tuning
+        Where several drafts were given: the tunings of the others, best first.
+    """
+
+    target: str
+    draft: str
+    temperature: float
+    rows: dict[int, ExperimentRow]
+    choice: Any = None
+    others: tuple[Tuning, ...] = ()
+
+    @property
+    def gamma(self) -> int:
+        """Drafted tokens a round with the highest valid speed-up, the smallest of equal ones; 0: plain."""
+        speedups = self.speedups
+        for gamma, row in self.rows.items():
+            if (row.by_running and (row.invalid or row.is_plain)) or math.isnan(speedups[gamma]):
+                del speedups[gamma]
+        return max(sorted(speedups), key=lambda gamma: speedups[gamma], default=0)
+
+    @property
+    def row(self) -> ExperimentRow:
+        """What was found with `gamma`; with the smallest one that was run where none pays."""
+        return self.rows.get(self.gamma, self.rows[min(self.rows)])
+
+    @property
+    def speedups(self) -> dict[int, float]:
+        """Speed-up over plain decoding by gamma: the median of runs, or E(tokens) / (gamma c + t(gamma + 1)).
+
+        In units of t(1), a t(gamma + 1) below which counts as 1, so that none is above `idealised`.
+        """
+        return {0: 1.0} | {gamma: row.speedup_bounds[0] for gamma, row in self.rows.items()}
+
+    @property
+    def speedup_intervals(self) -> dict[int, tuple[float, float]]:
+        """(low, high) of each: at both ends of alpha's confidence interval, or of the measured ones."""
+        return {0: (1.0, 1.0)} | {gamma: row.speedup_bounds[1:] for gamma, row in self.rows.items()}
+
+    @property
+    def invalid_predictions(self) -> dict[int, str]:
+        """Why a speed-up is or comes from an error of measurement, by gamma; without those that are valid."""
+        reasons = {gamma: row.invalid or row.invalid_prediction for gamma, row in self.rows.items()}
+        return {gamma: reason for gamma, reason in reasons.items() if reason}
+
+    @property
+    def idealised(self) -> dict[int, float]:
+        """The ideal speed-up by gamma (Theorem 3.8); empty for a draft that was measured by running."""
+        return {g: row.ideal_speedup for g, row in self.rows.items() if row.ideal_speedup is not None}
+
+    @property
+    def idealised_gamma(self) -> int | None:
+        """The gamma that Theorem 3.8 would choose, among those looked at; None where it says nothing."""
+        if self.row.by_running:
+            return None
+        alpha, c = number_of(self.row.alpha), number_of(self.row.c)
+        return int(theory.optimal_gamma(alpha, c, max_gamma=max(self.rows)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
+        row, intervals = self.row, self.speedup_intervals
+        of_rows = ("verify_ratio", "tokens_per_call", "by_position", "c")
+        figures = [
+            {
+                "gamma": gamma, "speedup": speedup, "speedup_interval": intervals[gamma],
+                "invalid": self.invalid_predictions.get(gamma, ""), "idealised": self.idealised.get(gamma),
+                **{name: getattr(self.rows.get(gamma), name, None) for name in of_rows},
+            }
+            for gamma, speedup in self.speedups.items()
+        ]  # fmt: skip
+        of_self = ("target", "draft", "temperature", "others", "gamma", "idealised_gamma")
+        of_row = ("n_tokens", "c", "alpha", "alpha_low", "alpha_high", "reason")
+        found = {name: plain(getattr(self, name)) for name in of_self}
+        return found | {name: plain(getattr(row, name)) for name in of_row} | {"rows": plain(figures)}
+
+    def table(self) -> Table:
+        """Every gamma with its speed-ups; the chosen one has a star."""
+        if self.row.by_running:
+            return self._table_of_runs()
+        row = self.row
+        title = (
+            f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
+            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.row.c:.3f}"
+        )
+        columns = [
+            experiment.starred([self.rows[self.gamma]]), figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
+            ("predicted", lambda row: marked(f"{row.predicted_speedup:.2f}X", row.invalid_prediction)),
+            ("95 % by alpha", lambda row: "{:.2f} to {:.2f}".format(*row.speedup_bounds[1:])),
+            figure("ideal (Theorem 3.8)", "ideal_speedup", ".2f", "X"),
+        ]  # fmt: skip
+        return Table.of(title, list(self.rows.values()), columns)
+
+    def _table_of_runs(self) -> Table:
+        best = f"{self.draft} with gamma {self.gamma}" if self.gamma else "plain decoding"
+        chosen = [self.rows[self.gamma]] if self.gamma in self.rows else []
+        names = ("alpha", "tokens_per_call", "c", "verify_ratio", "speedup", "speedup_interval")
+        return Table.of(
+            f"Drafting for {self.target} at temperature {self.temperature:g}: {best} is fastest",
+            [row for one in (self, *self.others) for row in one.rows.values()],
+            [*experiment.columns_of("draft"), experiment.starred(chosen), *experiment.columns_of(*names)],
+        )
+
+    def __repr__(self) -> str:
+        row, several = self.row, f"{self.draft}, " if self.others else ""
+        speedup = marked(f"{self.speedups[self.gamma]:.2f}", self.invalid_predictions.get(self.gamma))
+        found = f"{'measured' if row.by_running else 'predicted'} speed-up {speedup}"
+        alpha = "" if row.alpha is None else f", alpha {row.alpha:.3f}"
+        return f"<specdec.Tuning: {several}gamma {self.gamma}, {found}{alpha}, c {number_of(row.c):.3f}>"
+
+
+def tune(
+    target: ModelLike | dict[str, ModelLike],
+    draft: MeasurableDraftLike
+    | type[EarlyExit]
+    | Sequence[MeasurableDraftLike]
+    | Mapping[str, MeasurableDraftLike],
+    prompts: Prompt | Sequence[Prompt] | None = None,
+    *,
+    max_gamma: int = 8,
+    n_tokens: int = 400,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
+) -> Tuning:
+    """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
+
+    Theorem 3.8 takes the target to verify any number of positions in the time of one. Here that time is
+    measured, so the choice holds where arithmetic, not memory, sets the speed, too. A draft without a
+    distribution of its own (`specdec.measure`) is run with some gammas, in turns with plain decoding, and so
+    are several drafts; the fastest is chosen with its gamma.
+
+    Parameters
+    ----------
+    target, prompts
+        As of `specdec.measure`.
+    draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
+        The class means exits at every layer of the target, or at six of a deep one: so a target that was
+        trained to leave early is served at its best.
+    max_gamma, n_tokens : int, default 8 and 400
+        The largest gamma looked at, and tokens that the target generates in all. Where drafts are run, the
+        gamma that a draft asks for by itself is looked at too, and each has so many tokens in each turn.
+    options : DecodingOptions, optional
+        Of the runs; where acceptance and costs predict the speed-up, `temperature`, `top_k`, `top_p` and
+        `min_p`, `seed` (default 0) and `n_threads` alone.
+
+    Returns
+    -------
+    Tuning
+        ``tuning.gamma`` is the choice, ``tuning.speedups`` what every gamma promises, ``tuning.choice`` the
+        draft.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.measure`.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> tuning = specdec.tune(target, draft)
+    >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=tuning.gamma)
+    >>> tuning = specdec.tune(target, {"small": draft, "copies": specdec.drafts.ContextCopy()})
+    >>> out = specdec.generate(target, tuning.choice, "It was a dark and stormy night", gamma=tuning.gamma)
+    """
+    max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
+    n_tokens = check_integer("n_tokens", n_tokens, 1)
+    decoding = arguments.decoding_options(options, changes, _OWNS_OF_TUNE)
+    setup = Setup.of(target, decoding, prompts)
+    given = _candidates(setup.target, draft)
+    drafts = {name: arguments.measurable(setup.target, one) for name, one in given.items()}
+    rows: Sequence[ExperimentRow]
+    if len(drafts) == 1 and all(map(arguments.has_distribution, drafts.values())):
+        arguments.decoding_options(options, changes, _OWNS_OF_TUNE, in_distributions=True)
+        rows = _predicted(setup, drafts, max_gamma, n_tokens)
+    else:
+        rows = _ran(setup, drafts, max_gamma, n_tokens)
+    temperature = decoding.temperature
+    by_gamma = {name: {row.gamma: row for row in rows if row.draft == name} for name in drafts}
+    tunings = [Tuning(setup.name, name, temperature, by_gamma[name], given[name]) for name in drafts]
+    best, *others = sorted(tunings, key=lambda one: -one.speedups[one.gamma])
+    return replace(best, others=tuple(others))
+
+
+def _candidates(target: Model, draft: Any) -> dict[str, Any]:
+    """The drafts by name, loaded where they are paths."""
+    if isinstance(draft, Mapping):
+        return arguments.drafts_by_name("draft", target, draft)
+    several = list(draft) if isinstance(draft, list | tuple) else [draft]
+    if draft is EarlyExit:
+        several = list(EarlyExit.exits(target))
+    if not several:
+        raise InputError.of("draft", draft, "at least one")
+    found = [arguments.opened(one, target) for one in several]
+    names = [arguments.name_of(arguments.measurable(target, one)) for one in found]
+    return dict(zip(arguments.unique(names), found, strict=True))
+
+
+def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> list[ExperimentRow]:
+    """Predict the speed-up of each gamma, of the one draft, by acceptance and costs."""
+    ((name, draft),) = drafts.items()
+    share = setup.share(n_tokens)
+    with counted(len(setup.prompts) * share, "token", setup.options.progress) as done:
+        texts = prediction.acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
+    times = prediction.forward_times(setup, draft, texts.tokens, max_gamma + 1)
+    return [
+        prediction.predicted_row(name, texts.betas[1.0], times, setup.options.temperature, gamma)
+        for gamma in range(max_gamma + 1)
+    ]
+
+
+def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> tuple[ExperimentRow, ...]:
+    """Run drafts with some gammas and plain decoding in turns."""
+    for name, one in drafts.items():
+        if not isinstance(one, arguments.RUN_BY_THE_CORE):
+            raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
+    ways: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
+    for name, draft in drafts.items():
+        own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
+        gammas = sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})
+        ways |= {(name, gamma): (draft, gamma) for gamma in gammas}
+    temperatures = [setup.options.temperature]
+    return compare_ways(setup, ways, n_tokens, temperatures=temperatures, repeats=_REPEATS).rows

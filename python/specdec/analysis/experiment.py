@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.trace import Trace, invalid_ratio, invalid_speedup
 
 Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item", contravariant=True)
 Work: TypeAlias = Sequence[tuple[Prompt, int]]
 """Prompts, each with its number of new tokens."""
 
@@ -37,11 +36,9 @@ EQUALS_PLAIN: Final = "= plain (drafted nothing)"
 class Speedup:
     """Time of plain over time of speculative decoding, for a new token, measured several times.
 
-    A forward pass of the target that verifies drafts takes at least as long as one that computes a token. So
-    a speed-up above the new tokens per pass is an error of measurement.
-
     `ratios` are the speed-ups of the repetitions, at least one, and `tokens_per_run` their new tokens per run
-    of the target in speculative decoding.
+    of the target in speculative decoding. Verifying drafts takes at least as long as computing one token, so
+    a speed-up above the new tokens per run is an error of measurement.
     """
 
     ratios: tuple[float, ...]
@@ -72,11 +69,7 @@ class Speedup:
 
     @property
     def invalid(self) -> str:
-        """Why the median is an error of measuring; empty if it is not.
-
-        What counts is the median of the ratios of speed-up to tokens per run, each of one repetition. The
-        repetition in the middle, of two the one with the larger ratio, is named.
-        """
+        """Why it is an error of measuring: the median ratio to the tokens per run is above 1; else empty."""
         pairs = sorted(zip(self.ratios, self.tokens_per_run, strict=True), key=lambda pair: pair[0] / pair[1])
         if not statistics.median(ratio / bound for ratio, bound in pairs) > 1.0:  # nor is NaN, not measured
             return ""
@@ -101,8 +94,7 @@ class Speedup:
 
 
 _ENDS: Final = ("low", "high", "invalid")
-NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
-"""The speed-up where nothing was timed."""
+NOT_RUN: Final = Speedup((math.nan,), (math.nan,))  # where nothing was timed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +111,13 @@ class ExperimentRow:
         greedy decoding of one, as the others give the same text. Where `by_running` is False, `n_tokens` are
         the positions that alpha is the mean of, and the others 0.
     tokens_per_call, tokens_low, tokens_high : float
-        New tokens per run of the target, and its 95 % confidence interval: of all tokens a share of n_calls /
-        n_tokens is the last of its round, and the interval is that of this share. Where `by_running` is False
-        the mean over the repetitions that were timed, without an interval. NaN where there is none.
+        New tokens per run of the target, and the 95 % confidence interval (of the share of tokens that end
+        their round, n_calls / n_tokens). Where `by_running` is False the mean over the timed repetitions,
+        without an interval. NaN where there is none.
     alpha, alpha_low, alpha_high : float or None
-        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval: at the
-        positions that were verified, or at every position where `by_running` is False. None where a position
-        had several drafts, as in trees, or nothing was drafted, see `reason`.
+        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval, over the
+        verified positions, or every position where `by_running` is False. None where a position had several
+        drafts, as in trees, or nothing was drafted, see `reason`.
     by_position : tuple of float
         Of the rounds that drafted so far: share that accepted the first, second, ... draft of a path.
     c : float or None
@@ -143,12 +135,9 @@ class ExperimentRow:
         By Theorem 3.8, which takes verification as long as one position; and with the measured
         `verify_ratio`, or 1 if that is less: what to choose gamma by. None where `by_running`.
     by_running : bool
-        Whether runs were counted. A draft with a distribution of its own is held against the target's at
-        every position of a text instead.
-    prompts : tuple of ExperimentRow
-        The same for each prompt, where there are several.
-    reason : str
-        Why figures are None; empty if none is.
+        Whether runs were counted; a draft with a distribution of its own is held against the target's.
+    prompts, reason : tuple of ExperimentRow, str
+        The same for each prompt, where there are several; and why figures are None, empty if none is.
     named_share : float or None
         Of a draft with another vocabulary than the target's, the mean share of its distribution that the
         target can name, over its drafts by the intersection. None of other drafts, and of drafts as text.
@@ -213,10 +202,9 @@ class ExperimentRow:
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup` comes from an error of measurement; empty if it does not.
+        """Why `predicted_speedup` comes from an error of measurement, a `verify_ratio` below 1; else empty.
 
-        `verify_ratio` is then below 1, though a forward pass on several positions takes at least as long as
-        on one. The prediction counts it as 1, so that it is never above `ideal_speedup`.
+        The prediction counts it as 1, so that it is never above `ideal_speedup`.
         """
         return "" if self.by_running else invalid_ratio(self.gamma, number_of(self.verify_ratio))
 
@@ -265,14 +253,27 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "speedup_interval": ("min to max", lambda row: row.timed.interval),
 }
 """Columns of tables whose rows are `ExperimentRow`."""
+SETTINGS: Final = ("draft", "temperature", "gamma")
 NAMED: Final = "; named: share of the draft's distribution that the target can name"
+
+
+def columns_of(*names: str) -> list[Column]:
+    """The columns of these names."""
+    return [COLUMNS[name] for name in names]
+
+
+def starred(chosen: Iterable[ExperimentRow]) -> Column:
+    """The column of gamma, with a star in the chosen rows."""
+    ids = {id(row) for row in chosen}
+    return "gamma", lambda row: f"{row.gamma}{' ★' if id(row) in ids else '  '}"
 
 
 def position_tables(rows: Sequence[ExperimentRow], names: Sequence[str]) -> list[Table]:
     """Share of rounds that accepted each of their drafts, after these columns; [] if none drafted."""
     title = "Share of rounds that accepted their first, second, ... guess, of those that drafted so far"
-    lines = [(*(COLUMNS[name][1](row) for name in names), row.by_position) for row in rows]
-    return tables_by_position(title, tuple(COLUMNS[name][0] for name in names), lines, ".2f")
+    columns = columns_of(*names)
+    lines = [(*(cell(row) for _, cell in columns), row.by_position) for row in rows]
+    return tables_by_position(title, tuple(head for head, _ in columns), lines, ".2f")
 
 
 def reason_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
@@ -288,10 +289,9 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
     low, high = mean_interval([_ends(text) for text in texts])
     names = ("n_tokens", "n_calls", "n_drafted", "n_accepted", "tokens_per_call")
     found: dict[str, Any] = {name: getattr(rounds, name) for name in names} | {
-        "tokens_low": 1.0 / high,
-        "tokens_high": 1.0 / low if low > 0.0 else math.inf,
+        "tokens_low": 1.0 / high, "tokens_high": 1.0 / low if low > 0.0 else math.inf,
         "by_position": tuple(rounds.acceptance_by_position),
-    }
+    }  # fmt: skip
     if any(one.depth != one.n_drafted for one in rounds.rounds):
         return found | {"reason": TREES}
     if not rounds.n_verified:
@@ -305,29 +305,16 @@ def _ends(text: Trace) -> NDArray[np.float64]:
     return np.array([float(i == one.kept) for one in text.rounds for i in range(1, one.kept + 1)])
 
 
-class Runner(Protocol[Item]):
-    """One way to do some work."""
-
-    def run(self, turn: int, index: int, item: Item, seed: int) -> int:
-        """Do item `index` of the work in a repetition; return what a progress bar counts."""
-        ...
-
-
 def take_turns(
-    runners: Sequence[Runner[Item]],
-    work: Sequence[Item],
-    *,
-    repeats: int,
-    seed: int,
-    done: Callable[[int], object] = lambda n: None,
-    limit: TimeLimit = ENDLESS,
+    runners: Sequence[Any], work: Sequence[Any], *, repeats: int, seed: int,
+    done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
     goes_on: Callable[[Any], bool] = lambda runner: True,
-) -> None:
+) -> None:  # fmt: skip
     """Do the same work `repeats` times in several ways that take turns item by item, with seed + k in turn k.
 
-    Every other repetition goes through the ways in reverse, so that none of them always comes after the same
-    one. `done` is called with what each run returns. Once the limit is over no run begins, except the first
-    of each way. `goes_on` says after a repetition whether a way has another one.
+    ``run(turn, index, item, seed)`` of a runner returns what `done` is called with. Every other repetition
+    goes in reverse. Once the limit is over no run begins, except the first of each way. `goes_on` says
+    whether a way has another repetition.
     """
     going = list(runners)
     for turn in range(repeats):
@@ -340,11 +327,10 @@ def take_turns(
 
 
 class Configuration:
-    """A draft, or none, with options of `generate`, and its runs: timed as a caller sees them.
+    """A draft, or none, with options of `generate`, and its runs: timed as a caller sees them, less prefill.
 
-    Python is included, the prompts' prefill is not. Each repetition begins with a snapshot of the draft
-    (`Draft.snapshot`): a draft that learns from texts learns from those of its repetition alone. `turns` has
-    the results of each repetition, `seconds` how long each took. `gamma` None is the draft's own.
+    Each repetition begins with a snapshot of the draft (`Draft.snapshot`), which learns from its texts alone.
+    `turns` has the results of each, `seconds` how long they took. `gamma` None is the draft's own.
     """
 
     def __init__(self, target: Model, draft: Model | Draft | None, gamma: Any = None, **options: Any) -> None:
@@ -396,10 +382,7 @@ class Configuration:
         return part
 
     def over(self, plain: Configuration) -> Speedup:
-        """The speed-up over plain decoding, each repetition compared with the same one of plain decoding.
-
-        Only texts that both have decoded count, because measuring may have ended within a repetition.
-        """
+        """The speed-up over the same repetitions of plain decoding, of the texts that both have decoded."""
         shared = self._shared(plain)
         return Speedup(
             tuple(step_s * trace.n_tokens / seconds for trace, seconds, step_s in shared),
@@ -409,8 +392,8 @@ class Configuration:
     def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
         """Return c, draft_ratio and verify_ratio of an `ExperimentRow`: medians of the repetitions.
 
-        In each repetition the speed-up is tokens per round over draft + verify, and it exceeds the ideal of
-        Theorem 3.8, tokens per round over draft + 1, only if verify is below 1.
+        The speed-up exceeds the ideal, tokens per round over draft_ratio + 1, only if verify_ratio is below
+        1.
         """
         guess, draft, verify = [], [], []
         for trace, seconds, step_s in self._shared(plain):
@@ -456,22 +439,14 @@ class Configuration:
 
 
 def interleaved(
-    target: Model,
-    drafts: Mapping[Key, tuple[Model | Draft, int | None]],
-    work: Work,
-    options: Mapping[str, Any],
-    *,
-    repeats: int,
-    seed: int,
-    timing: bool = True,
-    at_least: float = 0.0,
-    done: Callable[[int], object] = lambda n: None,
-    limit: TimeLimit = ENDLESS,
-) -> tuple[Configuration, dict[Key, Configuration]]:
+    target: Model, drafts: Mapping[Key, tuple[Model | Draft, int | None]], work: Work,
+    options: Mapping[str, Any], *, repeats: int, seed: int, timing: bool = True, at_least: float = 0.0,
+    done: Callable[[int], object] = lambda n: None, limit: TimeLimit = ENDLESS,
+) -> tuple[Configuration, dict[Key, Configuration]]:  # fmt: skip
     """Run plain decoding and each (draft, gamma) by key in turns: (plain, the others by key).
 
-    Plain decoding has the same options, but no lenience; it does not run without `timing`. What has a
-    speed-up below `at_least` after a turn has no further turn.
+    Plain decoding has no lenience, and does not run without `timing`. What has a speed-up below `at_least`
+    after a turn has no further turn.
     """
     plain = Configuration(target, None, **{name: one for name, one in options.items() if name != "lenience"})
     ways = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}

@@ -13,30 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.analysis import prediction
-from specdec.analysis.arguments import (
-    RUN_BY_THE_CORE,
-    MeasurableDraftLike,
-    Setup,
-    check_gammas,
-    check_say,
-    decoding_options,
-    different_numbers,
-    has_distribution,
-)
-from specdec.analysis.experiment import (
-    COLUMNS,
-    EQUALS_PLAIN,
-    NAMED,
-    Configuration,
-    ExperimentRow,
-    Speedup,
-    Work,
-    interleaved,
-    number_of,
-    position_tables,
-    reason_tables,
-)
+from specdec.analysis import arguments, experiment, prediction
+from specdec.analysis.arguments import MeasurableDraftLike, Setup
+from specdec.analysis.experiment import ExperimentRow, Speedup
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
@@ -80,11 +59,10 @@ class Timing:
 class Independence:
     """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
 
-    `n_tokens` positions were looked at. `autocorrelation` is that of beta with itself 1, 2, ... positions
-    before, in the same text, NaN where all betas are the same; without any, 95 % are between -`band` and
-    `band`, 1.96 / sqrt(n_tokens). A small `p_value` of Ljung and Box's `statistic` on these lags speaks
-    against independence. `by_position` has the chance that the first, second, ... draft of a round is
-    accepted if those before it were: each is alpha if betas are independent and alike.
+    `autocorrelation` of the `n_tokens` betas is that with 1, 2, ... positions before, in the same text, NaN
+    where all are the same; without any, 95 % are within `band`, 1.96 / sqrt(n_tokens), of 0. A small
+    `p_value` of Ljung and Box's `statistic` speaks against independence. `by_position`: chance that the
+    first, second, ... draft of a round is accepted if those before it were, alpha for independent betas.
     """
 
     temperature: float
@@ -199,18 +177,17 @@ def measure(
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
     alone continues the prompts, and at each of its tokens the two distributions, after standardization, are
-    held against each other. The speed-up is then predicted with the measured time of verification, next to
-    the ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. A measured one
-    has the spread of its repetitions; one above the new tokens per run of the target is marked as an error of
-    measuring.
+    held against each other. The speed-up is predicted with the measured time of verification, next to the
+    ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns; one above the new
+    tokens per run of the target is marked as an error of measuring.
 
     That needs a draft with one distribution for the token after a text: a model, `Ngram`, `Unigram`,
     `Bigram`, `OnlineNgram`, `Recurrent`. All others (trees, copies, heads, EAGLE, layers of the target,
     memories, ensembles, objects of your own) draft otherwise at every position of a round, and are measured
-    by running them, for each row of the tables: tokens per run of the target, acceptance by position, and
-    times. What the formulas say of them is None, with the reason (`ExperimentRow.reason`). A draft that
-    learns from texts begins every run of the prompts with what it knows now (`Draft.snapshot`), and is left
-    as it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+    by running them: tokens per run, acceptance by position, and times. What the formulas say of them is None,
+    with the reason (`ExperimentRow.reason`). A draft that learns from texts begins every run of the prompts
+    with what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing meanwhile. An
+    object of your own is used as it is.
 
     Parameters
     ----------
@@ -267,21 +244,18 @@ def measure(
     >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
     >>> print(found)
     """
-    decoding = decoding_options(options, changes, _OWNS, in_distributions=True)
-    temperatures = different_numbers("temperatures", temperatures)
-    leniences = different_numbers("leniences", leniences)
+    decoding = arguments.decoding_options(options, changes, _OWNS, in_distributions=True)
+    temperatures = arguments.different_numbers("temperatures", temperatures)
+    leniences = arguments.different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
-    asked: dict[str, Any] = {
-        "gammas": check_gammas(gammas),
-        "samplings": [decoding.replace(temperature=one) for one in temperatures],
-        "leniences": [check_lenience("leniences", one, "has") for one in leniences],
-        "timing": timed,
-        "limit": TimeLimit.of(seconds),
-        "say": check_say(say),
-    }
+    arguments.check_say(say)
+    asked: Any = (
+        arguments.check_gammas(gammas), [decoding.replace(temperature=one) for one in temperatures],
+        [check_lenience("leniences", one, "has") for one in leniences], timed, TimeLimit.of(seconds), say,
+    )  # fmt: skip
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)
-    measuring = _Measuring(setup, *setup.draft(draft), **asked)
+    measuring = _Measuring(setup, *setup.draft(draft), *asked)
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.result()
@@ -302,7 +276,8 @@ class _Measuring:
     say: Callable[[str], object]
     done: Callable[[int], object] = lambda n: None
     share: int = 0  # new tokens of each prompt that are counted
-    timed: Work = ()
+    work: experiment.Work = ()  # what is counted where drafts are run
+    timed: experiment.Work = ()
     timed_leniences: list[float] = field(default_factory=list)
     texts: dict[float, prediction.Acceptance] = field(default_factory=dict)
     speedups: dict[tuple[float, float, int], Speedup] = field(default_factory=dict)
@@ -312,7 +287,7 @@ class _Measuring:
     def plan(self, n_tokens: int, *, has_limit: bool) -> int:
         """Decide how many tokens are counted and timed; return how many are decoded in all."""
         setup, timing = self.setup, self.timing
-        running = not has_distribution(self.draft)
+        running = not arguments.has_distribution(self.draft)
         n_counted = len(self.leniences) * len(self.gammas) if running else 1
         n_runs = n_timed = 0
         if timing is not None:
@@ -325,20 +300,16 @@ class _Measuring:
             fitting = _COUNTING * self.limit.left_s / step_s / n_counted / len(setup.prompts)
             self.share = int(min(self.share, max(_FEWEST, fitting)))
             n_timed = int(min(n_timed, max(_FEWEST, _TIMING * self.limit.left_s / step_s / max(n_runs, 1))))
-        if isinstance(self.draft, RUN_BY_THE_CORE):
+        if isinstance(self.draft, arguments.RUN_BY_THE_CORE):
             self.timed = setup.work(n_timed, self.share)
+        self.work = setup.work(len(setup.prompts) * self.share)
         n_of_texts = sum(n for _, n in self.work) if running else len(setup.prompts) * self.share
         return (n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)) * len(self.samplings)
-
-    @property
-    def work(self) -> Work:
-        """What is counted where drafts are run."""
-        return self.setup.work(len(self.setup.prompts) * self.share)
 
     def result(self) -> Measurement:
         """Measure until all is done, the time is over or Ctrl-C is pressed."""
         try:
-            done = self._by_distribution() if has_distribution(self.draft) else self._by_running()
+            done = self._by_distribution() if arguments.has_distribution(self.draft) else self._by_running()
             stopped = "" if done else self.limit.reason
         except KeyboardInterrupt:
             if not (self.texts or self.rows):
@@ -349,21 +320,16 @@ class _Measuring:
         times, texts, setup = self.times, self.texts, self.setup
         betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
         return Measurement(
-            target=setup.name,
-            draft=self.name,
-            rows=tuple(self.rows),
+            target=setup.name, draft=self.name, rows=tuple(self.rows),
             verify_ratio={} if times is None else times.verify_ratio,
             target_s=math.nan if times is None else times.target_s[1],
             draft_s=math.nan if times is None or not texts else times.draft_s,
             independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
-            betas=betas,
-            tokens={temperature: found.tokens for temperature, found in texts.items()},
+            betas=betas, tokens={temperature: found.tokens for temperature, found in texts.items()},
             text={t: found.text for t, found in texts.items() if found.text is not None} or None,
-            prompts=[beginning.given for beginning in setup.prompts],
-            seed=setup.seed,
-            n_threads=setup.options.threads,
-            stopped=stopped,
-        )
+            prompts=[beginning.given for beginning in setup.prompts], seed=setup.seed,
+            n_threads=setup.options.threads, stopped=stopped,
+        )  # fmt: skip
 
     def _by_distribution(self) -> bool:
         """Hold a draft's distribution against the target's, then time runs; False if the time was over."""
@@ -414,12 +380,13 @@ class _Measuring:
         return self._run(options, lenience, self.timed, repeats=self.timing.repeats, limit=limit)
 
     def _run(
-        self, options: DecodingOptions, lenience: float, work: Work, **how: Any
-    ) -> tuple[Configuration, dict[int, Configuration]]:
+        self, options: DecodingOptions, lenience: float, work: experiment.Work, **how: Any
+    ) -> tuple[experiment.Configuration, dict[int, experiment.Configuration]]:
         """Run plain decoding, and the draft by gamma, in turns."""
         drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
         runs = self.setup.runs(temperature=options.temperature, lenience=lenience)
-        return interleaved(self.setup.target, drafts, work, runs, seed=self.setup.seed, done=self.done, **how)
+        how |= {"seed": self.setup.seed, "done": self.done}
+        return experiment.interleaved(self.setup.target, drafts, work, runs, **how)
 
     def _time(self, tokens: Sequence[Sequence[int]]) -> None:
         """Time forward passes on as many positions as rounds have, where times are asked for."""
@@ -440,8 +407,6 @@ def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: 
     return f"{setting}: measured speed-up {speedup.text()} ({speedup.interval})"
 
 
-# ------------------------------------------------------------------------------------------------- tables
-
 _SAMPLING: Final[Column] = ("sampling", lambda row: f"T={row.temperature:g}")
 _ALPHA: Final[Column] = figure("alpha", "alpha", ".2f")
 
@@ -455,13 +420,13 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
     found = [_speedup_table(ran, target)] if ran else []
     if predicted:
         title = f"Table 3: acceptance rates of drafts for {target} (Corollary 3.6)"
-        columns = [COLUMNS["draft"], _SAMPLING]
-        columns += [COLUMNS[name] for name in ("alpha", "alpha_interval", "n_tokens")]
+        columns = [*experiment.columns_of("draft"), _SAMPLING]
+        columns += experiment.columns_of("alpha", "alpha_interval", "n_tokens")
         found.append(Table.of(title, _first_of_each(predicted), columns))
     if any(row.predicted_speedup is not None for row in predicted):
         title = "Table 4: speed-up predicted with t(γ+1)/t(1), measured (min to max), ideal (Theorem 3.8)"
         columns = [
-            *(COLUMNS[name] for name in ("draft", "temperature", "gamma")), _ALPHA, COLUMNS["c"],
+            *experiment.columns_of(*experiment.SETTINGS), _ALPHA, *experiment.columns_of("c"),
             figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
             ("predicted", lambda row: marked(or_dash(row.predicted_speedup, ".2f"), row.invalid_prediction)),
             ("measured", _measured), figure("ideal", "ideal_speedup", ".2f"),
@@ -476,11 +441,8 @@ def _speedup_table(ran: Sequence[ExperimentRow], target: str) -> Table:
     """Make Table 2; the fastest valid row of each draft and temperature has a star, if it pays."""
     faster = [row for row in ran if not row.invalid and row.timed.median > 1.0]
     fastest = {row.setting: row for row in sorted(reversed(faster), key=lambda row: row.timed.median)}
-    columns: list[Column] = [
-        COLUMNS["draft"], COLUMNS["temperature"],
-        ("gamma", lambda row: f"{row.gamma}{' ★' if row in fastest.values() else '  '}"), _ALPHA,
-        ("speed-up (min to max)", lambda row: _measured(row, "X")),
-    ]  # fmt: skip
+    columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(fastest.values()), _ALPHA]
+    columns.append(("speed-up (min to max)", lambda row: _measured(row, "X")))
     title = f"Table 2: measured speed-up of {target} (★ the fastest that beats plain decoding)"
     return Table.of(title, ran, columns)
 
@@ -495,16 +457,16 @@ def _running_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
     named = any(row.named_share is not None for row in ran)
     names += [*["named_share"] * named, "c", "verify_ratio"]
     title = "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token"
-    title += f"{NAMED if named else ''})"
-    found = [Table.of(title, ran, [COLUMNS[name] for name in names]), *position_tables(ran, settings)]
-    return [*found, *reason_tables(ran)]
+    title += f"{experiment.NAMED if named else ''})"
+    found = Table.of(title, ran, experiment.columns_of(*names))
+    return [found, *experiment.position_tables(ran, settings), *experiment.reason_tables(ran)]
 
 
 def _measured(row: ExperimentRow, unit: str = "") -> str:
     """The measured speed-up and its spread for a table; empty where there is none."""
     if row.speedup is None:
         return ""
-    return EQUALS_PLAIN if row.is_plain else f"{row.speedup.text(unit)} ({row.speedup.interval})"
+    return experiment.EQUALS_PLAIN if row.is_plain else f"{row.speedup.text(unit)} ({row.speedup.interval})"
 
 
 def _lenience_table(rows: Sequence[ExperimentRow]) -> Table:
@@ -516,8 +478,8 @@ def _lenience_table(rows: Sequence[ExperimentRow]) -> Table:
         timed = [row for row in alike if row.predicted_speedup is not None]
         if not timed:
             return found
-        best = max(timed, key=lambda row: number_of(row.predicted_speedup))
-        promised = number_of(best.predicted_speedup)
+        best = max(timed, key=lambda row: experiment.number_of(row.predicted_speedup))
+        promised = experiment.number_of(best.predicted_speedup)
         predicted = marked(f"{promised:.2f}X", best.invalid_prediction)
         choice = f"{predicted}, γ {best.gamma}" if promised > 1.0 else "1X, γ 0"  # plain decoding
         ran = "" if best.speedup is None else f"; measured {_measured(best, 'X')}"
@@ -526,7 +488,7 @@ def _lenience_table(rows: Sequence[ExperimentRow]) -> Table:
     title = "Table 5: alpha by lenience l"
     if any(row.predicted_speedup is not None for row in rows):
         title += " (in brackets the predicted speed-up at its best gamma)"
-    columns: list[Column] = [COLUMNS["draft"], _SAMPLING]
+    columns = [*experiment.columns_of("draft"), _SAMPLING]
     columns += [(f"l = {lenience:g}", partial(cell, lenience=lenience)) for lenience in leniences]
     return Table.of(title, _first_of_each(rows), columns)
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from specdec import theory
-from specdec.analysis import prediction
-from specdec.analysis.arguments import (
-    Setup,
-    decoding_options,
-    has_distribution,
-    measurable,
-    name_of,
-    named_one,
-)
+from specdec.analysis import arguments, prediction
+from specdec.analysis.arguments import Setup
 from specdec.analysis.experiment import Configuration, counts_of, number_of, take_turns
-from specdec.checks import as_integer, check_integer, check_items
+from specdec.checks import check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.result import Result
@@ -93,11 +87,9 @@ class Oracle(OneTable):
         def share(row: OracleRow) -> str:
             return "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}"
 
-        alpha = "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
-        title = (
-            f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: {alpha}"
-            f"c {self.c:.3f}, {self.n_tokens} tokens"
-        )
+        title = f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
+        title += "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
+        title += f"c {self.c:.3f}, {self.n_tokens} tokens"
         columns = [
             ("", lambda row: row.name + (" ★" if row is best and not row.invalid else "")),
             figure("tokens/run", "tokens_per_call", ".2f"),
@@ -107,14 +99,6 @@ class Oracle(OneTable):
             figure("speed-up, formula", "closed_speedup", ".2f", "X", none=""),
         ]
         return Table.of(title, self.rows, columns)
-
-    def __repr__(self) -> str:
-        ways = (("auto", self["auto"]), (self.best.name, self.best), ("an oracle", self["oracle"]))
-        shown = [f"{row.speedup:.2f} with {way}{' (invalid)' if row.invalid else ''}" for way, row in ways]
-        wrong = any(row.invalid for _, row in ways)
-        why = "; invalid: above the tokens per run, an error of measuring" if wrong else ""
-        alpha = "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
-        return f"<specdec.Oracle: {alpha}speed-up {', '.join(shown)}{why}>"
 
 
 def oracle(
@@ -130,19 +114,17 @@ def oracle(
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
 
     Each prompt is decoded with `max_gamma` drafted tokens a round, so every position of the text is tested
-    once: where a round accepts n of them, an oracle would have drafted n. (In sampling, acceptance is what
-    the run's own random numbers gave: whether a position is accepted does not depend on gamma.) Then the same
+    once: where a round accepts n of them, an oracle would have drafted n. (Whether a position is accepted
+    does not depend on gamma; in sampling it is what the run's own random numbers gave.) Then the same
     positions are gone through with fixed gammas and with an oracle, which chooses the gamma of each round so
     that the whole text takes least time. A second oracle need not have its drafts verified (footnote 4): they
     need no rows of the target then, but as many runs. `auto` really runs, after two runs to learn from. All
-    are timed by the same measured t(M) and time of a draft. A speed-up above the tokens per run comes from
+    are timed by the same measured t(M) and time of a draft; a speed-up above the tokens per run comes from
     wrong times, and is shown as invalid.
 
-    A draft of a model or a table is the same wherever its round began. That of any other (trees, copies,
-    heads, EAGLE, layers of the target, memories, ensembles, objects of your own) is not, so the fixed gammas
-    really run then, and the oracle is one of the longest run: it drafts of its rounds what was accepted. The
-    formulas say nothing of such drafts. A draft that learns from texts begins every run of the prompts with
-    what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing meanwhile.
+    Only the drafts of a model or a table are the same wherever their round began. With any other
+    (`specdec.measure`) the fixed gammas really run, the oracle is one of the longest run, drafting what each
+    of its rounds accepted, and the formulas say nothing. Drafts learn as in `specdec.measure`.
 
     Parameters
     ----------
@@ -166,20 +148,20 @@ def oracle(
     >>> target, draft = specdec.embedded_pair()
     >>> print(specdec.oracle(target, draft, "It was a dark and stormy night"))
     """
-    decoding = decoding_options(options, changes, {"gamma": "gammas"})
+    decoding = arguments.decoding_options(options, changes, {"gamma": "gammas"})
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
     expected = f"integers from 0 to max_gamma, {max_gamma}"
-    asked = [as_integer(gamma) for gamma in check_items("gammas", gammas, expected)]
-    chosen = [gamma for gamma in asked if gamma is not None and 0 <= gamma <= max_gamma]
-    if len(chosen) < len(asked) or not chosen:
+    given = check_items("gammas", gammas, expected)
+    if not given:
         raise InputError.of("gammas", gammas, expected)
+    chosen = [check_integer("gammas", gamma, 0, max_gamma) for gamma in given]
     if decoding.verify == "block":
         raise InputError.of("verify", "block", "a rule for each guess: this one judges chains as a whole")
     setup = Setup.of(target, decoding, prompts)
-    name, given = named_one("draft", draft)
-    drafting = as_draft(setup.target, given)
-    measured = measurable(setup.target, drafting)
-    replays = has_distribution(measured)  # what drafts alike wherever a round begins
+    name, one = arguments.named_one("draft", draft)
+    drafting = as_draft(setup.target, one)
+    measured = arguments.measurable(setup.target, drafting)
+    replays = arguments.has_distribution(measured)  # what drafts alike wherever a round begins
     policies: list[int | AdaptiveGamma] = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
     results = _played(setup, drafting, policies)
     longest, with_auto, *ran = [[result.trace.rounds for result in texts] for texts in results]
@@ -190,20 +172,13 @@ def oracle(
     if not replays:
         drafting_s = math.fsum(result.trace.draft_s for result in results[0])
         times = replace(times, draft_s=drafting_s / max(1, counts["n_drafted"]))
-    alpha = counts.get("alpha")
+    alpha, n_tokens = counts.get("alpha"), sum(len(result.tokens) for result in results[0])
     fixed = None if replays else dict(zip(chosen, ran, strict=True))
+    rows = rows_of(longest, with_auto, chosen, alpha, times, fixed)
     return Oracle(
-        target=setup.name,
-        draft=name or name_of(drafting),
-        temperature=decoding.temperature,
-        n_tokens=sum(len(result.tokens) for result in results[0]),
-        max_gamma=max_gamma,
-        alpha=alpha,
-        c=times.cost,
-        target_s=times.target_s,
-        draft_s=times.draft_s,
-        rows=rows_of(longest, with_auto, chosen, alpha, times, fixed),
-    )
+        setup.name, name or arguments.name_of(drafting), decoding.temperature, n_tokens, max_gamma, alpha,
+        times.cost, times.target_s, times.draft_s, rows,
+    )  # fmt: skip
 
 
 def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma]) -> list[list[Result]]:
@@ -218,18 +193,13 @@ def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma])
     return [way.results for way in ways]
 
 
-Texts = Sequence[Sequence[Round]]
-"""The rounds of each text."""
+Texts = Sequence[Sequence[Round]]  # the rounds of each text
 
 
 def rows_of(
-    longest: Texts,
-    auto: Texts,
-    gammas: Sequence[int],
-    alpha: float | None,
-    times: prediction.ForwardTimes,
+    longest: Texts, auto: Texts, gammas: Sequence[int], alpha: float | None, times: prediction.ForwardTimes,
     fixed: Mapping[int, Texts] | None = None,
-) -> tuple[OracleRow, ...]:
+) -> tuple[OracleRow, ...]:  # fmt: skip
     """The table, from the rounds of each text with as many guesses as possible, and with auto.
 
     `fixed`: those of each gamma as they ran; None: they are replayed, and the formulas hold.
@@ -237,12 +207,7 @@ def rows_of(
     bits = [outcomes(rounds) for rounds in longest]
     rate = number_of(alpha if fixed is None else None)
 
-    def row(
-        name: str,
-        played: Iterable[tuple[int, int, int]],
-        closed: tuple[float, float] = (math.nan, math.nan),
-        draft_s: float | None = None,
-    ) -> OracleRow:
+    def row(name: str, played: Any, closed: Iterable[float], draft_s: float | None = None) -> OracleRow:
         """`played`: guesses, rows and new tokens of each round; `draft_s` where drafting has been timed."""
         guesses, rows, tokens = zip(*played, strict=True)
         seconds = math.fsum(times.target_s[n] for n in rows)
@@ -253,12 +218,13 @@ def rows_of(
     def ran(name: str, texts: Texts) -> OracleRow:
         rounds = [r for text in texts for r in text]
         draft_s = None if fixed is None else math.fsum(r.draft_s for r in rounds)
-        return row(name, [(r.n_drafted, len(set(r.rows)), len(r.tokens)) for r in rounds], draft_s=draft_s)
+        played = [(r.n_drafted, len(set(r.rows)), len(r.tokens)) for r in rounds]
+        return row(name, played, (math.nan, math.nan), draft_s)
 
     def replay(name: str, gamma: int) -> OracleRow:
         formulas = theory.expected_tokens(rate, gamma), theory.expected_speedup(rate, gamma, times.cost)
         played = [(g, g + 1, n) for text in bits for g, n in replayed(text, gamma)]
-        return row(name, played, (float(formulas[0]), float(formulas[1])))
+        return row(name, played, map(float, formulas))
 
     def perfect(name: str, *, verified: bool) -> OracleRow:
         """Without verification a run of the target has one row, however many guesses there are."""
@@ -282,8 +248,7 @@ def rows_of(
 def outcomes(rounds: Sequence[Round]) -> list[bool | None]:
     """Of each position of a text whether the draft's guess is accepted there, None where it has none.
 
-    Of a tree it is the accepted path. Behind a round all of whose guesses were accepted there was none left;
-    there it counts as wrong.
+    A tree counts by its accepted path; the position after a round that accepted all counts as wrong.
     """
     found: list[bool | None] = []
     for r in rounds:

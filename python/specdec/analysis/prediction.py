@@ -62,10 +62,7 @@ class ForwardTimes:
 
 
 def _medians_of(jobs: dict[int, Callable[[], float]]) -> dict[int, float]:
-    """Median of what each job returns, one after the other, again and again.
-
-    The speed of a shared machine changes within seconds; jobs that take turns see the same changes.
-    """
+    """Median of what each job returns; jobs take turns, for the speed of a shared machine changes."""
     values: dict[int, list[float]] = {key: [] for key in jobs}
     for _ in range(_WARM_UP):
         for job in jobs.values():
@@ -83,10 +80,9 @@ def _medians_of(jobs: dict[int, Callable[[], float]]) -> dict[int, float]:
 def forward_times(setup: Setup, draft: Any, tokens: Sequence[Sequence[int]], max_rows: int) -> ForwardTimes:
     """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
 
-    Rounds, because a run of a model by itself costs less, and more: in a round a model finds in the
-    processor's caches what the other has left of its weights, and no thread that has fallen asleep. They
-    continue a part of the prompts and their `tokens`. A draft that the core does not run, or that drafts
-    otherwise at every position of a round, is not timed: the rounds are drafted at random.
+    In rounds, which continue a part of the prompts and their `tokens`, caches and threads are as in decoding.
+    A draft that the core does not run, or that drafts otherwise at every position, is not timed: another
+    drafts.
     """
     text = _sample_text(setup, tokens, max_rows)
     timed = isinstance(draft, RUN_BY_THE_CORE) and has_distribution(draft)
@@ -167,15 +163,12 @@ def _sample_text(setup: Setup, tokens: Sequence[Sequence[int]], n_rows: int) -> 
     return PromptIds(ids, ids, sources[len(sources) // 2] if sources else None)
 
 
-# ---------------------------------------------------------------------------------------------- acceptance
-
-
 @dataclass(frozen=True, eq=False)
 class Acceptance:
     """Texts that a target generated, and how likely a draft's tokens in them would have been accepted.
 
-    `text` has a piece for each of `tokens`, None without a tokenizer. `betas` has by lenience, for each
-    prompt, the chance that a draft at this position is accepted.
+    `text` has a piece for each of `tokens`, None without a tokenizer; `betas`, by lenience, an array a
+    prompt.
     """
 
     tokens: list[list[int]]
@@ -184,19 +177,13 @@ class Acceptance:
 
 
 def acceptance(
-    setup: Setup,
-    draft: Model | ProbabilityDraft,
-    options: DecodingOptions,
-    *,
-    leniences: Sequence[float],
-    n_tokens: int,
-    done: Callable[[int], object],
-) -> Acceptance:
+    setup: Setup, draft: Model | ProbabilityDraft, options: DecodingOptions, *, leniences: Sequence[float],
+    n_tokens: int, done: Callable[[int], object],
+) -> Acceptance:  # fmt: skip
     """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
 
-    At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's whole distribution
-    at temperature 1 (appendix A.5). Prompt i has the key (seed, i) and `n_tokens`, as far as the contexts
-    reach.
+    At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's distribution at
+    temperature 1 (appendix A.5). Prompt i has the key (seed, i) and `n_tokens`, as far as the contexts reach.
     """
     target, settings = setup.target, setup.runs(temperature=options.temperature)
     text: list[list[str]] | None = None if target.tokenizer is None else []
@@ -260,11 +247,9 @@ def _draft_logits(
 
 
 def _betas(
-    target_logits: NDArray[np.float32],
-    draft_logits: NDArray[np.float32],
-    options: DecodingOptions,
+    target_logits: NDArray[np.float32], draft_logits: NDArray[np.float32], options: DecodingOptions,
     leniences: Sequence[float],
-) -> dict[float, Array]:
+) -> dict[float, Array]:  # fmt: skip
     ours = {name: getattr(options, name) for name in ("temperature", *TRUNCATIONS)}
     rate: Callable[..., float | Array] = theory.acceptance_rate
     targets = ours
@@ -286,13 +271,9 @@ def mean_of(betas: Sequence[Array]) -> float:
 
 
 def predicted_row(
-    draft: str,
-    betas: Sequence[Array],
-    times: ForwardTimes | None,
-    temperature: float,
-    gamma: int,
+    draft: str, betas: Sequence[Array], times: ForwardTimes | None, temperature: float, gamma: int,
     lenience: float = 1.0,
-) -> ExperimentRow:
+) -> ExperimentRow:  # fmt: skip
     """What betas and times of forward passes say of a draft with a distribution of its own."""
     alpha, (low, high) = mean_of(betas), mean_interval(betas)
     timed: dict[str, Any] = {}

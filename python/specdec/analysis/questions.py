@@ -43,28 +43,20 @@ class Question:
 
     def __post_init__(self) -> None:
         number = self.id if isinstance(self.id, str) and self.id else as_integer(self.id)
+        if number is None:
+            raise InputError.of("id", self.id, "an integer or a text")
         expected = "a sequence of at least one text"
         turns = () if isinstance(self.turns, str) else tuple(check_items("turns", self.turns, expected))
-        for name, fits, wanted in (
-            ("id", number is not None, "an integer or a text"),
-            ("category", _is_text(self.category), "a text"),
-            ("turns", bool(turns), expected),
-            ("system", self.system is None or isinstance(self.system, str), "a text, or None"),
-        ):
-            if not fits:
-                raise InputError.of(name, getattr(self, name), wanted)
-        for i, turn in enumerate(turns):
-            if not _is_text(turn):
-                raise InputError.of(f"turns[{i}]", turn, _A_TEXT)
+        if not turns:
+            raise InputError.of("turns", self.turns, expected)
+        texts = {"category": self.category} | {f"turns[{i}]": turn for i, turn in enumerate(turns)}
+        for name, text in texts.items():
+            if not isinstance(text, str) or not text:
+                raise InputError.of(name, text, "a text of at least one character")
+        if not (self.system is None or isinstance(self.system, str)):
+            raise InputError.of("system", self.system, "a text, or None")
         object.__setattr__(self, "id", number)
         object.__setattr__(self, "turns", turns)
-
-
-_A_TEXT: Final = "a text of at least one character"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 QuestionsLike: TypeAlias = str | os.PathLike[str] | Iterable[Question | str]
@@ -76,14 +68,12 @@ def read_questions(
 ) -> list[Question]:
     """Read the questions of a benchmark.
 
-    A file whose name ends with ``.parquet`` is read with pyarrow; SPEED-Bench comes in such files, as its
-    authors' ``prepare_data.py`` writes them. Any other is JSONL: a question a line, empty lines aside. A line
-    is a text, or an object with these fields:
+    A ``.parquet`` file, as SPEED-Bench's ``prepare_data.py`` writes them, is read with pyarrow. Any other is
+    JSONL: a question a line, empty lines aside. A line is a text, or an object with these fields:
 
     - ``turns`` (Spec-Bench, SPEED-Bench), else ``prompt``, ``messages``, ``question`` or ``text``: what is
-      asked, a text or a list of texts. ``messages`` are objects with ``role`` and ``content``; what the user
-      says there are the turns, what the system says first is `Question.system`, and the assistant's messages
-      are left out.
+      asked, a text or a list of texts; of ``messages``, objects with ``role`` and ``content``, what the user
+      says, with what the system says first as `Question.system`.
     - ``question_id``, else ``id``, ``task_id`` or ``prompt_id``: an integer or a text; by default the number
       of the line.
     - ``category``: a text; by default the name of the file, without its ending.
@@ -120,10 +110,8 @@ def read_questions(
     for number, place, value in read(file):
         question = _question(file, number, place, value)
         if question.id in places:
-            raise InputError(
-                f"{place}: the id {as_json(question.id)} is that of {places[question.id]} too; expected "
-                "another for each question"
-            )
+            found = f"{as_json(question.id)}, as in {places[question.id]}"
+            raise InputError.of(f"{place}: id", question.id, "another for each question", found)
         places[question.id] = place.removeprefix(f"{file}, ")
         questions.append(question)
     if not questions:
@@ -141,13 +129,9 @@ def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: 
         if not isinstance(one, str) or one not in known:
             raise InputError.of("categories", one, f"some of {', '.join(map(repr, known))}", verb="has")
     most = len(questions) if limit is None else check_integer("limit", limit, 1)
-    counts = dict.fromkeys(known, 0)
-    kept = []
-    for question in questions:
-        counts[question.category] += 1
-        if question.category in wanted and counts[question.category] <= most:
-            kept.append(question)
-    return kept
+    of_category = ([one for one in questions if one.category == name][:most] for name in wanted)
+    kept = {one.id for several in of_category for one in several}
+    return [question for question in questions if question.id in kept]
 
 
 def questions_of(given: QuestionsLike) -> list[Question]:
@@ -213,72 +197,51 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
 
 
 def _question(file: Path, number: int, place: str, value: Any) -> Question:
-    """The question of a line or row."""
+    """The question of a line or row; what `Question` refuses is reported with its place and field."""
     given = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(given, dict):
-        expected = "a text, or an object with 'turns' or 'prompt'"
-        raise InputError(f"{place}: is {as_json(value)}; expected {expected}")
-    name = _first_of(given, _TURNS)
-    if name is None:
+        raise InputError.of(place, value, "a text, or an object with 'turns' or 'prompt'")
+    given = {name: one for name, one in given.items() if one is not None}
+    asked = next((name for name in _TURNS if name in given), None)
+    if asked is None:
         names = ", ".join(map(repr, _TURNS))
         raise InputError(f"{place}: has none of the fields {names}; expected what is asked in one of them")
-    asked, system = given[name], None
-    if name == "messages":
-        turns, system = _turns_of_messages(place, asked)
-    elif isinstance(asked, list):
-        turns = [_text(place, f"{name}[{i}]", one) for i, one in enumerate(asked)]
-    else:
-        turns = [_text(place, name, asked, "a text, or a list of texts")]
-    if not turns:
-        raise _error(place, name, asked, "at least one text")
-    for i, turn in enumerate(turns):
-        if turn.startswith(_PLACEHOLDER):
+    turns, system = {asked: given[asked]}, None
+    if asked == "messages":
+        turns, system = _turns_of_messages(place, given[asked])
+    elif isinstance(given[asked], list):
+        turns = {f"{asked}[{i}]": turn for i, turn in enumerate(given[asked])}
+    for name, turn in turns.items():
+        if isinstance(turn, str) and turn.startswith(_PLACEHOLDER):
             expected = "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches"
-            raise _error(place, f"{name}[{i}]", turn, expected)
-    named = _first_of(given, _IDS)
-    question_id = number if named is None else given[named]
-    if isinstance(question_id, bool) or not isinstance(question_id, int | str) or question_id == "":
-        raise _error(place, named or "id", question_id, "an integer or a text")
-    category = given.get("category")
-    category = file.stem if category is None else _text(place, "category", category)
-    return Question(question_id, category, tuple(turns), system)
+            raise InputError.of(f"{place}: {name}", turn, expected)
+    names_id = next((name for name in _IDS if name in given), "id")
+    category = given.get("category", file.stem)
+    try:
+        return Question(given.get(names_id, number), category, tuple(turns.values()), system)
+    except InputError as error:
+        fields = {"id": names_id, "turns": asked} | {f"turns[{i}]": name for i, name in enumerate(turns)}
+        name = str(fields.get(str(error.argument), error.argument))
+        raise InputError.of(f"{place}: {name}", error.value, str(error.expected)) from None
 
 
-def _first_of(value: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """The first of some fields that an object has, null not counted."""
-    return next((name for name in names if value.get(name) is not None), None)
-
-
-def _text(place: str, name: str, value: Any, expected: str = _A_TEXT) -> str:
-    if not _is_text(value):
-        raise _error(place, name, value, expected)
-    text: str = value
-    return text
-
-
-def _turns_of_messages(place: str, value: Any) -> tuple[list[str], str | None]:
-    """(what the user says, what the system says first) of a conversation."""
-    expected = "an object with 'role' and 'content'"
-    if not isinstance(value, list):
-        raise _error(place, "messages", value, f"a list; each is {expected}")
-    said: dict[str, list[str]] = {"user": [], "system": []}
+def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
+    """(what the user says by field, what the system says first) of a conversation."""
+    expected = "a list; each is an object with 'role' and 'content'"
+    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+        raise InputError.of(f"{place}: messages", value, expected)
+    turns, system = {}, None
     for i, message in enumerate(value):
-        if not isinstance(message, dict):
-            raise _error(place, f"messages[{i}]", message, expected)
-        role = message.get("role")
-        if role == "user" or (role == "system" and i == 0):
-            said[role].append(_text(place, f"messages[{i}].content", message.get("content")))
+        role, content = message.get("role"), message.get("content")
+        if role == "system" and i == 0:
+            system = content
+        elif role == "user":
+            turns[f"messages[{i}].content"] = content
         elif role != "assistant":
             roles = "'user' or 'assistant', or 'system' of the first message"
-            raise _error(place, f"messages[{i}].role", role, roles)
-    return said["user"], next(iter(said["system"]), None)
+            raise InputError.of(f"{place}: messages[{i}].role", role, roles)
+    return turns, system
 
-
-def _error(place: str, name: str, value: Any, expected: str) -> InputError:
-    return InputError(f"{place}: field '{name}' is {as_json(value)}; expected {expected}")
-
-
-# ------------------------------------------------------------------------------------------------- answers
 
 _OURS: Final = "specdec"
 """The field of a line with what Spec-Bench's own have no place for."""
@@ -288,11 +251,10 @@ _OF_REPLY: Final = ("tokens", "n_prompt_tokens", "finish_reason", "prefill_s", "
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one turn of a question; `tokens` are the new ids, an end-of-text token included.
+    """The answer to one turn of a question, of `tokens` with the end-of-text token, in `steps` of the target.
 
-    `n_prompt_tokens` counts earlier turns too; of an encoder-decoder it counts the source. `wall_s` are the
-    seconds of the whole call, of which the models read the prompt in `prefill_s` and decoded in `rounds_s`.
-    `steps` has one for each run of the target.
+    `n_prompt_tokens` counts earlier turns too, or the source. `wall_s` are the seconds of the whole call,
+    with `prefill_s` for reading the prompt and `rounds_s` for decoding.
     """
 
     text: str
@@ -307,17 +269,11 @@ class Reply:
     @classmethod
     def of(cls, result: Result, wall_s: float) -> Reply:
         """From a run that took `wall_s` seconds."""
-        prompt = result.prompt_ids if result.source_ids is None else result.source_ids
+        prompt, trace = result.prompt_ids if result.source_ids is None else result.source_ids, result.trace
         return cls(
-            text=result.text or "",
-            tokens=tuple(result.tokens),
-            n_prompt_tokens=len(prompt),
-            finish_reason=result.finish_reason,
-            wall_s=wall_s,
-            prefill_s=result.trace.prefill_s,
-            rounds_s=result.trace.rounds_s,
-            steps=steps_of(result.trace),
-        )
+            result.text or "", tuple(result.tokens), len(prompt), result.finish_reason, wall_s,
+            trace.prefill_s, trace.rounds_s, steps_of(trace),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -332,24 +288,12 @@ class Answer:
         """New tokens of all turns."""
         return sum(len(reply.tokens) for reply in self.replies)
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds of all turns."""
-        return sum(reply.wall_s for reply in self.replies)
-
-    @property
-    def rounds_s(self) -> float:
-        """Seconds of the rounds of all turns."""
-        return sum(reply.rounds_s for reply in self.replies)
-
 
 class AnswerFile:
     """The answers of one way to decode in one repetition: a line for each question, appended.
 
-    A line has the fields of Spec-Bench, whose own tools read it, and one more, "specdec", from which the
-    answer is read again. A last line without an end, of a program that was killed while it wrote, does not
-    count and is overwritten. What cannot be read, written or understood raises InputError, which names file,
-    line and field.
+    A line has Spec-Bench's fields, and "specdec", from which the answer is read again. A last line without an
+    end, of a killed program, is overwritten. InputError names file, line and field.
     """
 
     def __init__(self, path: Path, model_id: str) -> None:
@@ -370,10 +314,9 @@ class AnswerFile:
         """The answer to a question, None where there is none yet; another question of its id is refused."""
         digest, answer = self._answers.get(question.id, ("", None))
         if answer is not None and digest != _digest(question):
-            raise InputError(
-                f"{self.path}: has an answer to another question {as_json(question.id)}; expected another "
-                "folder for the answers to other questions"
-            )
+            expected = "another folder for the answers to other questions"
+            found = f"{self.path}: has an answer to another question {as_json(question.id)}"
+            raise InputError(f"{found}; expected {expected}")
         return answer
 
     def add(self, question: Question, answer: Answer) -> None:
@@ -406,10 +349,9 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     found = read_json_object(path, InputError)
     for name in {**settings, **found}:
         if found.get(name) != settings.get(name):
-            raise InputError(
-                f"{path}: field '{name}' is {as_json(found.get(name))}, and this run has "
-                f"{as_json(settings.get(name))}; expected the same, or another folder for its answers"
-            )
+            ours, theirs = (as_json(one.get(name)) for one in (settings, found))
+            expected = f"{ours}, as of this run, or another folder for its answers"
+            raise InputError.of(f"{path}: {name}", found.get(name), expected, theirs)
 
 
 def _digest(question: Question) -> str:
@@ -421,32 +363,23 @@ def _digest(question: Question) -> str:
 def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
     """A line of a file of answers."""
     replies = answer.replies
+    choice = {
+        "index": 0, "turns": [reply.text for reply in replies],
+        "decoding_steps": [len(reply.steps) for reply in replies],
+        "new_tokens": [len(reply.tokens) for reply in replies],
+        "wall_time": [reply.wall_s for reply in replies],
+        "accept_lengths": [step.n_emitted for reply in replies for step in reply.steps],
+    }  # fmt: skip
+    ours = [
+        {name: getattr(reply, name) for name in _OF_REPLY}
+        | {name: [getattr(step, name) for step in reply.steps] for name in Step._fields}
+        for reply in replies
+    ]
     return {
-        "question_id": question.id,
-        "category": question.category,
-        "answer_id": uuid.uuid4().hex,
-        "model_id": model_id,
-        "choices": [
-            {
-                "index": 0,
-                "turns": [reply.text for reply in replies],
-                "decoding_steps": [len(reply.steps) for reply in replies],
-                "new_tokens": [len(reply.tokens) for reply in replies],
-                "wall_time": [reply.wall_s for reply in replies],
-                "accept_lengths": [step.n_emitted for reply in replies for step in reply.steps],
-            }
-        ],
-        "tstamp": time.time(),
-        _OURS: {
-            "question": _digest(question),
-            "left_out": answer.left_out,
-            "replies": [
-                {name: getattr(reply, name) for name in _OF_REPLY}
-                | {name: [getattr(step, name) for step in reply.steps] for name in Step._fields}
-                for reply in replies
-            ],
-        },
-    }
+        "question_id": question.id, "category": question.category, "answer_id": uuid.uuid4().hex,
+        "model_id": model_id, "choices": [choice], "tstamp": time.time(),
+        _OURS: {"question": _digest(question), "left_out": answer.left_out, "replies": ours},
+    }  # fmt: skip
 
 
 def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
@@ -479,13 +412,7 @@ def _reply(found: Fields, text: str, wall_s: float) -> Reply:
     tokens = found.integers("tokens")
     if not tokens or len(tokens) != sum(columns[-1]):
         raise found.error("tokens", "as many as n_emitted adds up to, at least one")
-    return Reply(
-        text=text,
-        tokens=tuple(tokens),
-        n_prompt_tokens=found.integer("n_prompt_tokens", minimum=0),
-        finish_reason=found.text("finish_reason"),
-        wall_s=wall_s,
-        prefill_s=found.amount("prefill_s", below=MAX_TIME),
-        rounds_s=found.amount("rounds_s", below=MAX_TIME),
-        steps=tuple(map(Step._make, zip(*columns, map(tuple, betas), strict=True))),
-    )
+    prefill_s, rounds_s = (found.amount(name, below=MAX_TIME) for name in ("prefill_s", "rounds_s"))
+    n_prompt, reason = found.integer("n_prompt_tokens", minimum=0), found.text("finish_reason")
+    steps = map(Step._make, zip(*columns, map(tuple, betas), strict=True))
+    return Reply(text, tuple(tokens), n_prompt, reason, wall_s, prefill_s, rounds_s, tuple(steps))

@@ -9,30 +9,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from specdec import _core
-from specdec.analysis.arguments import (
-    Setup,
-    check_gammas,
-    check_names,
-    check_say,
-    decoding_options,
-    name_of,
-    short_names,
-    unique,
-)
+from specdec.analysis import arguments
+from specdec.analysis.arguments import Setup
 from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.decoding.options import DecodingOptions, SampleOptions
-from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, Online, SuffixMemory, named
+from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, SuffixMemory, named
 from specdec.drafts.draft import check_source
-from specdec.drafts.learned.early_exit.draft import EXIT_NAME
-from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.drafts.model_draft import DraftLike, as_draft, translation_of
 from specdec.drafts.opening import load
 from specdec.drafts.python_draft import Drafter
-from specdec.drafts.translation import translation_of
+from specdec.drafts.self_drafts import EXIT_NAME
 from specdec.errors import InputError, SpecdecError, UnsupportedModelError, VocabularyMismatchError, shown
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.model_config import ModelConfig
@@ -70,12 +61,6 @@ class DraftFit:
     refusal: str = ""
 
     @property
-    def in_common(self) -> str:
-        """Tokens in common of how many, for a table."""
-        n_shared = self.n_vocab if self.n_shared is None else self.n_shared
-        return "–" if self.n_vocab is None else f"{n_shared} of {self.n_vocab}"
-
-    @property
     def overlap(self) -> float | None:
         """Share of the draft's tokens that the target has too; None where the vocabularies are the same."""
         return None if self.n_shared is None or not self.n_vocab else self.n_shared / self.n_vocab
@@ -86,10 +71,9 @@ class DraftRecommendation(Tabular):
     """What `specdec.recommend_draft` found; ``print`` shows its tables, a notebook too.
 
     `fits` has one for each draft that was given. `comparison` is what those that fit gave, by running them in
-    turns (`specdec.plot` draws it), and `drafts` has these by their names in it. `vocabulary` says which
-    public models have the target's vocabulary, empty where that is not known, and `known` are small ones of
-    these, by name: none of them was downloaded or tried. `stopped` says why the measuring ended early, and
-    which drafts were not measured; empty if it did not.
+    turns, and `drafts` has these by their names in it. `vocabulary` says which public models have the
+    target's vocabulary, if known, and `known` are small ones of these, none of which was downloaded or tried.
+    `stopped` says why the measuring ended early, and what was not measured; empty if it did not.
     """
 
     target: str
@@ -140,22 +124,20 @@ class DraftRecommendation(Tabular):
         return found + (f"; next is {_figures(others[0])}" if others else "")
 
     def tables(self) -> list[Table]:
-        """What fits, by which way; what runs gave; known models; the choice.
-
-        More of the runs, by position and by prompt, is in ``comparison.tables()``.
-        """
+        """What fits, by which way; what runs gave (more in `comparison`); known models; the choice."""
         refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
+
+        def in_common(fit: DraftFit) -> str:
+            n_shared = fit.n_vocab if fit.n_shared is None else fit.n_shared
+            return "–" if fit.n_vocab is None else f"{n_shared} of {fit.n_vocab}"
+
         columns: list[Column] = [
-            ("draft", lambda fit: fit.draft),
-            ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
-            ("tokens in common", lambda fit: fit.in_common),
-            ("weights", lambda fit: _size(fit.weight_bytes)),
+            ("draft", lambda fit: fit.draft), ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
+            ("tokens in common", in_common), ("weights", lambda fit: _size(fit.weight_bytes)),
             ("cache of 1000 tokens", lambda fit: _size(1000 * fit.cache_bytes)),
-        ]
-        found = [
-            Table.of(f"Drafts for {self.target}: do they fit?{refused}", self.fits, columns),
-            self.comparison.summary(),
-        ]
+        ]  # fmt: skip
+        title = f"Drafts for {self.target}: do they fit?{refused}"
+        found = [Table.of(title, self.fits, columns), self.comparison.summary()]
         if self.vocabulary:
             title = (
                 f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
@@ -186,10 +168,8 @@ class DraftRecommendation(Tabular):
 
 def _figures(row: ExperimentRow) -> str:
     """A row in words."""
-    return (
-        f"{row.draft} with gamma {row.gamma}: {row.timed.median:.2f} times as fast as plain decoding "
-        f"({row.timed.interval}), {row.tokens_per_call:.2f} tokens a run"
-    )
+    speed = f"{row.timed.median:.2f} times as fast as plain decoding ({row.timed.interval})"
+    return f"{row.draft} with gamma {row.gamma}: {speed}, {row.tokens_per_call:.2f} tokens a run"
 
 
 def _size(n_bytes: float) -> str:
@@ -217,13 +197,11 @@ def recommend_draft(
     """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
 
     Drafts are measured one after the other, each with some gammas in turns with plain decoding, as in
-    `specdec.compare`. A gamma with which decoding is less than half as fast in the first turn has no other. A
-    model with another vocabulary is measured by each way that it can take, by the intersection of the
-    vocabularies and through text (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
-
-    Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
-    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and the MTP head of
-    a target that has one.
+    `specdec.compare`; a gamma that is less than half as fast in the first turn has no other. A model with
+    another vocabulary is measured by each way that it can take: the intersection of the vocabularies, and
+    text (`drafts.ModelDraft`). One that cannot draft is refused with the reason. Without drafts those that
+    need no model are measured: copies of the text, of the prompt, of earlier texts, tokens after tokens,
+    n-grams that are counted, lookahead, an exit of the target, and the MTP head of a target that has one.
 
     Parameters
     ----------
@@ -265,24 +243,21 @@ def recommend_draft(
     >>> print(found)
     >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
     """
-    decoding = decoding_options(options, changes, _OWNS)
+    decoding = arguments.decoding_options(options, changes, _OWNS)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
-    chosen = None if gammas is None else check_gammas(gammas)
+    chosen = None if gammas is None else arguments.check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     limit = TimeLimit.of(seconds)
-    check_say(say)
+    arguments.check_say(say)
     setup = Setup.of(target, decoding, prompts)
     fits, ways = _fitting(setup.target, drafts, draft_dtype)
-    found: list[Comparison] = []
+    temperature, found = decoding.temperature, list[Comparison]()
     try:
         for (name, draft), share in limit.shares(list(ways.items())):
             gammas_of = chosen or sorted({*_GAMMAS, max(draft.gamma, 1)})
-            found.append(
-                compare_ways(
-                    setup, {(name, gamma): (draft, gamma) for gamma in gammas_of}, n_tokens,
-                    temperatures=[decoding.temperature], repeats=repeats, limit=share, at_least=_HOPELESS,
-                )
-            )  # fmt: skip
+            of_draft = {(name, gamma): (draft, gamma) for gamma in gammas_of}
+            how: dict[str, Any] = {"repeats": repeats, "limit": share, "at_least": _HOPELESS}
+            found.append(compare_ways(setup, of_draft, n_tokens, temperatures=[temperature], **how))
             for row in found[-1].rows:
                 say(_in_words(row))
         reason = limit.reason
@@ -291,20 +266,15 @@ def recommend_draft(
             raise
         reason = "interrupted"
     left = list(ways)[len(found) :]
-    rates: dict[float, tuple[float, ...]] = {
-        decoding.temperature: sum((one.plain_tokens_per_s[decoding.temperature] for one in found), ())
-    }
+    rates = [rate for one in found for rate in one.plain_tokens_per_s[temperature]]
     rows = tuple(row for one in found for row in one.rows)
     known = vocabulary_of(setup.target)
     return DraftRecommendation(
-        target=setup.name,
-        fits=fits,
-        comparison=replace(found[0], rows=rows, plain_tokens_per_s=rates),
-        vocabulary="" if known is None else known.name,
-        known=known_models(setup.target),
-        drafts=ways,
+        target=setup.name, fits=fits,
+        comparison=replace(found[0], rows=rows, plain_tokens_per_s={temperature: tuple(rates)}),
+        vocabulary="" if known is None else known.name, known=known_models(setup.target), drafts=ways,
         stopped=f"{reason}; not measured: {', '.join(left)}" if left else "",
-    )
+    )  # fmt: skip
 
 
 def _fitting(
@@ -351,25 +321,23 @@ def without_model(target: Model) -> dict[str, Openable]:
 def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
     """A draft that is given as a text, or by a function, is opened."""
     if isinstance(given, str | os.PathLike):
-        return named(_text(given), target, dtype=dtype)
+        text = given if isinstance(given, str) else str(check_path("drafts", given))
+        return named(text, target, dtype=dtype)
     if callable(given) and not isinstance(given, Model | Draft | Drafter):
         given = given()
     draft: DraftLike = given
     return draft
 
 
-def _text(given: str | os.PathLike[str]) -> str:
-    return given if isinstance(given, str) else str(check_path("drafts", given))
-
-
 def _by_name(given: Any) -> dict[str, Any]:
     """The argument `drafts` by names."""
     if isinstance(given, Mapping):
-        check_names("drafts", given, "drafts by their names")
+        arguments.check_names("drafts", given, "drafts by their names")
         return dict(given)
     several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
-    return dict(zip(unique(short_names(names)), several, strict=True))
+    texts = [str(check_path("drafts", one)) if isinstance(one, os.PathLike) else one for one in several]
+    names = arguments.short_names([one if isinstance(one, str) else arguments.name_of(one) for one in texts])
+    return dict(zip(arguments.unique(names), several, strict=True))
 
 
 def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
@@ -395,11 +363,8 @@ def _translating(draft: ModelDraft, n_shared: int) -> dict[str, Draft]:
         return {draft.vocabulary: draft}
     if draft.tree is not None:
         return {"intersection": draft}
-    ways: dict[str, Draft] = {}
-    if n_shared:
-        ways["intersection"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="intersection")
-    ways["text"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="text")
-    return ways
+    ways: list[Literal["intersection", "text"]] = ["intersection", "text"] if n_shared else ["text"]
+    return {way: ModelDraft(draft.model, gamma=draft.gamma, vocabulary=way) for way in ways}
 
 
 def _what_could(target: Model) -> str:
@@ -415,17 +380,11 @@ def _what_could(target: Model) -> str:
 def memory_of(draft: Draft) -> tuple[int, int]:
     """(bytes of weights, bytes of keys and values for each token of a text) of the draft's own.
 
-    Weights are packed ones of models and heads, and what a memory remembers, but not tables of n-grams and
-    documents. Layers with a window keep no more keys than that. 0 for what works with the target's own.
+    Weights of models and heads, and what a memory remembers, but not tables of n-grams and documents.
     """
-    parts: list[Draft] = []
+    parts = draft.drafts if isinstance(draft, Ensemble) else [getattr(draft, "draft", None)]
     weights = cache = 0
-    if isinstance(draft, Ensemble):
-        parts = list(draft.drafts)
-    elif isinstance(draft, Online):
-        parts = [draft.draft]
-    elif isinstance(draft, ModelDraft):
-        parts = [] if draft.draft is None else [draft.draft]
+    if isinstance(draft, ModelDraft):
         weights = draft.model.n_bytes
         cache = _token_bytes(draft.model.config, draft.model.cache_dtype)
     elif isinstance(draft, SuffixMemory):
@@ -436,7 +395,7 @@ def memory_of(draft: Draft) -> tuple[int, int]:
         cache = _token_bytes(ModelConfig.from_canonical(model.config), model.cache_dtype)
     elif isinstance(core := getattr(draft, "core", None), _core.Heads | _core.Recurrent):
         weights = core.n_bytes
-    inner = [memory_of(part) for part in parts]
+    inner = [memory_of(part) for part in parts if isinstance(part, Draft)]
     return weights + sum(w for w, _ in inner), cache + sum(c for _, c in inner)
 
 
@@ -444,12 +403,8 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
     widths = config.d_heads or (config.d_head,) * config.n_layer
     padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
-    return sum(n * width for n, width in zip(n_kv_heads, padded, strict=True)) * (
-        4 if cache_dtype == "f32" else 2
-    )
-
-
-# ---------------------------------------------------------------------------------- models known by name
+    n_values = sum(n * width for n, width in zip(n_kv_heads, padded, strict=True))
+    return n_values * (4 if cache_dtype == "f32" else 2)
 
 
 @dataclass(frozen=True)
@@ -461,10 +416,7 @@ class KnownModel:
 
 
 class KnownVocabulary(NamedTuple):
-    """A vocabulary of several public models, small ones first; with an encoder, they are encoder-decoders.
-
-    `marks` are some of its tokens by id: the first vocabulary of the table that has its marks counts.
-    """
+    """A vocabulary of public models, small ones first: the first whose tokens by id, `marks`, fit counts."""
 
     name: str
     marks: Mapping[int, bytes]

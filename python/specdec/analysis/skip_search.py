@@ -7,11 +7,12 @@ import math
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from specdec.analysis.arguments import Setup, check_gammas, decoding_options
 from specdec.analysis.experiment import Work, interleaved
@@ -28,10 +29,6 @@ from specdec.settings_table import Unpack
 from specdec.tables import Column, OneTable, Table, bounds, figure, marked, record
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import TRUNCATIONS
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-
 
 _FINALISTS, _REPEATS = 3, 5  # of the trials, the best so many are measured again, so often
 _OWNS: Final = {"gamma": "gammas", "lenience": "1.0", "verify": "'rejection'"}
@@ -127,10 +124,8 @@ class SkipSearch(OneTable):
         found.check_version("specdec_skip_search", _FORMAT)
         target, settings = found.text("target"), found.inner("settings")
         settings.amount("temperature")
-        trials, finals = (
-            tuple(_trial(entry, settings) for entry in found.inner_items(name))
-            for name in ("trials", "finals")
-        )
+        entries = (found.inner_items(name) for name in ("trials", "finals"))
+        trials, finals = (tuple(_trial(one, settings) for one in several) for several in entries)
         if not trials:
             raise found.error("trials", "at least one")
         return cls(target, settings.as_dict(), trials, finals)
@@ -143,19 +138,14 @@ class SkipSearch(OneTable):
         shown = (finals + others)[:_SHOWN]
 
         def skipped(trial: SkipTrial) -> str:
-            parts = [
-                f"{name} {' '.join(map(str, layers))}"
-                for name, layers in (("attn", trial.attn), ("mlp", trial.mlp))
-                if layers
-            ]
-            return ", ".join(parts) + (" ★" if trial is shown[0] and not trial.invalid else "")
+            layers = {name: " ".join(map(str, getattr(trial, name))) for name in _PARTS}
+            star = " ★" if trial is shown[0] and not trial.invalid else ""
+            return ", ".join(f"{name} {numbers}" for name, numbers in layers.items() if numbers) + star
 
         verdict = "" if self.pays else "; nothing beats plain decoding"
         verdict += "" if self.finals else "; interrupted"
-        title = (
-            f"{printable(self.target)} drafting for itself at temperature {self.settings['temperature']:g}, "
-            f"{len(self.trials)} trials{verdict}"
-        )
+        temperature = f"temperature {self.settings['temperature']:g}"
+        title = f"{printable(self.target)} drafting for itself at {temperature}, {len(self.trials)} trials"
         columns: list[Column] = [
             ("skipped", skipped), ("gamma", lambda trial: f"{trial.gamma}"),
             figure("alpha", "acceptance_rate", ".3f"), figure("tokens/call", "tokens_per_call", ".2f"),
@@ -163,15 +153,7 @@ class SkipSearch(OneTable):
             ("speed-up", lambda trial: marked(f"{trial.speedup:.2f}X", trial.invalid)),
             bounds("min to max", "speedup", ".2f"),
         ]  # fmt: skip
-        return Table.of(title, shown, columns)
-
-    def __repr__(self) -> str:
-        best = self.best
-        paying = "" if self.pays else ", nothing beats plain decoding"
-        return (
-            f"<specdec.SkipSearch of {len(self.trials)} trials: {best.draft!r} with gamma {best.gamma}, "
-            f"speed-up {marked(f'{best.speedup:.2f}', best.invalid)}{paying}>"
-        )
+        return Table.of(title + verdict, shown, columns)
 
 
 def rank(trial: SkipTrial) -> tuple[bool, float]:
@@ -188,10 +170,8 @@ def _trial(entry: Fields, settings: Fields) -> SkipTrial:
     if settings.has("gammas") and gamma not in settings.integers("gammas"):
         raise entry.error("gamma", "one of the search's gammas")
     optional = ("acceptance_rate", "speedup_low", "speedup_high")
-    numbers = {
-        field.name: entry.amount(field.name, math.nan) if field.name in optional else entry.amount(field.name)
-        for field in fields(SkipTrial)[3:]
-    }
+    names = [field.name for field in fields(SkipTrial)[3:]]
+    numbers = {name: entry.amount(name, *[math.nan] * (name in optional)) for name in names}
     return SkipTrial(draft.attn, draft.mlp, gamma, **numbers)
 
 
@@ -207,11 +187,10 @@ def search_skips(
 ) -> SkipSearch:
     """Find the layers that a model should skip to draft for itself (arXiv 2309.08168).
 
-    Bayesian optimisation (Optuna's tree-structured Parzen estimator) over the sets of attentions and MLPs,
-    and over gamma, of the speed that `specdec.generate` has on your prompts, by the clock on the wall. Plain
-    decoding takes its turn in every trial and what counts is the ratio, so that the machine's own ups and
-    downs drop out. The search begins with choices that often do well, such as the layers in the middle; in
-    the end the best few are measured again.
+    Bayesian optimization (Optuna's tree-structured Parzen estimator) over the sets of attentions and MLPs,
+    and over gamma, of the speed that `specdec.generate` has on your prompts, over that of plain decoding in
+    turns. The search begins with choices that often do well, such as the layers in the middle; in the end the
+    best few are measured again.
 
     Parameters
     ----------
@@ -272,16 +251,29 @@ class _Search:
 
     def __init__(self, setup: Setup, gammas: Sequence[int], path: Path | None) -> None:
         self._setup, self._gammas, self._path = setup, gammas, path
-        prompts = [beginning.given for beginning in setup.prompts]
+        self._n_layer = setup.target.config.n_layer
+        prompts = [prompt.given for prompt in setup.prompts]
         n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
         self._work: Work = [(prompt, n) for prompt in prompts]
-        self._n_layer = setup.target.config.n_layer
         sampling = {name: getattr(setup.options, name) for name in ("temperature", *TRUNCATIONS)}
         self._settings = {
             "n_layer": self._n_layer, "prompts": prompts, "gammas": list(gammas), "max_new_tokens": n,
             "seed": setup.seed, **sampling,
         }  # fmt: skip
-        self.trials = _earlier(path, setup.name, self._settings)
+        self.trials = self._earlier()
+
+    def _earlier(self) -> list[SkipTrial]:
+        """The trials in a file that is there, if they are of the same search."""
+        path = self._path
+        if path is None or not path.exists():
+            return []
+        earlier = SkipSearch.load(path)
+        if earlier.target != (target := self._setup.name):
+            raise InputError(f"{path}: target is {earlier.target!r}; expected {target!r} or no such file")
+        for name, wanted in self._settings.items():
+            if earlier.settings.get(name) != wanted:
+                raise InputError(f"{path}: its search had another {name}; expected the same, or no such file")
+        return list(earlier.trials)
 
     def run(self, n_trials: int, done: Callable[..., object]) -> list[SkipTrial]:
         """Try choices; return the best few, measured again."""
@@ -302,10 +294,18 @@ class _Search:
             self.save()
             done(1, f"best {max(trial.speedup for trial in self.trials):.2f}X")
         finals = []
-        for trial in _best(self.trials, _FINALISTS):
+        for trial in self._best_choices():
             finals.append(self._measured(trial.draft, _REPEATS, seed + n_trials))
             done(1)
         return finals
+
+    def _best_choices(self) -> list[SkipTrial]:
+        """The best few different choices; one that was tried more often by the median of its trials."""
+        values: dict[Choice, list[SkipTrial]] = {}
+        for trial in self.trials:
+            values.setdefault(trial.choice, []).append(trial)
+        ranked = sorted(values.values(), key=lambda same: -statistics.median(t.speedup for t in same))
+        return [same[0] for same in ranked[:_FINALISTS]]
 
     def save(self, finals: Sequence[SkipTrial] = ()) -> SkipSearch:
         """Return what was found so far, and write it if there is a file."""
@@ -318,7 +318,7 @@ class _Search:
         """A study that knows the trials so far, and begins with what often does well."""
         optuna = import_optuna()
         one_of = optuna.distributions.CategoricalDistribution
-        self._space: dict[str, BaseDistribution] = {
+        self._space: dict[str, Any] = {
             f"{part}.{i}": one_of([False, True]) for part in _PARTS for i in range(self._n_layer)
         }
         self._space["gamma"] = one_of(list(self._gammas))
@@ -358,59 +358,31 @@ class _Search:
         median = speedup.ratios.index(statistics.median_low(speedup.ratios))
         betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]
         return SkipTrial(
-            attn=draft.attn,
-            mlp=draft.mlp,
-            gamma=draft.gamma,
-            speedup=speedup.ratios[median],
-            tokens_per_s=drafted.tokens_per_s[median],
-            plain_tokens_per_s=plain.tokens_per_s[median],
+            attn=draft.attn, mlp=draft.mlp, gamma=draft.gamma, speedup=speedup.ratios[median],
+            tokens_per_s=drafted.tokens_per_s[median], plain_tokens_per_s=plain.tokens_per_s[median],
             acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
-            tokens_per_call=speedup.tokens_per_run[median],
-            speedup_low=speedup.low,
+            tokens_per_call=speedup.tokens_per_run[median], speedup_low=speedup.low,
             speedup_high=speedup.high,
-        )
-
-
-def _earlier(path: Path | None, target: str, settings: Mapping[str, Any]) -> list[SkipTrial]:
-    """The trials in a file that is there, if they are of the same search."""
-    if path is None or not path.exists():
-        return []
-    earlier = SkipSearch.load(path)
-    if earlier.target != target:
-        raise InputError(f"{path}: target is {earlier.target!r}; expected {target!r} or no such file")
-    for name, wanted in settings.items():
-        if earlier.settings.get(name) != wanted:
-            raise InputError(f"{path}: its search had another {name}; expected the same, or no such file")
-    return list(earlier.trials)
-
-
-def _best(trials: Sequence[SkipTrial], n: int) -> list[SkipTrial]:
-    """The best n different choices; one that was tried more often by the median of its trials."""
-    values: dict[Any, list[SkipTrial]] = {}
-    for trial in trials:
-        values.setdefault(trial.choice, []).append(trial)
-    ranked = sorted(values.values(), key=lambda same: -statistics.median(t.speedup for t in same))
-    return [same[0] for same in ranked[:n]]
+        )  # fmt: skip
 
 
 def import_optuna() -> Any:
     """The module optuna; MissingPackageError if it is not installed."""
     try:
-        import optuna
+        return import_module("optuna")
     except ImportError as error:
         message = "search_skips needs optuna, which is not installed: pip install optuna"
         raise MissingPackageError(message) from error
-    return optuna
 
 
 def promising(n_layer: int, gamma: int) -> list[Choice]:
     """Where to begin: layers in the middle, whole or in part, every other one, and the last (early exits)."""
-    whole, quarter = tuple(range(n_layer)), n_layer // 4
-    middle = whole[max(1, quarter) : max(2, n_layer - quarter)] if n_layer > 1 else ()
+    whole, quarter, none = tuple(range(n_layer)), n_layer // 4, ()
+    middle = whole[max(1, quarter) : max(2, n_layer - quarter)] if n_layer > 1 else none
     others, half, last = whole[1:-1:2], whole[(n_layer + 1) // 2 :], whole[-1:]
     pairs = [
-        (middle, middle), (middle, ()), ((), middle), (others, others), (others, ()), (half, half),
-        (last, last), (last, ()),
+        (middle, middle), (middle, none), (none, middle), (others, others), (others, none), (half, half),
+        (last, last), (last, none),
     ]  # fmt: skip
     drafts = [(*pair, gamma) for pair in pairs if 0 < sum(map(len, pair)) < 2 * n_layer]
     return list(dict.fromkeys(drafts))

@@ -20,12 +20,10 @@ _FEWEST = 6  # blocks; with less there is no interval worth the name
 def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[float, float]:
     """Confidence interval (low, high) of the mean of numbers in [0, 1] that depend on their neighbors.
 
-    `series` has a text each, [n_positions] in order. The texts are cut into blocks, none of which holds more
-    than a twentieth of all numbers and none of which crosses from one text to the next; with 20 texts of
-    equal length or more the blocks are the texts. The spread of the blocks' sums, not that of single numbers,
-    gives the variance of the mean, and that an effective number of independent observations, for which the
-    interval is Wilson's with Student's quantile. So it stays in [0, 1], and does not shrink to a point where
-    all numbers are 0 or all are 1. With fewer than 6 numbers, which say nothing, it is (0, 1).
+    `series` has a text each, [n_positions] in order. Texts are cut into blocks, each at most a twentieth of
+    all numbers; the spread of the blocks' sums gives the variance of the mean, and that an effective number
+    of independent observations for Wilson's interval with Student's quantile. (0, 1) with fewer than 6
+    numbers.
     """
     total = sum(len(text) for text in series)
     if total < _FEWEST:
@@ -54,24 +52,17 @@ def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[fl
 
 
 def student_quantile(probability: float, n_free: int) -> float:
-    """Quantile of Student's distribution, by its expansion about the normal one (Fisher and Cornish, 1960).
-
-    Within 1 % from 5 degrees of freedom on, for probabilities up to 0.995.
-    """
+    """Quantile of Student's distribution (Fisher and Cornish, 1960); within 1 % with 5 degrees of freedom."""
     z = NormalDist().inv_cdf(probability)
-    return (
-        z
-        + (z**3 + z) / (4 * n_free)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n_free**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n_free**3)
-    )
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n_free + second / n_free**2 + third / n_free**3
 
 
 def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
-    """Correlation of a number with the one 1, 2, ..., n_lags positions before it in the same text, [n_lags].
+    """Correlation of a number with the one 1, ..., n_lags positions before it in the same text, [n_lags].
 
-    Σ (x[t] − m)(x[t − lag] − m) / Σ (x[t] − m)², both sums over all texts, m the mean of all. NaN where all
-    numbers are the same.
+    Both sums are over all texts, about the mean of all. NaN where all numbers are the same.
     """
     total = sum(len(text) for text in series)
     if not total:
@@ -90,12 +81,10 @@ def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
 
 
 def ljung_box(correlations: Array, n_positions: int) -> tuple[float, float]:
-    """Ljung and Box's test that a series is not correlated with itself: (statistic, p value).
+    """Ljung and Box's test of the correlations r of lag 1, 2, ...: (statistic, p value).
 
-    The statistic is n (n + 2) Σ r[lag]² / (n − lag) of the correlations r of lag 1, 2, ... and n positions,
-    more than there are lags (Biometrika 65, 1978); the p value is the tail of the chi-square distribution
-    with as many degrees of freedom as lags: the chance of a statistic at least as large without any
-    correlation.
+    As in Biometrika 65, 1978, the statistic is n (n + 2) Σ r[lag]² / (n − lag); without correlation its
+    distribution is chi-square with as many degrees of freedom as lags.
     """
     lags = np.arange(1, len(correlations) + 1)
     if n_positions <= len(lags):
@@ -105,10 +94,7 @@ def ljung_box(correlations: Array, n_positions: int) -> tuple[float, float]:
 
 
 def chi_square_tail(x: float, n_free: int) -> float:
-    """Chance that a chi-square variable with n_free >= 1 degrees of freedom exceeds x >= 0.
-
-    Two more degrees of freedom add (x/2)^(k/2) e^(−x/2) / Γ(k/2 + 1) (Abramowitz and Stegun, 26.4.8).
-    """
+    """Chance that a chi-square variable with n_free >= 1 degrees of freedom exceeds x >= 0 (A&S 26.4.8)."""
     if math.isnan(x):
         return math.nan
     if x <= 0.0:
@@ -123,10 +109,8 @@ def chi_square_tail(x: float, n_free: int) -> float:
 def acceptance_by_position(betas: Sequence[Array], gamma: int) -> Array:
     """Chance that the k-th draft of a round is accepted if those before it were, k = 1, ..., gamma; [gamma].
 
-    From the betas along texts of the target: E(β[t] ··· β[t + k − 1]) / E(β[t] ··· β[t + k − 2]), over all
-    positions t of a text; NaN where no position was reached. If betas were independent and alike, each would
-    be alpha. At temperature 0 this is exactly what rounds that began everywhere would do; otherwise nearly,
-    for accepted tokens are not quite distributed as the target's.
+    E(β[t] ··· β[t + k − 1]) / E(β[t] ··· β[t + k − 2]) over all positions t of texts of the target; NaN where
+    no position was reached. Each is alpha if betas are independent and alike.
     """
     rates = np.full(gamma, np.nan)
     reached = [np.ones(len(text)) for text in betas]  # by position: chance that k - 1 drafts are accepted

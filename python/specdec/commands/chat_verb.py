@@ -9,12 +9,7 @@ from typing import Any
 import click
 
 from specdec.commands.decoding_options import decoding_arguments, decoding_options
-from specdec.commands.given_models import (
-    model_options,
-    open_models,
-    template_option,
-    with_given_template,
-)
+from specdec.commands.given_models import model_options, open_models, template_option, with_given_template
 from specdec.commands.verb import verb
 from specdec.decoding.generate import stream
 from specdec.decoding.prompt_cache import PromptCache
@@ -62,10 +57,9 @@ def chat_verb(
     target, draft = open_models(given)
     target = with_given_template(target, chat_template)
     if target.chat_template is None:
-        raise InputError(
-            f"{target.path} has no chat template; expected a --target that has one, or --chat-template FILE "
-            "(specdec generate continues texts with any model)"
-        )
+        expected = "a --target that has one, or --chat-template FILE"
+        hint = "specdec generate continues texts with any model"
+        raise InputError(f"{target.path} has no chat template; expected {expected} ({hint})")
     options = dict(target.default_sampling) if recommended else {}
     options |= decoding_arguments(given)
     conversation = Conversation(target, draft, system, options | {"prompt_cache": PromptCache(cache_bytes)})
@@ -149,9 +143,8 @@ def _line(interactive: bool) -> str | None:
         print()
         return None
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"standard input is no UTF-8: {error.reason} in a line; expected messages in UTF-8"
-        ) from None
+        found = f"standard input is no UTF-8: {error.reason} in a line"
+        raise InputError(f"{found}; expected messages in UTF-8") from None
 
 
 def _figures(result: Result) -> str:

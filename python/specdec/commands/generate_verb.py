@@ -7,12 +7,7 @@ from typing import Any
 
 import click
 
-from specdec.commands.decoding_options import (
-    READABLE,
-    decoding_arguments,
-    decoding_options,
-    setting_options,
-)
+from specdec.commands.decoding_options import READABLE, decoding_arguments, decoding_options, setting_options
 from specdec.commands.given_models import EMBEDDED, model_options, open_models, source_option
 from specdec.commands.given_texts import given_text, lines_of
 from specdec.commands.verb import json_line, verb
@@ -45,11 +40,7 @@ from specdec.models.model import Model
 @click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
 @setting_options("n", "logprobs", "batch_size")
 def generate_verb(
-    prompt: tuple[str, ...],
-    source: str | None,
-    as_json: bool,
-    lines: bool,
-    **given: Any,
+    prompt: tuple[str, ...], source: str | None, as_json: bool, lines: bool, **given: Any
 ) -> None:
     """Continue a prompt and print the new text alone, as it comes.
 
@@ -107,12 +98,7 @@ def _print_json(
 
 def _figures(prompt: str, result: Result) -> dict[str, Any]:
     """What is printed of a result as an object of JSON."""
-    trace = result.trace
+    names = ("acceptance_rate", "tokens_per_call", "total_s", "tokens_per_s")
     return {
-        "prompt": prompt,
-        **result_fields(result),
-        "acceptance_rate": trace.acceptance_rate,
-        "tokens_per_call": trace.tokens_per_call,
-        "total_s": trace.total_s,
-        "tokens_per_s": trace.tokens_per_s,
-    }
+        "prompt": prompt, **result_fields(result), **{name: getattr(result.trace, name) for name in names},
+    }  # fmt: skip

@@ -70,9 +70,8 @@ def _read_standard_input() -> str:
     try:
         text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"standard input is no UTF-8: {error.reason} at byte {error.start}; expected a text in UTF-8"
-        ) from None
+        found = f"standard input is no UTF-8: {error.reason} at byte {error.start}"
+        raise InputError(f"{found}; expected a text in UTF-8") from None
     text = re.sub(r"\r?\n\Z", "", text)
     if not text:
         raise InputError("standard input is empty; expected a text in UTF-8")

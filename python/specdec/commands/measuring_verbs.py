@@ -14,11 +14,10 @@ import click
 
 from specdec.analysis.arguments import short_names
 from specdec.analysis.bench import bench
-from specdec.analysis.compare import compare
+from specdec.analysis.compare import compare, tune
 from specdec.analysis.measure import Timing, measure
 from specdec.analysis.questions import read_questions
 from specdec.analysis.recommend import recommend_draft
-from specdec.analysis.tune import tune
 from specdec.commands.decoding_options import setting_option, setting_options
 from specdec.commands.given_models import (
     format_options,
@@ -40,7 +39,7 @@ from specdec.commands.verb import (
     several,
     verb,
 )
-from specdec.drafts.learned.early_exit.draft import EarlyExit
+from specdec.drafts.self_drafts import EarlyExit
 from specdec.errors import InputError
 from specdec.verification.sampling import TRUNCATIONS
 
@@ -122,13 +121,9 @@ def _named(given: dict[str, Any], target: Any, draft: Any = None) -> tuple[Any, 
 @model_options
 @_names
 @_parameters(
-    measure,
-    gammas=_GAMMAS,
-    temperatures=_TEMPERATURES,
-    leniences="1 is exact",
-    timing=_TIMING,
+    measure, gammas=_GAMMAS, temperatures=_TEMPERATURES, leniences="1 is exact", timing=_TIMING,
     n_tokens="Tokens at each temperature",
-)
+)  # fmt: skip
 @_parameters(Timing, repeats="Timed runs of each kind")
 @_seconds
 @_drawn
@@ -162,13 +157,9 @@ def measure_verb(
 @_target_name
 @_prompts
 @_parameters(
-    compare,
-    temperatures=_TEMPERATURES,
-    timing=_TIMING,
-    gammas=f"{_GAMMAS} (default: each draft's own)",
-    n_tokens="New tokens of each draft in each turn",
-    repeats="Turns",
-)
+    compare, temperatures=_TEMPERATURES, timing=_TIMING, gammas=f"{_GAMMAS} (default: each draft's own)",
+    n_tokens="New tokens of each draft in each turn", repeats="Turns",
+)  # fmt: skip
 @_judged
 @_json
 def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
@@ -195,9 +186,7 @@ def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
         if not name or not draft:
             raise click.UsageError(f"{text!r} is no draft; expected NAME=DRAFT or DRAFT")
         if name in found:
-            raise click.UsageError(
-                f"two drafts are called {name!r}; expected another name for each: NAME=DRAFT"
-            )
+            raise click.UsageError(f"two drafts are called {name!r}; expected NAME=DRAFT with other names")
         found[name] = draft
     return found
 
@@ -231,10 +220,8 @@ def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **giv
 def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
     """The target, and all layers at which it may be left."""
     if given["draft_dtype"] is not None:
-        raise InputError(
-            f"--draft-dtype is {given['draft_dtype']}, but an exit has the weights of the target; "
-            "expected --dtype"
-        )
+        found = f"--draft-dtype is {given['draft_dtype']}, but an exit has the weights of the target"
+        raise InputError(f"{found}; expected --dtype")
     if given["name"] is not None:
         raise InputError("--name is for one draft, and exits are several; expected none")
     return open_target(given), EarlyExit
@@ -297,11 +284,7 @@ def bench_verb(
 @_target_name
 @_prompts
 @click.option(
-    "--gammas",
-    "--gamma",
-    type=integers,
-    metavar="N,N",
-    help=f"{_GAMMAS} (default: 2, 4, 8, each draft's).",
+    "--gammas", "--gamma", type=integers, metavar="N,N", help=f"{_GAMMAS} (default: 2, 4, 8, each draft's)."
 )
 @setting_option("temperature", "0")
 @number("--n-tokens", "--max-new-tokens", help="New tokens of each draft in each turn (default: 120).")

@@ -15,12 +15,7 @@ from typing import Any
 from specdec import _core
 from specdec.analysis.arguments import short_name
 from specdec.analysis.experiment import EQUALS_PLAIN, Configuration, Speedup
-from specdec.commands.decoding_options import (
-    PAIR_GAMMA,
-    READABLE,
-    decoding_arguments,
-    words_of,
-)
+from specdec.commands.decoding_options import PAIR_GAMMA, READABLE, decoding_arguments, words_of
 from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_pair
 from specdec.commands.given_texts import given_text, is_piped
 from specdec.commands.verb import EXIT_OK, VERBS
@@ -28,8 +23,7 @@ from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.scheduler import Scheduler, decode
-from specdec.decoding.sequence import sequences_of
+from specdec.decoding.scheduler import Scheduler, decode, sequences_of
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
@@ -267,7 +261,6 @@ def _verdict(plain: Result, speculative: Result, request: Request) -> tuple[str,
     if plain.tokens == speculative.tokens and plain.text == speculative.text:
         return f"identical, all {len(plain.tokens)} tokens", True
     pairs = zip(plain.tokens, speculative.tokens, strict=False)
-    at = next(
-        (i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain.tokens), len(speculative.tokens))
-    )
+    shorter = min(len(plain.tokens), len(speculative.tokens))
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
     return f"DIFFERENT from token {at} on; this must not happen, please report it", False

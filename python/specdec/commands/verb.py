@@ -72,20 +72,20 @@ def gamma_value(text: str) -> int | str:
         raise click.BadParameter(f"{shown(text)} is no whole number and not 'auto'") from None
 
 
-def integers(text: str) -> list[int]:
-    """Whole numbers with commas."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{shown(text)}; expected whole numbers such as 1,2,4") from None
+def _list_of(number: Callable[[str], Any], expected: str) -> Callable[[str], list[Any]]:
+    """Values with commas."""
+
+    def read(text: str) -> list[Any]:
+        try:
+            return [number(part) for part in text.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{shown(text)}; expected {expected}") from None
+
+    return read
 
 
-def numbers(text: str) -> list[float]:
-    """Numbers with commas."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{shown(text)}; expected numbers such as 0,0.7") from None
+integers = _list_of(int, "whole numbers such as 1,2,4")
+numbers = _list_of(float, "numbers such as 0,0.7")
 
 
 def json_line(value: Any) -> str:
@@ -108,9 +108,7 @@ OPTION_OF: Final = {
     "idle_s": "--idle-seconds",
     "event_s": "--stream-interval",
     "drain_s": "--drain-seconds",
-    "schema": "--schema",
-    "regex": "--regex",
-    "grammar": "--grammar",
+    **{name: f"--{name}" for name in ("schema", "regex", "grammar")},
 }
 """Options by the arguments that they become."""
 

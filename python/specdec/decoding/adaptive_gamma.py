@@ -43,21 +43,18 @@ _Learned = tuple[weakref.ref[Any], weakref.ref[Any], str, _core.AdaptiveGamma]
 class AdaptiveGamma:
     """A gamma that chooses itself: drafts until another token's expected gain is below its measured cost.
 
-    Over many rounds the tokens per second are E(tokens) / E(seconds) of a round, and the policy with the most
-    of them drafts another token exactly if the accepted tokens that it is expected to bring are at least
-    lambda times the seconds that it costs, lambda being the tokens per second themselves. It is learned as
-    the run goes on: acceptance by the draft's confidence and the position in the round; seconds of the target
-    by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain decoding
-    gives, rounds are plain, in stretches that grow as long as it does not pay, from 32 to 4096 times what a
-    proposal costs, with a few trial rounds after each. A draft that was paused reads what it has missed
-    before a trial; so trials come rather where a text begins, and when the time for the reading has been
-    saved up, of which one in two hundred tokens' time is kept.
+    The policy with the most tokens per second, lambda = E(tokens) / E(seconds) of a round, drafts another
+    token exactly if the accepted tokens that it is expected to bring are at least lambda times the seconds
+    that it costs. All of it is learned during the run: acceptance by the draft's confidence and the position
+    in the round; seconds of the target by its rows, t(M), and of the draft by its steps; and lambda. Where
+    plain decoding is as fast, rounds are plain, in stretches that grow from 32 to 4096 times what a proposal
+    costs, with a few trial rounds after each. A paused draft reads what it has missed before a trial, so
+    trials come where a text begins, or when one in two hundred tokens' time has saved up that of the reading.
 
-    ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
-    for each target, draft, temperature, rule and number of threads by itself. An `AdaptiveGamma` of your own
-    has its own estimates, which can be looked at: ``print(auto)``. Estimates are of one process: a pickle or
-    a copy has `max_gamma` alone. A draft that decides by itself how much to draft (`Ensemble`, if it is
-    adaptive) is left to it.
+    All calls of ``generate(..., gamma="auto")`` of a process share their estimates, for each target, draft,
+    temperature, rule and number of threads by itself. An `AdaptiveGamma` of your own has its own, which
+    ``print(auto)`` shows; a pickle or a copy has `max_gamma` alone. A draft that decides by itself how much
+    to draft (`Ensemble`, if it is adaptive) is left to it.
 
     With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding. With the rule
     "rejection" the output has exactly the target's distribution, but the same seed may give another sample,
@@ -111,12 +108,11 @@ class AdaptiveGamma:
     def to_dict(self) -> dict[str, Any]:
         """What the last run left, as plain lists and numbers; {} before the first.
 
-        Entries are, for one sequence: ``gamma``, the guesses a round with the most tokens per second if
-        confidences were not looked at; ``tokens_per_s`` that is expected of each gamma, ``target_s`` of a
-        round with its gamma + 1 rows and ``draft_s`` of its drafting, by gamma from 0; ``chance`` of a guess
-        at each depth, from 1, to be accepted if the one before it is; ``by_confidence``: (confidence, chance
-        at depth 1, number of guesses that it was learned from); ``plain_left``: tokens to come without
-        drafting.
+        For one sequence: ``gamma``, the best number of guesses a round without a look at confidences; by
+        gamma from 0 the expected ``tokens_per_s``, ``target_s`` of a round with gamma + 1 rows and
+        ``draft_s``; ``chance`` of a guess at each depth, from 1, to be accepted if the one before it is;
+        ``by_confidence``: (confidence, chance at depth 1, number of guesses); ``plain_left``: tokens to come
+        without drafting.
         """
         all_learned = self._learned.copy()
         if not all_learned:
@@ -146,10 +142,7 @@ class AdaptiveGamma:
     def table(self) -> Table:
         """What the last run left: every gamma with its times and what is expected of it; a star at the best.
 
-        Raises
-        ------
-        InputError
-            If there has been no run.
+        InputError if there has been no run.
         """
         found = self.to_dict()
         if not found:

@@ -178,11 +178,9 @@ async def agenerate(
     --------
     >>> texts = await asyncio.gather(*(specdec.agenerate(target, draft, prompt) for prompt in prompts))
     """
-    options = DecodingOptions.of_call(locals())
-    more = _of_text(
-        options, tools=tools, documents=documents, chat_template_kwargs=chat_template_kwargs,
-        prediction=prediction, speculative=speculative,
-    )  # fmt: skip
+    arguments = locals()
+    options = DecodingOptions.of_call(arguments)
+    more = _of_text(options, arguments)
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     if chat is not None:
         name, given, is_batch = "messages", list(chat.conversations), chat.is_batch
@@ -245,15 +243,13 @@ async def astream(
     >>> async for piece in specdec.astream(target, draft, "It was a dark and stormy night"):
     ...     print(piece, end="", flush=True)
     """
-    options = DecodingOptions.of_call(locals())
+    arguments = locals()
+    options = DecodingOptions.of_call(arguments)
     async with _EngineOfCall(engine, target, draft, options) as shared:
         if shared.target.tokenizer is None:
             raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
-        more = _of_text(
-            options, tools=tools, documents=documents, chat_template_kwargs=chat_template_kwargs,
-            prediction=prediction, speculative=speculative, decoder_prompt=decoder_prompt, messages=messages,
-        )  # fmt: skip
-        submit = partial(shared.submit, prompt, **more)
+        begun: dict[str, Any] = {"prompt": prompt, "decoder_prompt": decoder_prompt, "messages": messages}
+        submit = partial(shared.submit, **begun, **_of_text(options, arguments))
         generation = await _in_thread(submit, Generation.cancel)
         try:
             async for piece in generation:
@@ -263,6 +259,8 @@ async def astream(
             generation.cancel()
 
 
-def _of_text(options: DecodingOptions, **more: Any) -> dict[str, Any]:
-    """The settings of each text, with more keyword arguments of `Engine.submit`."""
-    return {name: x for name, x in options.arguments().items() if name in _OF_TEXTS} | more
+def _of_text(options: DecodingOptions, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of each text, with other arguments of the call that `Engine.submit` takes."""
+    others = ("tools", "documents", "chat_template_kwargs", "prediction", "speculative")
+    own = {name: x for name, x in options.arguments().items() if name in _OF_TEXTS}
+    return own | {name: arguments[name] for name in others}

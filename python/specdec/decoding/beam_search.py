@@ -40,12 +40,11 @@ def beam_search(
 ) -> BeamResult:  # fmt: skip
     """The most probable continuations of a prompt that beam search finds, found by speculation (A.4).
 
-    A round: the draft runs beam search of width `draft_width` for `gamma` steps from the present hypotheses;
-    the target evaluates them and all that the draft chose, width + draft_width · gamma nodes, in one forward
-    pass; then the target's own steps are made for as long as all that they choose was among it
-    (top_w(M_p) ⊆ top_u(M_q)), and one step more. Each step is the one that plain beam search makes on the
-    same logits, so the beams, tokens and scores, are those of plain beam search with the target alone, bit
-    for bit, for every draft, draft width and gamma.
+    In each round the draft runs beam search of width `draft_width` for `gamma` steps from the present
+    hypotheses; the target evaluates them and all that the draft chose, width + draft_width · gamma nodes, in
+    one forward pass; then the target's own steps are made for as long as all that they choose was among it
+    (top_w(M_p) ⊆ top_u(M_q)), and one step more. So the beams, tokens and scores, are those of plain beam
+    search with the target alone, bit for bit, for every draft, draft width and gamma.
 
     Parameters
     ----------
@@ -91,8 +90,8 @@ def beam_search(
     -----
     Scores are sums of ln p at temperature 1. Of equal scores the one whose beginning ranked higher comes
     first, then the one with the lower token id. The search ends when all `width` hypotheses have ended, or at
-    the length limit. Where evaluating M nodes soon costs M times what one costs, as with a small model on a
-    CPU, a round easily costs more than the steps it saves: the defaults are the smallest that speculate.
+    the length limit. A round easily costs more than the steps it saves: the defaults are the smallest that
+    speculate.
 
     Examples
     --------
@@ -199,24 +198,16 @@ def _log_penalized(beam: Beam, length_penalty: float) -> float:
 
 @dataclass(frozen=True)
 class Beam:
-    """One hypothesis of a beam search.
-
-    Attributes
-    ----------
-    tokens : list of int
-        New token ids; with finish reason "stop" the last one is the stop id.
-    text : str or None
-        Their text, without the stop id. None if the target has no tokenizer.
-    score : float
-        Sum of ln p of the tokens, the stop id included, under the target at temperature 1.
-    finish_reason : str
-        "stop", "length" or "context", as in `Result`.
-    """
+    """One hypothesis of a beam search."""
 
     tokens: list[int]
+    """New token ids; with finish reason "stop" the last one is the stop id."""
     text: str | None
+    """Their text, without the stop id. None if the target has no tokenizer."""
     score: float
+    """Sum of ln p of the tokens, the stop id included, under the target at temperature 1."""
     finish_reason: FinishReason
+    """As in `Result`: "stop", "length" or "context"."""
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,7 @@ class Constraint(Protocol):
 
     The distribution of each new token is that of the target under the sampling settings, with the mask before
     temperature, top-k, nucleus and min-p: forbidden tokens have logits of -inf. A mask must be a function of
-    the tokens alone; it is asked for once for each node of a tree of draft tokens, whichever way the text
-    then goes.
+    the tokens alone; it is asked for once for each node of a tree of draft tokens.
     """
 
     def start(self, tokens: Sequence[int]) -> ConstraintState:

@@ -53,8 +53,7 @@ LONGEST_TEXT: Final = 4096
 """Tokens that a text may have where the caller does not say, if the context is longer."""
 _SLICE_S: Final = 0.002
 """Seconds of rounds in a step, while nobody waits for a slot: a model's own round is mostly longer."""
-
-_MOST_DRAFTS = 60
+_MOST_DRAFTS: Final = 60
 """That requests may choose from: each has a bit of 64, and predictions too."""
 
 
@@ -130,24 +129,20 @@ class Engine:
         predicts = check_flag("predictions", predictions)
         self.target = as_model("target", target)
         n_ctx, n_vocab = self.target.config.n_ctx, self.target.config["n_vocab"]
-        self.n_text = (
-            min(n_ctx, LONGEST_TEXT) if n_text is None else check_integer("n_text", n_text, 2, n_ctx)
-        )
+        given = min(n_ctx, LONGEST_TEXT) if n_text is None else n_text
+        self.n_text = check_integer("n_text", given, min(2, n_ctx), n_ctx)
         self.max_top_logprobs = min(check_integer("max_top_logprobs", max_top_logprobs, 0), n_vocab)
         if node_budget is not None:
             most = self.n_slots * (MAX_GAMMA + 1)
             node_budget = min(check_integer("node_budget", node_budget, self.n_slots), most)
         self.node_budget = node_budget
-        self._drafts = EngineDrafts(
-            self.target, draft, options, predictions=predicts, n_threads=self.n_threads
-        )
+        threads = self.n_threads
+        self._drafts = EngineDrafts(self.target, draft, options, predictions=predicts, n_threads=threads)
         self.draft = self._drafts.drafts[0] if self._drafts.drafts else None
         # A draft without a name cannot be chosen: then there are no names.
         self.drafts = dict(zip(self._drafts.names, self._drafts.drafts, strict=False))
         self._counters = Counters()
-        self._queue = RequestQueue(
-            n_slots=self.n_slots, max_waiting=self.max_waiting, counters=self._counters
-        )
+        self._queue = RequestQueue(self.n_slots, self.max_waiting, self._counters)
         self._turns = ConstraintTurns(self.n_slots)
         self._prompt_cache = prompt_cache
         self._scheduler = self._new_scheduler()
@@ -178,7 +173,8 @@ class Engine:
                     self._begin_again(error)
         except BaseException as error:
             self._queue.close(hurries=True)
-            self._fail([*self._scheduler.running, *self._queue.drop_all()], error)
+            self._queue.stop_scoring(wait=True)
+            self._fail([*self._scheduler.running, *self._queue.drop_unwanted()], error)
         finally:
             self._queue.stop_scoring()
             self._scheduler.close(keep=not self._scheduler.running)
@@ -311,8 +307,8 @@ class Engine:
         Raises
         ------
         InputError
-            A setting is out of its range, as in `specdec.generate`; there is a list of several prompts; a
-            prediction is given to an engine without predictions; the rule cannot judge what would be drafted.
+            As `specdec.generate`; also for several prompts, for a prediction that the engine does not take,
+            and where the rule cannot judge what would be drafted.
         ContextLengthError
             The prompt is too long: an `InputError` too.
         BusyError
@@ -385,8 +381,7 @@ class Engine:
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more requests, and return when the texts have ended.
 
-        `drain` lets the texts that run, and those that wait, come to their ends; else all are cancelled, as
-        are after `timeout` seconds those that are still there.
+        `drain` lets all texts come to their ends, if they do within `timeout` seconds; others are cancelled.
         """
         timeout = check_timeout(timeout)
         hurries = not check_flag("drain", drain)
@@ -426,9 +421,8 @@ class EngineDrafts:
         self.of_session = Drafting()
         if predictions or len(self.drafts) > 1:
             adaptive = options.policy is not None  # an ensemble that adapts decides by itself
-            self._choice = DraftSelection(
-                self.drafts, self._gammas, predictions=predictions, adaptive=adaptive
-            )
+            together = {"predictions": predictions, "adaptive": adaptive}
+            self._choice = DraftSelection(self.drafts, self._gammas, **together)
             self.of_session = Drafting(self._choice, self._choice.describe(target), self._choice.most)
         elif self.drafts and self._gammas[0] > 0:
             (draft,), policy = self.drafts, guesses[0][1]
@@ -466,9 +460,8 @@ class EngineDrafts:
             gamma += self._prediction_gamma
         if speculative.gamma is not None:
             gamma = min(check_integer("speculative.gamma", speculative.gamma, 0, MAX_GAMMA), gamma)
-        return request.settings(
-            0, gamma=min(gamma, MAX_GAMMA), drafters=drafters, prediction=prediction if predicted else None
-        )
+        copied = prediction if predicted else None
+        return request.settings(0, gamma=min(gamma, MAX_GAMMA), drafters=drafters, prediction=copied)
 
     def _chosen(self, draft: bool | str) -> tuple[bool, int | None]:
         """(whether a request is decoded plainly, which draft it uses, if any)."""

@@ -26,9 +26,8 @@ from specdec.decoding.options import (
 from specdec.decoding.prompts import Chat
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.scheduler import Scheduler, decode
-from specdec.decoding.sequence import Sequence as DecodedSequence
-from specdec.decoding.sequence import sequences_of
+from specdec.decoding.scheduler import Scheduler, decode, sequences_of
+from specdec.decoding.scheduler import Sequence as DecodedSequence
 from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError, NotFiniteError, number_of
 from specdec.models.chat_template import Messages
@@ -55,12 +54,9 @@ def generate(
 ) -> Result: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    *,
-    messages: Sequence[Messages],
+    target: ModelLike, draft: DraftLike | None, *, messages: Sequence[Messages],
     **options: Unpack[CallOptions],
-) -> list[Result]: ...
+) -> list[Result]: ...  # fmt: skip
 @overload
 def generate(
     target: ModelLike, draft: DraftLike | None,
@@ -101,28 +97,24 @@ def generate(
     Parameters
     ----------
     target : Model, path or hub name
-        The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
-        the checkpoint holds; to use a model more than once, or in another format, load it yourself.
+        The model whose text this is. A path or name is loaded by `specdec.load`, for this call alone and in
+        the checkpoint's own number format.
     draft : Model, path, hub name, Draft, object or None
         A smaller model with the target's vocabulary, another draft from `specdec.drafts`, or an object of
         your own with the method `propose` (`specdec.drafts.Drafter`). None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
-        One prompt as text or as token ids, or several that are decoded together; a list of integers is one
-        prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
-        it. Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken
-        too; what has two dimensions is several prompts.
-
-        If the target is an encoder-decoder, this is the source, or several: what is translated or summarized.
-        It goes through the encoders of target and draft, and the new text begins with the target's own
-        `Model.decoder_start`.
+        One prompt as text or token ids, or several that are decoded together; a list of integers is one
+        prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with it.
+        Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken too;
+        what has two dimensions is several prompts. Of an encoder-decoder this is the source, what is
+        translated or summarized; the new text begins with the target's own `Model.decoder_start`.
     decoder_prompt : str, sequence of int, or a list of these, optional
         Of an encoder-decoder: what the new text continues, one for all sources or one for each. A text is
         encoded without special tokens.
     messages : list of dict, or a list of these
-        In place of a prompt: a conversation, messages with "role" and "content", or several that are decoded
-        together. The model's chat template makes the prompt of it (`Model.chat_template`, extra
-        ``jinja2``), and the token with which it ends a message is among the stops. The new text is the
-        reply, or, where the last message is the assistant's, its rest.
+        In place of a prompt: a conversation, messages with "role" and "content", or several. The chat
+        template makes the prompt (`Model.chat_template`, extra ``jinja2``), and the token with which it ends
+        a message is among the stops. The new text is the reply, or the rest of an assistant's last message.
     tools, documents : list of dict, optional
         For the chat template: JSON schemas of functions, and texts to cite.
     chat_template_kwargs : mapping, optional
@@ -132,12 +124,10 @@ def generate(
         for, 4 unless it says otherwise.
 
         "auto" drafts until another token's expected gain is below its measured cost, and not at all where
-        that is fastest; see `AdaptiveGamma`. At temperature 0 and with "coupled" the output is the same as
-        ever; with the other rules it has the same distribution, but the same seed may give another sample, as
-        how much is drafted depends on measured times.
+        that is fastest; see `AdaptiveGamma`, also on what a seed then gives.
 
-        A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
-        the `Round` objects of that sequence so far and returns how many tokens to draft, 0 to its attribute
+        A callable is your own policy: before every round of every sequence ``gamma(rounds)`` is given the
+        `Round` objects of that sequence so far and returns how many tokens to draft, 0 to its attribute
         ``max_gamma`` (16 if it has none).
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
@@ -148,55 +138,48 @@ def generate(
         The draft's own settings (section 6 of the paper); by default those of the target. They change how
         often drafts are accepted, never the distribution of the output.
     transform : callable, optional
-        ``transform(probs, tokens)``: the distribution of the next token, float64 [n_vocab], after the
-        settings above, and the token ids so far, prompt included; returns the one to sample from, [n_vocab],
-        which need not sum to 1. At temperature 0 it is given all mass on the argmax, and the argmax of what
-        it returns is taken, the lowest id on ties. It must be a function of its arguments alone: it is called
-        once for every verified position, also for positions that are then dropped. An object with the method
-        ``start(tokens)`` keeps a state along the text and the draft tokens after it: see `StatefulTransform`.
+        ``transform(probs, tokens)`` is given the distribution of the next token after the settings above,
+        float64 [n_vocab], and the token ids so far, prompt included; it returns the one to sample from,
+        [n_vocab], which need not sum to 1. At temperature 0 all mass is on the argmax, and the argmax of what
+        it returns is taken. It must be a function of its arguments alone: it is called once for every
+        verified position, even if that is then dropped. For one with a state see `StatefulTransform`.
     schema, regex, grammar : optional
         What each new text must be, one of them: a JSON schema (a dict, True for any JSON, its text, or a
         class with the method ``model_json_schema``), a regular expression that the whole text matches, or a
         grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The distribution is the
         target's, masked and renormalized token by token, after penalties and biases and before the
-        temperature, for every draft and rule. What must come is drafted without a draft, also with gamma 0.
-        The text ends where it is complete; the end-of-text ids may come where it may end. A stop or
-        `max_new_tokens` may cut it short.
+        temperature. Forced tokens need no draft. The text ends where it is complete; the end-of-text ids may
+        come where it may end. A stop or `max_new_tokens` may cut it short.
     constraint : Constraint, optional
         A constraint of your own: an object with the method ``start(tokens)``.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
-        accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
-        and gamma, equal to plain decoding with that seed and ``verify="coupled"`` (plain decoding with
-        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft has several
-        tokens for one position, "classical" is there to compare with. "block" takes chains only, and
-        "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one and take
-        every tree.
+        accepts more with gamma above 1. With "coupled" a seed gives the same tokens for every draft and
+        gamma, and in plain decoding by that rule. "k-sequential" differs from "rejection" only where a draft
+        has several tokens for one position, "classical" is there to compare with. "block" takes chains only,
+        and "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one.
     lenience : float, default 1.0
         l of appendix A.5, above 0, for "rejection": below 1 more drafts are accepted and the output is no
         longer exact, but no token is more than 1 / l times as probable as under the target. At temperature 0
         a draft is accepted if the target finds it at least l times as probable as its most probable token.
     seed : int, or a list with an entry for each prompt, optional
-        Key of the random numbers. With an int s, prompt i of a batch uses (s, i), so that equal prompts
-        give independent samples. An entry of a list is an int s, which stands for (s, 0), or a pair (s, i),
-        such as a `Result.seed`. None draws a fresh seed, which the result records. Equal seeds and settings
-        give equal runs, whatever else is in the batch and whatever `batch_size` is (but see `node_budget`).
+        Key of the random numbers. With an int s, prompt i of a batch uses (s, i). An entry of a list is an
+        int s, which stands for (s, 0), or a pair (s, i), such as a `Result.seed`. None draws a fresh seed,
+        which the result records. Equal seeds and settings give equal runs, whatever else is in the batch (but
+        see `node_budget`).
     stop : str, int, or a list of these, optional
         The text ends before the first of these strings to be completed, or before the first of these token
-        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. A special token has
-        no text, so a string that contains the name of one is also matched by the token: "<|im_end|>" is the
-        id of that token, "END<|im_end|>" three letters and the token after them. If a string contains
-        several names, either all are tokens or all are text. `Model.eos_ids` of the target are always among
-        the stops, except with `ignore_eos`.
+        ids, exactly where plain decoding ends it. A string that contains the name of a special token is also
+        matched by the token: "<|im_end|>" is the id of that token, "END<|im_end|>" three letters and the
+        token after them; of several names either all are tokens or all are text. `Model.eos_ids` of the
+        target are always among the stops, except with `ignore_eos`.
     n_threads : int, optional
-        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
-        does not change the output.
+        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use.
     logits : bool, default False
         Keep the target's logits that each new token was chosen from, in `Result.logits`.
     logprobs : int, optional
         Keep ln p of each new token, in `Result.logprobs`, and of so many of the most probable tokens in its
-        place, in `Result.top_logprobs`; 0: of the token alone. Neither draft, gamma nor batch changes a bit
-        of them.
+        place, in `Result.top_logprobs`; 0: of the token alone.
     logprobs_of : {"model", "sampling"}
         Which distribution `logprobs` are of: that of the target's logits as they are, as `Model.score` has
         it; or the one that is sampled from, after all settings and the `transform`, which is called once more
@@ -211,22 +194,20 @@ def generate(
         not computed, and this text becomes one of them. It changes no result.
     adapter : Model, path, or sequence of these, optional
         A LoRA adapter of the target: a model of its :meth:`Model.with_adapter`, or the folder of an adapter,
-        which is then read for this call. With a list of prompts one for all of them, or a list with one for
-        each; None: the target as it is. The draft stays the same. Each result is that of its adapted target
-        alone, bit for bit.
+        which is read for this call; one for all prompts, or a list with one or None for each. The draft stays
+        the same. Each result is that of its adapted target alone, bit for bit.
     n : int, default 1
         How many samples of each prompt, which is read once for all of them. The results are those of `n`
         equal prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has an
         entry for each sample, prompt by prompt.
     batch_size : int, optional
-        How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
-        takes its slot, and what it has in common with a text that is there is copied. Caches are kept for
-        that many texts of the greatest length. It changes no result.
+        How many prompts are decoded at once, at least 1, by default 16; memory is taken for so many texts of
+        the greatest length. When a text ends, the next prompt takes its slot. It changes no result.
     node_budget : int, optional
         Positions that the target is run on in a round at most, all sequences together, at least
-        `batch_size`. Each sequence has one, and the draft tokens share the rest equally, so that gamma can be
-        large where few sequences are left. It changes no result at temperature 0 nor with "coupled", and
-        never the distribution; with another rule the tokens of a seed depend on what else is in the batch.
+        `batch_size`. Each sequence has one, and draft tokens share the rest equally. It changes no result at
+        temperature 0 nor with "coupled"; with another rule the tokens of a seed, not their distribution,
+        depend on what else is in the batch.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 

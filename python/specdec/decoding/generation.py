@@ -13,7 +13,7 @@ from specdec import _core
 from specdec.checks import check_integer, check_timeout
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.scheduler import Sequence
 from specdec.display.rounds import FinishReason
 from specdec.errors import InputError, NotFiniteError
 from specdec.models.score import TopLogProbs, top_pairs
@@ -26,8 +26,7 @@ class Speculative:
     """How one request is drafted for; the distribution of its text never depends on it.
 
     `draft`: False is plain decoding, without a prediction too; a name chooses one of the engine's drafts.
-    `gamma`: draft tokens a round at most; None: as many as the engine makes. `verify`: the rule, in place of
-    the request's.
+    `gamma`: draft tokens a round at most. `verify`: the rule, in place of the request's.
     """
 
     draft: bool | str = True
@@ -37,30 +36,20 @@ class Speculative:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is new of one sample since its last piece.
-
-    Attributes
-    ----------
-    index : int
-        The sample.
-    text : str
-        Never taken back; what may be a part of a character, or begin a stop string, is held back.
-    tokens : list of int
-        Those of a stop string or stop id are among them, their text is not in `text`.
-    logprobs : list of float, or None
-        ln p of the tokens, if asked for.
-    top_logprobs : list of lists of (int, float), or None
-        The most probable tokens in the place of each, the best first, if asked for.
-    finish_reason, stop : str, int or None
-        As in `Result`, in the last piece of a sample, which may have no tokens.
-    """
+    """What is new of one sample since its last piece."""
 
     index: int
+    """The sample."""
     text: str
+    """Never taken back; what may be a part of a character, or begin a stop string, is held back."""
     tokens: list[int]
+    """Those of a stop string or stop id are among them, their text is not in `text`."""
     logprobs: list[float] | None
+    """ln p of the tokens, if asked for."""
     top_logprobs: TopLogProbs | None
+    """The most probable tokens in the place of each, the best first, if asked for."""
     finish_reason: FinishReason | None
+    """As in `Result`, with `stop`, in the last piece of a sample, which may have no tokens."""
     stop: str | int | None
 
 

@@ -112,15 +112,9 @@ class DecodingOptions(Sampling):
     max_new_tokens: int | None = integer(200, 1, optional=True, flag="N", help="New tokens at most.")
     draft_sampling: Sampling | None = other(None, _check_draft_sampling)
     transform: Transform | None = other(None, _check_transform)
-    schema: Schema | None = other(
-        None, flag="FILE", help="The text is JSON that has the JSON schema in this file."
-    )
-    regex: str | None = other(
-        None, flag="PATTERN", help="The text matches this regular expression as a whole."
-    )
-    grammar: str | None = other(
-        None, flag="FILE", help="The text has the grammar in this file: Lark or GBNF."
-    )
+    schema: Schema | None = other(None, flag="FILE", help="The text has the JSON schema in this file.")
+    regex: str | None = other(None, flag="PATTERN", help="The whole text matches this regular expression.")
+    grammar: str | None = other(None, flag="FILE", help="The text has this file's grammar, Lark or GBNF.")
     constraint: Constraint | None = other(None)
     verify: DecodingRule = choice("rejection", DECODING_RULES, flag="RULE", help=", ".join(DECODING_RULES))
     lenience: float = number(

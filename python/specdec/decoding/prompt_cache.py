@@ -61,23 +61,21 @@ class _Entry:
 class PromptCache:
     """Texts that models have read, so that a prompt which begins like one of them is not read again.
 
-    Given as ``generate(..., prompt_cache=cache)``, every text is kept when its run ends, prompt and new
+    Given as ``generate(..., prompt_cache=cache)``, it keeps every text when its run ends, prompt and new
     tokens, and the next prompt is read from where it agrees with none of them. That changes no bit of any
-    result, as the keys and values of a text do not depend on how it was read. In an encoder-decoder a text is
-    one of the same source, which is then not read again either. A draft that is a model (`drafts.ModelDraft`)
-    keeps its texts there too, by itself or within an `Ensemble`. A `beam_search` keeps the prompt, and what
-    all its hypotheses begin with.
+    result. In an encoder-decoder a text is one of the same source, which is then not read again either. Draft
+    models (`drafts.ModelDraft`) keep their texts there too. A `beam_search` keeps the prompt, and what all
+    its hypotheses begin with.
 
     Of a model whose prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``) a prompt begins with
     whole slices of 256 tokens of another prompt, not with generated tokens. A layer that attends to a window
-    keeps the end of a text alone: a prompt that leaves such a text more than some 128 tokens before its end
-    is read from its beginning, unless it begins like another one. A draft that reads hidden states of the
-    target (`drafts.Heads`) keeps them with its texts, in 4 bytes a number; texts of runs without such a draft
-    are read again.
+    keeps the end of a text alone: a prompt that leaves the text some 128 tokens before its end or earlier is
+    read from its beginning. A draft that reads hidden states of the target (`drafts.Heads`) keeps them with
+    its texts, in 4 bytes a number; texts of runs without such a draft are read again.
 
-    Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
-    A text that continues another takes its place. One cache may serve several models and threads. A pickle or
-    a copy is an empty cache of the same size.
+    Texts that were used least recently are dropped where all would take more than `max_bytes`. A text that
+    continues another takes its place. One cache may serve several models and threads. A pickle or a copy is
+    an empty cache of the same size.
 
     Parameters
     ----------
@@ -136,8 +134,7 @@ class PromptCache:
     ) -> _core.CachedText | None:  # fmt: skip
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
-        `source` is what the model's encoder reads, `taps` the hidden states that each token of the text must
-        have.
+        `source` is what the model's encoder reads; each token of the text must have the hidden states `taps`.
         """
         wanted = _text(model, prompt, source)
         with self._lock:

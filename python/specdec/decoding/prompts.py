@@ -17,9 +17,8 @@ from specdec.models.tokenizer import ByteTokenizer, StreamDecoder
 class PromptIds:
     """A prompt as the models see it.
 
-    `ids`, at least one, are followed by the new text, which continues the text of `text_ids`; in a chat's
-    reply there are none of these. In an encoder-decoder `ids` begin with `Model.decoder_start`, and the
-    encoder reads `source`.
+    `ids`, at least one, are followed by the new text, which continues that of `text_ids` (none in a chat's
+    reply). In an encoder-decoder `ids` begin with `Model.decoder_start`, and the encoder reads `source`.
     """
 
     ids: list[int]
@@ -32,8 +31,7 @@ class PromptIds:
     ) -> PromptIds:
         """Check and encode a prompt, called `name` in messages; for an encoder-decoder the source.
 
-        `own_text`: the new text is a text by itself. Raises InputError for a prompt without ids, or without
-        room.
+        `own_text`: the new text is a text by itself. InputError for a prompt without ids, or without room.
         """
         if target.config.encoder is None:
             ids = _ids_with_room(target, prompt, name)

@@ -44,9 +44,9 @@ class Drafting(NamedTuple):
 class Request:
     """What is to be decoded, checked before anything begins: no argument fails half-way.
 
-    Models given by path are loaded, and the prompts are encoded: those of the `chat`, where there is one,
-    else those in `prompt`, or sources whose texts continue `decoder_prompt`. An engine says how many slots it
-    has, and how long a text may be. Raises as `specdec.generate`.
+    Models given by path are loaded, and the prompts are encoded: those of the `chat`, or in `prompt`, or
+    sources whose texts continue `decoder_prompt`. An engine says how many slots it has, and how long a text
+    may be. Raises as `specdec.generate`.
     """
 
     def __init__(

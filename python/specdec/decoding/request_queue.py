@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -14,7 +13,7 @@ from typing import Final, Literal
 
 from specdec.decoding.generation import Generation, Sample
 from specdec.decoding.guided.guidance import Guidance
-from specdec.decoding.sequence import score_prompts
+from specdec.decoding.scheduler import score_prompts
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import BusyError, EngineClosedError, number_of
 from specdec.trace import Round
@@ -127,21 +126,21 @@ class RequestQueue:
     have work. `closing`: no more requests are taken; `hurries`: all texts that are there are to be cancelled.
     """
 
-    def __init__(self, *, n_slots: int, max_waiting: int, counters: Counters) -> None:
+    def __init__(self, n_slots: int, max_waiting: int, counters: Counters) -> None:
         self._n_slots, self._max_waiting, self._counters = n_slots, max_waiting, counters
         self._scorer: ThreadPoolExecutor | None = None
         self.lock = threading.Condition()
         self.closing = self.hurries = False
         # Samples without a slot, by request; the request that has waited longest is first.
         self._waiting: dict[Generation, deque[Sample]] = {}
-        self._n_waiting = 0  # samples in it
         self._n_scored = 0  # samples whose prompt is being scored: they wait too
         self._n_held: Counter[Generation] = Counter()  # slots of each request that has some
 
     @property
     def n_waiting(self) -> int:
         """Texts without a slot."""
-        return self._n_waiting + self._n_scored
+        with self.lock:
+            return sum(map(len, self._waiting.values())) + self._n_scored
 
     @property
     def n_taken(self) -> int:
@@ -167,17 +166,13 @@ class RequestQueue:
             self.check_room(generation.n)
             self._counters.n_submitted += 1
             if generation.request.options.prompt_logprobs is None:
-                self._append(generation)
+                self._waiting[generation] = deque(generation.samples)
                 self.lock.notify_all()
                 return
             if self._scorer is None:
                 self._scorer = ThreadPoolExecutor(1, "specdec-scores")
             self._scorer.submit(self._score, generation)  # it waits for the lock
             self._n_scored += generation.n
-
-    def _append(self, generation: Generation) -> None:
-        self._waiting[generation] = deque(generation.samples)
-        self._n_waiting += generation.n
 
     def _score(self, generation: Generation) -> None:
         """Score the prompt of a request, if any of its samples is wanted, and let them wait."""
@@ -190,13 +185,13 @@ class RequestQueue:
         with self.lock:
             self._n_scored -= generation.n
             if error is None:
-                self._append(generation)
+                self._waiting[generation] = deque(generation.samples)
             else:
                 self.fail(generation, error)
             self.lock.notify_all()
 
     def stop_scoring(self, *, wait: bool = False) -> None:
-        """End the thread that scores prompts."""
+        """End the thread that scores prompts; `wait` for those that it has."""
         if self._scorer is not None:
             self._scorer.shutdown(wait=wait)
 
@@ -242,7 +237,6 @@ class RequestQueue:
             self._n_held[chosen] += 1
             samples = self._waiting.pop(chosen)
             sample = samples.popleft()
-            self._n_waiting -= 1
             if samples:
                 self._waiting[chosen] = samples  # last in the order again
             return sample
@@ -250,12 +244,10 @@ class RequestQueue:
     def give_back_slot(self, sample: Sample) -> None:
         """Free the slot of a text that was taken."""
         with self.lock:
-            self._n_held[sample.generation] -= 1
-            if not self._n_held[sample.generation]:
-                del self._n_held[sample.generation]
+            self._n_held -= Counter([sample.generation])  # which keeps no zeros
 
     def drop_unwanted(self) -> list[Sample]:
-        """Drop the texts that nobody wants any more, and return them."""
+        """Drop the texts that nobody wants any more, all if it `hurries`, and return them."""
         gone: list[Sample] = []
         with self.lock:
             for generation, samples in tuple(self._waiting.items()):
@@ -265,21 +257,11 @@ class RequestQueue:
                     del self._waiting[generation]
                 elif unwanted:
                     self._waiting[generation] = deque(one for one in samples if one not in unwanted)
-            self._n_waiting -= len(gone)
         return gone
 
     def is_unwanted(self, sample: Sample) -> bool:
         """Whether a text is to be cancelled."""
         return sample.cancelled or self.hurries
-
-    def drop_all(self) -> list[Sample]:
-        """Drop all texts, and return them; first those whose prompts are being scored are waited for."""
-        self.stop_scoring(wait=True)
-        with self.lock:
-            gone = list(itertools.chain.from_iterable(self._waiting.values()))
-            self._waiting.clear()
-            self._n_waiting = 0
-        return gone
 
 
 class ConstraintTurns:

@@ -142,9 +142,7 @@ class Result(DecodedText):
 
         Examples
         --------
-        >>> with open("results.jsonl", "w") as file:
-        ...     for result in results:
-        ...         print(json.dumps(result.to_dict()), file=file)
+        >>> print(json.dumps(result.to_dict()), file=file)
         """
         texts = self._texts()
         found = {name: getattr(self, name) for name in (*_OF_VALUE, "seed", "n_cached_tokens", "source_text")}
@@ -161,8 +159,7 @@ class Result(DecodedText):
 
         Examples
         --------
-        >>> with open("results.jsonl") as file:
-        ...     results = [specdec.Result.from_dict(json.loads(line)) for line in file]
+        >>> results = [specdec.Result.from_dict(json.loads(line)) for line in file]
         """
         found = Fields(values, "", kind=InputError)
         found.check_version("specdec_result", VERSION)

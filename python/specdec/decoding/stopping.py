@@ -72,13 +72,10 @@ class StopRules:
 class StopScanner:
     """Looks for stop strings in a text that arrives in pieces.
 
-    The first string to be *completed* wins, as if the text were checked after every character, and of several
-    completed by the same character the longest. So the outcome depends on the text alone, not on how it was
-    cut into pieces: blocks of accepted drafts end where plain decoding ends it.
-
-    `spelling` is how special tokens are written in the pieces: one character each, which is no part of the
-    text. A string that names some of them is also looked for in this spelling, in the text with all special
-    tokens in it.
+    The first string to be *completed* wins, and of several completed by the same character the longest. So
+    the outcome does not depend on how the text was cut into pieces: blocks of accepted drafts end where plain
+    decoding ends it. `spelling` is how special tokens are written in the pieces: one character each, which is
+    no part of the text. A string that names some of them is also looked for in this spelling.
     """
 
     def __init__(self, strings: Iterable[str], spelling: MarkSpelling | None = None) -> None:

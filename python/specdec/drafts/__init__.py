@@ -26,22 +26,18 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.drafts.draft import Draft, Random
     from specdec.drafts.ensemble import Ensemble
     from specdec.drafts.learned.eagle.draft import MTP, Eagle
-    from specdec.drafts.learned.early_exit.draft import EarlyExit
     from specdec.drafts.learned.heads.draft import Heads
     from specdec.drafts.learned.heads.learner import HeadsLearner
     from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-    from specdec.drafts.learned.online.learner import Learner, TableLearner
-    from specdec.drafts.learned.online.network_learner import NetworkLearner
+    from specdec.drafts.learned.online.learner import Learner, NetworkLearner, TableLearner
     from specdec.drafts.learned.online.online_draft import Online
     from specdec.drafts.learned.recurrent.draft import Recurrent
-    from specdec.drafts.lookahead import Lookahead
+    from specdec.drafts.memories import SuffixMemory, TokenRecycling
     from specdec.drafts.model_draft import ModelDraft
     from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
     from specdec.drafts.opening import NAMES, DraftName, load, named
     from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
-    from specdec.drafts.skip_layers import SkipLayers
-    from specdec.drafts.suffix_memory import SuffixMemory
-    from specdec.drafts.token_recycling import TokenRecycling
+    from specdec.drafts.self_drafts import EarlyExit, Lookahead, SkipLayers
     from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 _NAMES = {  # the public names of each module, which is imported when one of them is first used
@@ -49,22 +45,18 @@ _NAMES = {  # the public names of each module, which is imported when one of the
     "draft": "Draft Random",
     "ensemble": "Ensemble",
     "learned.eagle.draft": "MTP Eagle",
-    "learned.early_exit.draft": "EarlyExit",
     "learned.heads.draft": "Heads",
     "learned.heads.learner": "HeadsLearner",
     "learned.look_ahead.draft": "LookAheadEmbeddings",
-    "learned.online.learner": "Learner TableLearner",
-    "learned.online.network_learner": "NetworkLearner",
+    "learned.online.learner": "Learner NetworkLearner TableLearner",
     "learned.online.online_draft": "Online",
     "learned.recurrent.draft": "Recurrent",
-    "lookahead": "Lookahead",
     "model_draft": "ModelDraft",
     "ngram": "Bigram Ngram OnlineNgram Unigram",
     "opening": "NAMES DraftName load named",
     "python_draft": "Drafter Proposal PythonDraft",
-    "skip_layers": "SkipLayers",
-    "suffix_memory": "SuffixMemory",
-    "token_recycling": "TokenRecycling",
+    "self_drafts": "EarlyExit Lookahead SkipLayers",
+    "memories": "SuffixMemory TokenRecycling",
     "trees": "DynamicTree ParallelChains StaticTree",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -24,25 +24,22 @@ PREDICTION_GAMMA: Final = 15  # draft tokens of a round that are copied from a p
 class ContextCopy(Draft):
     """A draft that copies: what followed the longest suffix of the text that occurs in it before.
 
-    A draft token costs nothing, and where the text does not repeat itself there is none. For texts that do:
-    quoting, summaries, code, tables, answers from documents. The longest suffix is found
-    by a suffix automaton (Blumer et al. 1985), kept up to date in O(1) a token, as in SAM Decoding (Hu et al.
-    2024, arXiv 2411.10666); the method is the copying of the paper's section 5 without its restriction to
-    the input. A copy that reaches the end of the text continues with what it copied, so it follows a period
-    of any length.
+    For texts that repeat themselves: quoting, summaries, code, tables, answers from documents. A draft token
+    costs nothing; where nothing repeats, there is none. A suffix automaton (Blumer et al. 1985) finds the
+    suffix in O(1) a token, as in SAM Decoding (Hu et al. 2024, arXiv 2411.10666); it is the copying of the
+    paper's section 5, not restricted to the input. A copy that reaches the end of the text continues with
+    what it copied, so it follows a period of any length.
 
     Parameters
     ----------
     documents : list of str or of sequences of int, optional
-        Other texts to copy from: where their match is longer than the one in the text itself. Texts are
-        encoded with the target's tokenizer, without BOS. The automaton is made once and is used by all
-        runs; it takes some 100 to 170 bytes a token.
+        Other texts to copy from, where their match is longer than that in the text itself; encoded with the
+        target's tokenizer, without BOS. Their automaton, for all runs, takes 100 to 170 bytes a token.
     min_match : int, optional
         The shortest match, in tokens, that is copied from, at least 1.
     n_candidates : int, optional
-        1: a chain. More, up to 16: a tree with other continuations too; first the match in the text and that
-        in the documents, then what else followed these matches and their suffixes. The tokens of a round go
-        where they are likeliest to be accepted.
+        1: a chain. More, up to 16: a tree with other continuations of the matches and of their suffixes. The
+        tokens of a round go where they are likeliest to be accepted.
     gamma : int, default 8
     """
 
@@ -54,9 +51,7 @@ class ContextCopy(Draft):
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         found = [] if documents is None else plain(documents)
-        if isinstance(found, np.ndarray) and found.ndim == 2:
-            found = list(found)
-        if not isinstance(found, list | tuple):
+        if not isinstance(found, list | tuple | np.ndarray):
             raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
         texts = check_items("documents", found, "a list of texts, or None")
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
@@ -86,12 +81,10 @@ class InputCopy(Draft):
     """A draft that goes through the input: for correcting, rewriting or translating code line by line.
 
     The aggressive decoding of Sun et al. 2021 (arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192),
-    with the target's own rule of verification, so for sampling too. The draft tokens are the rest of the
-    input. Where the target rejects one, the draft looks for the end of the output in the input: the longest
-    suffix, of equally long ones the nearest match ahead. Sun et al. decode token by token until there is one.
-    Here, as long as it is shorter than `min_match`, the likeliest edits are drafted: tokens left out (the
-    last token occurs a little further on), replaced, or inserted; after eight tokens without a counterpart
-    nothing.
+    under any rule, so for sampling too. The draft tokens are the rest of the input. Where the target rejects
+    one, the draft looks in the input for the longest suffix of the output, of equally long ones the nearest
+    ahead. As long as that is shorter than `min_match`, the likeliest edits are drafted, where Sun et al.
+    decode token by token: tokens left out, replaced or inserted; after eight unmatched tokens nothing.
 
     Parameters
     ----------
@@ -99,8 +92,8 @@ class InputCopy(Draft):
         The input; a text is encoded with the target's tokenizer, without BOS. None: of each sequence its
         prompt, or the source where the target is an encoder-decoder.
     start : int, optional
-        Index of the token in the source with which the output is expected to begin: after an instruction,
-        for example. If it begins elsewhere, the draft finds the match by itself.
+        Index in the source at which the output is expected to begin: after an instruction, for example. If it
+        begins elsewhere, the draft finds the match by itself.
     min_match : int, optional
         How many tokens must match, 1 to 32, for a match in the source to be believed.
     n_candidates : int, optional
@@ -121,10 +114,8 @@ class InputCopy(Draft):
     def describe(self, target: Model) -> Description:
         encoder, n_vocab = target.config.encoder, target.config.n_vocab
         if self._source is None and encoder is not None and encoder.n_vocab != n_vocab:
-            raise InputError.of(
-                "source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, as the encoder of "
-                f"{target.path} has {encoder.n_vocab} of its own",
-            )  # fmt: skip
+            why = f"as the encoder of {target.path} has {encoder.n_vocab} of its own"
+            raise InputError.of("source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, {why}")
         source = None if self._source is None else ids_of("source", self._source, target)
         return "input_copy", {"source": source, **self._settings}
 

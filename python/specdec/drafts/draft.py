@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from specdec import _core
@@ -36,10 +36,9 @@ class Draft(ABC):
         return ()
 
     def take_update(self, session: _core.Session, description: Description) -> Description:
-        """Let a session continue, between two rounds, with what the draft has learned meanwhile.
+        """Let a session continue with what the draft has learned meanwhile; return what it drafts with now.
 
-        Return the description that it drafts with now: the same object where nothing has changed; else its
-        prompts must be read before the next round.
+        The same object where nothing has changed; else prompts must be read before the next round.
         """
         return description
 
@@ -68,8 +67,7 @@ class Draft(ABC):
     def text_key(self) -> tuple[int, ...]:
         """Return a key for a text that begins, never returned before; empty where nothing outlives a text.
 
-        A text's random numbers are made of its seed and this key: draft tokens that were learned from earlier
-        texts must not depend on the numbers that will judge them.
+        With the seed it makes a text's random numbers, on which learned draft tokens must not depend.
         """
         return tuple(number for part in self.parts for number in part.text_key())
 
@@ -79,10 +77,7 @@ class Draft(ABC):
             part.remember(prompt, tokens)
 
     def snapshot(self) -> Draft:
-        """Return a draft that knows what this one knows now, and learns separately from it.
-
-        Runs that are compared begin with a snapshot each. Itself where nothing outlives a text.
-        """
+        """Return a draft of the same knowledge that learns separately; itself where nothing is learned."""
         return self
 
     @property
@@ -92,10 +87,9 @@ class Draft(ABC):
 
 
 class Random(Draft):
-    """Tokens drawn uniformly from the target's vocabulary, whatever the sampling settings.
+    """Tokens drawn uniformly from the target's vocabulary: the floor of all drafts.
 
-    The floor of all drafts (arXiv 2211.17192, section 3.6): a draft token is accepted with probability
-    Σ min(p(x), 1 / n_vocab), which at temperature 0 is 1 / n_vocab.
+    A draft token is accepted with probability Σ min(p(x), 1 / n_vocab) (arXiv 2211.17192, section 3.6).
     """
 
     def describe(self, target: Model) -> Description:
@@ -103,11 +97,6 @@ class Random(Draft):
 
     def __repr__(self) -> str:
         return "<specdec.drafts.Random>"
-
-
-def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:
-    """Make the draft of a pickle from the arguments of its class."""
-    return kind(*given, **options)
 
 
 def loaded_again(

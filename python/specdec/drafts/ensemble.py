@@ -20,27 +20,23 @@ EVERY_DRAFT: Final = 2**64 - 1
 class Ensemble(Draft):
     """Several drafts at once: their draft tokens become one tree, and those that do not pay are left out.
 
-    In every round the drafts are asked in the order in which they are given, so name cheap ones first. Each
-    one's tokens are appended to the tree, which the target reads at once; equal beginnings are read once
-    (SpecInfer's merged trees, arXiv 2305.09781).
+    In every round the drafts are asked in the given order, so name cheap ones first. The target reads the
+    tokens of all as one tree, equal beginnings once (SpecInfer's merged trees, arXiv 2305.09781).
 
-    A token is drafted only if the tokens that it is expected to add to those of the drafts before are worth
-    the time that it takes to draft and the row of the target that it fills. It is the policy of
-    ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What a draft adds is learned from
-    the rounds, by how many tokens the drafts before it expect to have accepted. So a model is not asked where
-    a copied passage continues, and where no draft pays, none is asked. One that does not pay is tried again,
-    less and less often; one that pays is left out for a round or two now and then. That is exact with every
-    rule that takes trees, as it depends on earlier rounds, on the clock and on tokens that stay in the tree.
+    A token is drafted only if what it is expected to add to the drafts before is worth its time: the policy
+    of ``gamma="auto"`` (`specdec.AdaptiveGamma`) for each draft, learned from the rounds. So a model is not
+    asked where a copied passage continues, and where no draft pays, none is asked. One that does not pay is
+    tried again, less and less often; one that pays is left out for a round or two now and then. That is exact
+    with every rule that takes trees, as it depends on earlier rounds, the clock and tokens that stay.
 
     Parameters
     ----------
     *drafts : Model, path, hub name, Draft or Drafter
         At least one; each is asked for at most as many tokens as it drafts by default.
     adaptive : bool, default True
-        Leave out drafts and tokens that do not pay; gamma="auto" then leaves all choices to this. The
-        decisions depend on measured times: with ``verify="rejection"`` and a temperature above 0 a seed then
-        does not fix the output (its distribution it does; greedy and coupled output are fixed in any case).
-        False: all are asked in every round, the budget is split evenly, and runs can be repeated.
+        Leave out drafts and tokens that do not pay, by measured times: with ``verify="rejection"`` and a
+        temperature above 0 a seed then fixes the distribution of the output, not the output. False: all are
+        asked in every round, the budget is split evenly, and runs can be repeated.
 
     Attributes
     ----------
@@ -93,10 +89,7 @@ class Ensemble(Draft):
 
 
 class DraftSelection(Ensemble):
-    """Drafts side by side; `_core.Settings.drafters` of each text names those that draft for it.
-
-    `gammas` are the draft tokens of each in a round at most. With `predictions` the first copies from them.
-    """
+    """Drafts of at most `gammas` tokens, after copies of `predictions`; each text names those that it has."""
 
     def __init__(
         self, drafts: Sequence[Draft], gammas: Sequence[int], *, predictions: bool, adaptive: bool

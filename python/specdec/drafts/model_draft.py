@@ -1,23 +1,26 @@
-"""A smaller model as draft: in chains, in trees, or with a draft of its own."""
+"""A smaller model as draft: in chains, in trees, with a draft of its own, of another vocabulary."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
+from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learned.eagle.draft import Eagle
-from specdec.drafts.learned.eagle.layouts import is_published
+from specdec.drafts.learned.eagle.published import is_published
 from specdec.drafts.learned.methods import open_learned
+from specdec.drafts.memories import SuffixMemory, TokenRecycling
+from specdec.drafts.ngram import METADATA as OF_NGRAM
 from specdec.drafts.ngram import Ngram
-from specdec.drafts.ngram_counts import METADATA as OF_NGRAM
 from specdec.drafts.python_draft import Drafter, PythonDraft
-from specdec.drafts.suffix_memory import SuffixMemory
-from specdec.drafts.token_recycling import TokenRecycling
-from specdec.drafts.translation import same_vocabulary, translation_of
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import (
     CheckpointError,
@@ -31,7 +34,103 @@ from specdec.models.checkpoints.safetensors_file import read_safetensors_with_me
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.models.number_formats import Dtype
-from specdec.models.tokenizer import check_same_vocabulary
+from specdec.models.tokenizer import ByteTokenizer, Strip, check_same_vocabulary
+from specdec.models.tokenizer.byte_tokenizer import encode_continuing
+from specdec.models.tokenizer.vocabulary import correspondence_of, token_strings
+
+_KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = WeakKeyDictionary()
+
+
+def same_vocabulary(target: Model, draft: Model) -> bool:
+    """Return whether two models have the same tokens, or one of them has no tokenizer that tells.
+
+    Other tokens whose bytes are not known are refused, as they cannot be translated.
+    """
+    try:
+        check_same_vocabulary(target, draft)
+    except VocabularyMismatchError as error:
+        for model in (target, draft):
+            if not isinstance(model.tokenizer, ByteTokenizer):
+                unknown = f"{model.path} has no tokenizer whose tokens are known as bytes, to translate them"
+                raise VocabularyMismatchError(f"{error}; {unknown}") from None
+        if draft.config.encoder is not None and None in (target.source_tokenizer, draft.source_tokenizer):
+            raise
+        return False
+    return True
+
+
+def translation_of(target: Model, draft: Model) -> _core.Translation:
+    """Return the translation of a target and a draft of another vocabulary, made once for each pair."""
+    known = _KNOWN.setdefault(target, WeakKeyDictionary())
+    if (found := known.get(draft)) is None:
+        found = known.setdefault(draft, _translation(target, draft))
+    return found
+
+
+def _translation(target: Model, draft: Model) -> _core.Translation:
+    ours, theirs = target.tokenizer, draft.tokenizer
+    assert isinstance(ours, ByteTokenizer) and isinstance(theirs, ByteTokenizer)
+    n_target, n_draft = target.config["n_vocab"], draft.config["n_vocab"]
+    pairs = correspondence_of(ours, theirs, n_target, n_draft)
+    strings = token_strings(ours, n_target), token_strings(theirs, n_draft)
+    byte_tokens = [-1] * 256
+    for token, string in enumerate(strings[1]):
+        if len(string) == 1:
+            byte_tokens[string[0]] = token
+    arrays: dict[str, Any] = {
+        "target_starts": _starts(strings[0]), "draft_starts": _starts(strings[1]),
+        "draft_of": pairs.draft_of, "target_of": pairs.target_of, "byte_tokens": byte_tokens,
+        "first": draft.decoder_start or _first(theirs, ours.adds_bos or theirs.adds_bos),
+        "target_first": target.decoder_start or _first(ours, True),
+    }  # fmt: skip
+
+    def for_draft(text: str, begins: int) -> list[int]:
+        return theirs.encode(text, add_bos=False) if begins else encode_continuing(theirs, text)
+
+    return _core.Translation(
+        draft.core, b"".join(strings[0]), b"".join(strings[1]),
+        {name: np.asarray(values, np.int32) for name, values in arrays.items()},
+        ours.strip is not Strip.NOTHING, theirs.strip is not Strip.NOTHING,
+        for_draft, partial(_for_target, ours), _for_encoder(target, draft),
+    )  # fmt: skip
+
+
+def _starts(strings: Sequence[bytes]) -> Any:
+    return np.concatenate([[0], np.cumsum([len(string) for string in strings])])
+
+
+def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
+    return (tokenizer.bos_id,) if begins and tokenizer.bos_id is not None else ()
+
+
+def _for_target(tokenizer: ByteTokenizer, text: str, n_before: int) -> list[int]:
+    """Return the target's ids of what follows the first bytes of a text; -1: it is a text by itself.
+
+    Where a token reaches across that index, those of what follows alone; none within a character.
+    """
+    if n_before < 0:
+        return tokenizer.encode(text, add_bos=False)
+    ids, after = encode_continuing(tokenizer, text), text.encode("utf-8")[n_before:]
+    left = len(after)
+    for at in range(len(ids) - 1, -1, -1):
+        left -= len(tokenizer.text_bytes(ids[at]))
+        if left == 0:
+            return ids[at:]
+        if left < 0:
+            break
+    try:
+        return encode_continuing(tokenizer, after.decode("utf-8"))
+    except UnicodeDecodeError:
+        return []
+
+
+def _for_encoder(target: Model, draft: Model) -> Callable[[Sequence[int]], list[int]] | None:
+    """Return what turns a source of the target into that which the draft's encoder reads."""
+    ours, theirs = target.source_tokenizer, draft.source_tokenizer
+    if draft.config.encoder is None or ours is None or theirs is None:
+        return None
+    return lambda ids: theirs.encode(ours.tokenizer.decode(ids))
+
 
 ONLINE_FORMAT: Final = "specdec online draft"  # the format of a file of `Online`
 _OPENERS: Final[dict[str, Callable[[Path], Draft]]] = {
@@ -48,10 +147,8 @@ def open_stored(
     """Open the draft of a folder, or of a file that its `save` wrote; None for a model's, or nothing."""
     form = _format_of(path)
     if form == ONLINE_FORMAT:
-        raise InputError(
-            f"{path} is what a specdec.drafts.Online has learned; expected specdec.drafts.Online.load(path, "
-            "draft), with the draft that it began with"
-        )
+        expected = "specdec.drafts.Online.load(path, draft), with the draft that it began with"
+        raise InputError(f"{path} is what a specdec.drafts.Online has learned; expected {expected}")
     if form in _OPENERS:
         stored = _OPENERS[form](path)
         for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
@@ -91,9 +188,8 @@ class ModelDraft(Draft):
     """A smaller model drafts (M_q of arXiv 2211.17192): a chain, a tree, or a chain that is itself drafted.
 
     ``ModelDraft(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens. For an
-    encoder-decoder the smaller model may be an encoder-decoder too, whose own encoder reads the source, or a
-    model without an encoder, which drafts from the decoder's text alone. Nothing is drafted for a source
-    that is too long for the smaller model's encoder.
+    encoder-decoder the smaller model may be one too, whose own encoder reads the source (nothing is drafted
+    for one that is too long for it), or a model without an encoder, which reads the decoder's text alone.
 
     Parameters
     ----------
@@ -103,20 +199,17 @@ class ModelDraft(Draft):
         See `specdec.drafts`.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
-        speculatively. Its tokens have the same distribution as without, and under greedy decoding and the
-        coupled rule they are the same tokens; they only take less time, if the inner draft is good. It
-        cannot be the model's own layers, which need the model's cache for themselves, and there is no tree
-        then.
+        speculatively, with the same distribution and, under greedy decoding and the coupled rule, the same
+        tokens, in less time if the inner draft is good. It cannot work in the model's own cache, and there is
+        no tree then.
     vocabulary : {"auto", "same", "text", "intersection"}, default "auto"
-        What to do where the target has another vocabulary than the model. The model then reads the text in
-        its own tokens, cut by its own tokenizer. "intersection": it drafts tokens whose strings both have,
-        by its distribution restricted to them and renormalized (token-level intersection of Timor et al.
-        2025, arXiv 2502.05202, Algorithm 4); that works with every rule and tree. "text": it writes in its
-        own tokens, the most probable ones, and its text is drafted in the target's tokens, as the target's
-        tokenizer cuts it (string-level exact match, Algorithm 2); every draft token is a point mass, in a
-        chain. "same": such a target is refused. "auto": both methods in turn, and then, round by round, the
-        one of which more tokens were accepted; with a tree "intersection". Vocabularies that are the same
-        are not translated.
+        What to do where the target has another vocabulary, so that the model reads the text as its own
+        tokenizer cuts it. "intersection": it drafts tokens whose strings both have, by its distribution
+        restricted to them and renormalized (Timor et al. 2025, arXiv 2502.05202, Algorithm 4), with every
+        rule and tree. "text": its most probable tokens are drafted as text, as the target's tokenizer cuts it
+        (string-level exact match, Algorithm 2); every draft token is a point mass, in a chain. "same": such a
+        target is refused. "auto": both methods in turn, and then, round by round, the one of which more
+        tokens were accepted; with a tree "intersection".
     """
 
     def __init__(
@@ -145,16 +238,13 @@ class ModelDraft(Draft):
         translation = translation_of(target, self.model)
         self._warn_if_larger(target)
         if self.draft is not None:
-            raise VocabularyMismatchError(
-                f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft of "
-                "its own; expected one without, or a model with the target's, whose draft may have another"
-            )
+            found = f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft"
+            expected = "one without, or a model with the target's, whose draft may have another"
+            raise VocabularyMismatchError(f"{found} of its own; expected {expected}")
         if self.vocabulary == "text":
             if self.tree is not None:
-                raise InputError.of(
-                    "tree", self.tree, "None, as vocabulary='text' writes a chain, or "
-                    "vocabulary='intersection', which takes trees",
-                )  # fmt: skip
+                expected = "None, as vocabulary='text' writes a chain, or vocabulary='intersection'"
+                raise InputError.of("tree", self.tree, expected)
             return "text", {"translation": translation, "measured": False}
         if self.vocabulary == "auto" and self.tree is None:
             return "text", {"translation": translation, "measured": True}
@@ -212,11 +302,9 @@ class ModelDraft(Draft):
 
     def _warn_if_larger(self, target: Model) -> None:
         if self.model.n_parameters > target.n_parameters:
-            ours, its = f"{self.model.n_parameters:,} parameters", f"{target.n_parameters:,}"
-            warn(
-                f"the draft {self.model.path} has {ours}, more than the target {target.path} with {its}; "
-                "expected a smaller draft, as this one slows decoding down"
-            )
+            more = f"{self.model.n_parameters:,} parameters, more than the target {target.path}"
+            expected = "expected a smaller draft, as this one slows decoding down"
+            warn(f"the draft {self.model.path} has {more} with {target.n_parameters:,}; {expected}")
 
     @property
     def identity(self) -> object:

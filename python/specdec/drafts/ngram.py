@@ -1,12 +1,19 @@
-"""N-gram drafts: how often tokens follow one another in a text, or in the text being written."""
+"""N-gram drafts: how often tokens follow one another in a text, or in the text being written.
+
+A file has tensors ``unigrams`` (I32, [n_vocab]) and for k = 2 … n ``starts.k`` (I64), ``tokens.k`` and
+``counts.k`` (I32), as in `NgramCounts` (and ``draft/tables/tables.h``); metadata ``format``, ``version`` and
+``smoothing``.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +21,10 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab, loaded_again
-from specdec.drafts.ngram_counts import NgramCounts, read_ngrams, write_ngrams
+from specdec.drafts.memories import IntegerFile
 from specdec.drafts.texts import MAX_N, Ids, check_ids, check_n_ids, check_texts
 from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
 from specdec.models.origin import ReadFiles
 from specdec.models.tokenizer import Tokenizer
@@ -29,6 +37,100 @@ Table = TypeVar("Table", bound="Ngram")
 
 Smoothing: TypeAlias = Literal["interpolated", "backoff"]  # how longer and shorter contexts are joined
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
+check_smoothing = partial(check_choice, "smoothing", choices=SMOOTHINGS)
+
+METADATA: Final = {"format": "specdec n-gram counts", "version": "1"}
+_MOST: Final = 2**31 - 1  # counts and numbers of n-grams fit 32 bits
+_PARTS: Final = ("starts", "tokens", "counts")  # 64 bits first: so each array is aligned in the file
+
+
+@dataclass(frozen=True)
+class NgramLevel:
+    """The k-grams of a text, sorted by their tokens."""
+
+    starts: NDArray[np.int64]  # [n_shorter + 1] the first of those that begin with (k - 1)-gram i
+    tokens: NDArray[np.int32]  # [n_grams] the last token of each
+    counts: NDArray[np.int32]  # [n_grams] how often it occurred
+
+
+@dataclass(frozen=True)
+class NgramCounts:
+    """How often each n-gram up to some length occurred: `unigrams` [n_vocab], and levels from 2-grams on."""
+
+    unigrams: NDArray[np.int32]
+    levels: tuple[NgramLevel, ...]
+
+    @staticmethod
+    def count(texts: Sequence[NDArray[np.int64]], n_vocab: int, n: int, min_count: int = 1) -> NgramCounts:
+        """Count texts, between which no n-gram reaches; those of 2 tokens and more from `min_count` on."""
+        ids = np.concatenate(texts)
+        left = np.concatenate([np.arange(len(text), 0, -1) for text in texts])  # tokens, to the text's end
+        begins, numbers = np.arange(len(ids)), ids  # where each n-gram begins, and its number in its level
+        levels: list[NgramLevel] = []
+        for k in range(2, n + 1):
+            kept = (left[begins] >= k) & (numbers >= 0)
+            begins, numbers = begins[kept], numbers[kept]
+            keys = numbers * n_vocab + ids[begins + k - 1]
+            n_shorter = len(levels[-1].tokens) if levels else n_vocab
+            level, numbers = _level(keys, None, n_shorter, n_vocab, min_count)
+            levels.append(level)
+        return NgramCounts(_narrow(np.bincount(ids, minlength=n_vocab)), tuple(levels))
+
+    def plus(self, other: NgramCounts) -> NgramCounts:
+        """Return the sum of two counts of the same vocabulary and length."""
+        n_vocab = n_shorter = len(self.unigrams)
+        mine = theirs = np.arange(n_vocab)  # the number that an n-gram of either has in the sum
+        levels = []
+        for a, b in zip(self.levels, other.levels, strict=True):
+            shorter = [np.repeat(mine, np.diff(a.starts)), np.repeat(theirs, np.diff(b.starts))]
+            keys = np.concatenate(shorter) * n_vocab + np.concatenate([a.tokens, b.tokens])
+            level, numbers = _level(keys, np.concatenate([a.counts, b.counts]), n_shorter, n_vocab)
+            mine, theirs = np.split(numbers, [len(a.tokens)])
+            levels.append(level)
+            n_shorter = len(level.tokens)
+        return NgramCounts(_narrow(self.unigrams.astype(np.int64) + other.unigrams), tuple(levels))
+
+
+def _level(
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int32] | None,
+    n_shorter: int,
+    n_vocab: int,
+    min_count: int = 1,
+) -> tuple[NgramLevel, NDArray[np.int64]]:
+    """Make the level of n-grams with keys (number of the shorter n-gram · n_vocab + last token) and counts.
+
+    A key that is there several times has all its counts, without counts one for each time. Also the number of
+    each key in the level, -1 if it has less than `min_count`.
+    """
+    keys, numbers = np.unique(keys, return_inverse=True)
+    totals = np.bincount(numbers.reshape(-1), counts, len(keys)).astype(np.int64)
+    kept = totals >= min_count
+    if np.count_nonzero(kept) > _MOST:
+        raise InputError(f"ids has {kept.sum()} different n-grams of one length; expected at most {_MOST}")
+    shorter, tokens = np.divmod(keys[kept], n_vocab)
+    starts = np.searchsorted(shorter, np.arange(n_shorter + 1)).astype(np.int64)
+    level = NgramLevel(starts, tokens.astype(np.int32), _narrow(totals[kept]))
+    return level, np.where(kept, np.cumsum(kept) - 1, -1)[numbers.reshape(-1)]
+
+
+def _narrow(counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return counts in 32 bits; InputError if one does not fit."""
+    if counts.max(initial=0) > _MOST:
+        raise InputError(f"an n-gram occurs {counts.max()} times in ids; expected at most {_MOST}")
+    return counts.astype(np.int32)
+
+
+def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
+    """Read counts, in memory or as views of the file, and the smoothing; the core checks the arrays."""
+    file = IntegerFile(path, METADATA)
+    n = sum(name.startswith("tokens.") for name in file.tensors) + 1
+    levels = tuple(
+        NgramLevel(*(file.take(f"{part}.{k}", mmap=mmap) for part in _PARTS)) for k in range(2, n + 1)
+    )
+    counts = NgramCounts(file.take("unigrams", mmap=mmap), levels)
+    file.check_end(f"a table of {n}-grams")
+    return counts, file.metadata.get("smoothing", "")
 
 
 @runtime_checkable
@@ -48,16 +150,15 @@ class Ngram(Draft):
     """A draft that knows the last n - 1 tokens: a model of negligible cost (arXiv 2211.17192, section 3.6).
 
     P_0(x) = (n(x) + d / n_vocab) / (n + d), with n(x) how often token x was seen, n = Σ n(x), and d how many
-    different tokens were seen: Witten and Bell's interpolation with the uniform distribution (IEEE
-    Transactions on Information Theory 37, 1991), so that no token has probability 0. Let h be the last k
-    tokens, n(hx) how often x followed them, N = Σ n(hx) and D how many different tokens followed them. From
-    k = 1 to n - 1, where h was ever followed by anything:
+    different tokens were seen: Witten and Bell's interpolation with the uniform distribution (IEEE Trans. on
+    Information Theory 37, 1991), so that no token has probability 0. Let h be the last k tokens, n(hx) how
+    often x followed them, N = Σ n(hx) and D how many different tokens followed them. From k = 1 to n - 1,
+    where h was ever followed by anything:
 
     - ``"interpolated"``: P_k(x) = (n(hx) + D P_{k-1}(x)) / (N + D), of the same paper;
-    - ``"backoff"``: P_k(x) = n(hx) / (N + D) if n(hx) > 0, else D / (N + D) P_{k-1}(x) / U, with U the sum of
-      P_{k-1} over the tokens that did not follow h (Katz, IEEE Transactions on Acoustics, Speech and Signal
-      Processing 35, 1987, with the discount of Witten and Bell). U is taken as 1e-9 where it is less, and
-      the row then divided by its sum.
+    - ``"backoff"``: P_k(x) = n(hx) / (N + D) if n(hx) > 0, else D / (N + D) P_{k-1}(x) / U, with U ≥ 1e-9 the
+      sum of P_{k-1} over the tokens that did not follow h (Katz, IEEE Trans. on Acoustics, Speech and Signal
+      Processing 35, 1987, with the discount of Witten and Bell); the row is then divided by its sum.
 
     Counting takes memory for some 40 bytes a token, and about n seconds for a million of them.
 
@@ -176,11 +277,9 @@ class Ngram(Draft):
         ----------
         path : path
         mmap : bool, default False
-            False: read the table into memory, so that what becomes of the file does not matter. True: leave
-            it in the file and map it, for tables larger than memory or shared by processes; opening reads it
-            once, to check it, and from then on the system keeps in memory what is used. The file must then
-            stay as it is: if another program cuts it short, the system ends the process (SIGBUS). `save`
-            replaces a file and cuts none short.
+            False: read the table into memory. True: check it once and map it, for tables larger than memory
+            or shared by processes. The file must then stay as it is: if another program cuts it short, the
+            system ends the process (SIGBUS). `save` replaces a file and cuts none short.
         """
         file, mmap = check_path("path", path, CheckpointError), check_flag("mmap", mmap)
         mapped = ReadFiles.at(file, [file]) if mmap else None
@@ -201,7 +300,10 @@ class Ngram(Draft):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a file (safetensors), for `load`. A file that is there is replaced."""
-        write_ngrams(check_path("path", path), self.counts, self.smoothing)
+        file, levels = check_path("path", path), list(enumerate(self.counts.levels, 2))
+        arrays = {f"{part}.{k}": getattr(level, part) for part in _PARTS for k, level in levels}
+        arrays["unigrams"] = self.counts.unigrams
+        write_safetensors(file, arrays, METADATA | {"smoothing": self.smoothing})
 
     def update(self, ids: Ids | Sequence[Ids]) -> None:
         """Add the counts of more text, whatever `min_count` was; runs that have begun keep the old ones."""
@@ -295,10 +397,7 @@ class Bigram(Ngram):
 def row_after(
     table: Ngram, context: Sequence[int], seen: Mapping[tuple[int, ...], Counter[int]] | None = None
 ) -> NDArray[np.float64]:
-    """Return the distribution [n_vocab] of the token after a text, or after its last n - 1 tokens.
-
-    `seen` is counted on top of the table: how often which token followed a context of 0 to n - 1 tokens.
-    """
+    """Return the distribution [n_vocab] of the token after a text; `seen` is counted on top of the table."""
     tokens: NDArray[np.integer[Any]]
     counts: NDArray[np.integer[Any]]
     row = np.full(table.n_vocab, 1.0 / table.n_vocab)
@@ -325,19 +424,13 @@ def row_after(
     return row / row.sum() if table.smoothing == "backoff" else row
 
 
-def check_smoothing(smoothing: Any) -> Smoothing:
-    """Return the argument `smoothing`."""
-    return check_choice("smoothing", smoothing, SMOOTHINGS)
-
-
 class OnlineNgram(Draft):
     """An n-gram draft that counts each text, prompt included, as it grows.
 
-    After every round its distributions are those of `Ngram` of the table that it began with and of the
-    text so far: ``Ngram([*texts, text_so_far], n_vocab, n)``. Draft tokens are not counted, only what became
-    text. Every sequence of a batch has counts of its own, so its output is that of its single run, and they
-    end with it. Room for the longest text is taken when a run begins (4 bytes a token, and 8 for each
-    token of the vocabulary), so that a round never allocates.
+    After every round its distributions are those of ``Ngram([*texts, text_so_far], n_vocab, n)``, of the
+    table that it began with and of the text so far, without draft tokens. Every sequence of a batch has
+    counts of its own, which end with it. They take 4 bytes a token of the longest text, and 8 for each token
+    of the vocabulary, when a run begins.
 
     Parameters
     ----------

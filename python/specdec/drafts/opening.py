@@ -14,18 +14,14 @@ from specdec.drafts.copies import ContextCopy, InputCopy
 from specdec.drafts.draft import MAX_GAMMA, Draft, Random, check_model
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
-from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit, open_exit
 from specdec.drafts.learned.heads.draft import Heads
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
-from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.memories import MemoryDraft, SuffixMemory, TokenRecycling
 from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
-from specdec.drafts.skip_layers import SkipLayers
-from specdec.drafts.suffix_memory import SuffixMemory
-from specdec.drafts.token_recycling import TokenRecycling
+from specdec.drafts.self_drafts import EXIT_NAME, EarlyExit, Lookahead, SkipLayers, open_exit
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError
 from specdec.models.loading import embedded_pair
@@ -50,10 +46,9 @@ def load(
     path : path-like
         - The folder of a learned draft: that draft, such as `Heads`.
         - The folder of a published draft of EAGLE: `Eagle`.
-        - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
-          the layer that the file names. The target is the model of the same folder, loaded from there.
-        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft; `dtype`, `tree` and
-          `gamma` must be None.
+        - The folder of a target that was trained to leave early (with ``specdec_exit.json``), which `target`
+          was loaded from: `EarlyExit` at the layer that the file names.
+        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft, without settings.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
         The model that the draft is for.
@@ -85,18 +80,13 @@ def load(
 
 @dataclass(frozen=True)
 class DraftName:
-    """A word that names a draft of a class, with its meaning in one line.
-
-    `argument` is what follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
-    `make` gives the draft of (argument or "", target, number format or None). `takes_dtype`: it has weights,
-    or drafts within it may have.
-    """
+    """A word that names a draft of a class, with its meaning in one line."""
 
     draft: type[Draft]
-    argument: str
+    argument: str  # after a colon: "" nothing, "FILE" is required, "[FILE]" is optional
     meaning: str
-    make: Callable[[str, Model, Dtype | None], Draft]
-    takes_dtype: bool = False
+    make: Callable[[str, Model, Dtype | None], Draft]  # of (argument or "", target, number format or None)
+    takes_dtype: bool = False  # it has weights, or drafts within it may have
 
     def usage(self, word: str) -> str:
         """Return how it is written: "heads[:DIR]"."""
@@ -157,10 +147,8 @@ def _refuse_misspelled(text: str, word: str) -> None:
     """Refuse what is nearly a name, and no file; a hub name without an owner is let through."""
     nearest = get_close_matches(word, NAMES, 1, 0.75)
     if nearest and "/" not in text and not check_path("draft", text).exists():
-        raise InputError.of(
-            "draft", text, f"{nearest[0]} perhaps: one of {', '.join(NAMES)}; anything else is a path or a "
-            "hub name",
-        )  # fmt: skip
+        names = f"one of {', '.join(NAMES)}; anything else is a path or a hub name"
+        raise InputError.of("draft", text, f"{nearest[0]} perhaps: {names}")
 
 
 def _read(argument: str) -> str:

@@ -32,19 +32,17 @@ class Proposal:
         The parent node of each: 0 to i for entry i. Left out, they are a chain: 0, 1, …, n - 1. Children of a
         node are tried in their order.
     probs : array or sequence of rows, [n, n_vocab] float64, optional
-        The distribution that each was drawn from, independently or in full view of the nodes before it; sums
-        to 1 up to rounding. A row that is None, or probs left out, means a token that was not drawn but
-        chosen: a point mass.
+        The distribution that each was drawn from, independently or in view of the nodes before it; sums to 1
+        up to rounding. None, for a row or for all, is a point mass: a token that was chosen, not drawn.
     confidence : sequence of float, [n], optional
-        Estimated chance that the target agrees with a token, given that it agrees with its parent. Used where
-        draft tokens are weighed against their cost (``gamma="auto"``, `Ensemble`), never for what the output
-        is. Left out, it is what ``probs`` gives the token; 1 for a point mass.
+        Estimated chance that the target agrees with a token, given that it agrees with its parent, to weigh
+        it against its cost (``gamma="auto"``, `Ensemble`). Left out, what ``probs`` gives the token.
 
     Notes
     -----
     The output is exact if ``probs`` is the truth: a token must not be dropped after a look at it, since those
-    kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Those deeper than the
-    text's capacity are left out, with their descendants and their younger siblings; that depends on no token.
+    kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Those too deep for the
+    text are left out, with their descendants and younger siblings, which depends on no token.
     """
 
     tokens: Sequence[int] | NDArray[np.integer[Any]]
@@ -64,9 +62,9 @@ class Drafter(Protocol):
 
     ``begin(sequence, prompt)``
         Before the first round of a sequence that may draft, and again when its slot in a batch goes to
-        another prompt. The text has new tokens already where the draft rested when it began
-        (``gamma="auto"``). With a third parameter named ``source`` it is told the ids that the encoder of the
-        target reads too; None where the target has no encoder.
+        another prompt. The text has new tokens already where the draft paused when it began
+        (``gamma="auto"``). A third parameter named ``source`` gets the ids that the target's encoder reads,
+        or None.
     ``commit(sequence, tokens)``
         After each round; the whole text, prompt included. It stays.
 
@@ -75,21 +73,17 @@ class Drafter(Protocol):
     ``gamma``
         The budget when the caller gives none; 4 without it.
     ``trees``
-        True: proposals are trees, not chains only. Rules of verification that cannot judge trees ("block"
-        and "k-sequential", above temperature 0) are then refused before a run. Without it, the first proposal
-        that is a tree ends such a run with InputError.
+        True: proposals are trees. Rules that cannot judge trees ("block" and "k-sequential", above
+        temperature 0) are then refused before a run, not at the first proposal that is a tree.
 
-    A draft that draws its guesses asks for random numbers by a parameter of ``propose`` named ``rng``:
-    ``propose(self, sequence, tokens, budget, rng)`` is given a `numpy.random.Generator` of its own for every
-    sequence and round, and for every draft of an `Ensemble`. It is made of the run's seed, so runs can be
-    repeated. Generators of one's own must be independent of those of every other draft: two drafts that draw
-    from equal generators propose guesses that depend on each other, and the output is no longer exact.
+    A draft that draws its tokens asks for random numbers by a parameter of ``propose`` named ``rng``: a
+    `numpy.random.Generator` of its own for every sequence, round and draft of an `Ensemble`, made of the
+    run's seed. Two drafts that draw from equal generators propose tokens that depend on each other, and the
+    output is no longer exact.
 
-    The methods are called with the interpreter's lock, the rounds between them run without it. What they
-    raise ends the text that the call was for: `specdec.generate` raises it, and of an `Engine` the request of
-    that text, while others go on. They are not called for a text that something else drafts for, or nothing.
-    One object may serve several runs and, from several threads, at the
-    same time: it must then lock its own state.
+    What the methods raise ends the text that the call was for: `specdec.generate` raises it, and of an
+    `Engine` the request of that text, while others go on. They are not called for a text that something else
+    drafts for, or nothing. An object that serves several threads at once must lock its own state.
 
     Examples
     --------
@@ -122,8 +116,7 @@ class Drafter(Protocol):
         sequence : int
             Index in the batch.
         tokens : memoryview of int, [n_tokens]
-            The text so far, at least one token; read-only, a copy. Items are ints, a slice is cheap,
-            ``np.asarray(tokens)`` is an int32 array of the same memory.
+            The text so far, at least one token; a read-only copy. ``np.asarray(tokens)`` is int32.
         budget : int
             Draft tokens at most, at least 1.
 
@@ -147,23 +140,18 @@ class PythonDraft(Draft):
         self._trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
         self._draws = _takes(drafter.propose, "rng", f"propose {of}", ("sequence", "tokens", "budget"))
         begin = getattr(drafter, "begin", None)
-        self._reads_source = begin is not None and _takes(
-            begin, "source", f"begin {of}", ("sequence", "prompt")
-        )
+        named = f"begin {of}"
+        self._reads_source = begin is not None and _takes(begin, "source", named, ("sequence", "prompt"))
         self.drafter = drafter
 
     def describe(self, target: Model) -> Description:
         drafter: Any = self.drafter
         return "python", {
-            "name": type(drafter).__name__,
-            "propose": drafter.propose,
-            "begin": getattr(drafter, "begin", None),
-            "commit": getattr(drafter, "commit", None),
-            "proposal_type": Proposal,
-            "generator": _generator if self._draws else None,
-            "trees": self._trees,
+            "name": type(drafter).__name__, "propose": drafter.propose, "proposal_type": Proposal,
+            "begin": getattr(drafter, "begin", None), "commit": getattr(drafter, "commit", None),
+            "generator": _generator if self._draws else None, "trees": self._trees,
             "reads_source": self._reads_source,
-        }
+        }  # fmt: skip
 
     @property
     def identity(self) -> object:

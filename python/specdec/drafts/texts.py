@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ Text: TypeAlias = str | Ids
 
 MAX_N = 8  # SD_MAX_NGRAM of the core
 MAX_VOCABULARY = 2**26  # of the core's models
+check_n_ids = partial(check_integer, "n_vocab", low=1, high=MAX_VOCABULARY)
 
 
 def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
@@ -79,8 +81,3 @@ def _check_range(name: str, tokens: NDArray[np.int64], n_vocab: int) -> None:
     wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))
     if wrong.size:
         raise InputError.of(f"{name}[{wrong[0]}]", int(tokens[wrong[0]]), f"0 to {n_vocab - 1}")
-
-
-def check_n_ids(n_vocab: Any) -> int:
-    """Return the number of different token ids."""
-    return check_integer("n_vocab", n_vocab, 1, MAX_VOCABULARY)

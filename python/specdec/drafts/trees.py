@@ -19,9 +19,8 @@ CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
 class ParallelChains:
     """`k` independent samples of the draft, merged into a prefix tree (SpecInfer, Miao et al. 2024).
 
-    Where two of them agree from the beginning on, draft and target are run once for both. At temperature 0,
-    where samples are all alike, and under the coupled rule, they begin with the k most promising tokens. The
-    draft tokens of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
+    Draft and target are run once for equal beginnings. At temperature 0 and under the coupled rule they begin
+    with the k most promising tokens. With gamma = 10, three chains get 4, 3 and 3 draft tokens.
     """
 
     k: int  # chains, 1 to 1024
@@ -51,10 +50,9 @@ class StaticTree:
     how : {"sample", "without replacement", "top-k"}
         How the children of a node are chosen: as independent samples of the draft's distribution; each from
         what is left of it without its earlier siblings (recursive rejection sampling, Jeon et al. 2024, arXiv
-        2402.14160), so that no two are alike; or as its most probable tokens, not drawn at all. All three
-        are exact with verify="rejection"; "k-sequential" judges independent samples only. At temperature 0
-        the children are always the most probable tokens, and under the coupled rule always those that are
-        first in the race of the shared noise.
+        2402.14160); or as its most probable tokens. All are exact with verify="rejection"; "k-sequential"
+        judges independent samples only. At temperature 0 the children are always the most probable tokens,
+        and under the coupled rule those that are first in the race of the shared noise.
     parents : sequence of int, optional
         Any other tree, in place of `widths`: entry i is the parent of node i + 1, 0 being the root. Nodes
         are numbered level by level, and within a level in the order of their parents, so that no entry is
@@ -138,13 +136,9 @@ class DynamicTree:
 
     In each step the draft reads, in one forward pass, the best nodes that it has not read, and each is
     followed by its most probable tokens; a node's value is the product of the draft's confidences down to it.
-    At the end the best `n_nodes` are proposed, which is the tree that the draft expects most accepted tokens
-    of (Sequoia, arXiv 2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It stops before
-    `steps` when no node that could follow is good enough to be among them.
-
-    It is made for greedy decoding and the coupled rule, where the target's choice is one token. Under other
-    rules draft tokens that are chosen and not drawn are accepted with the target's probability of them: there
-    a `StaticTree` of samples is accepted more often.
+    The best `n_nodes` are proposed: the tree of which the draft expects most accepted tokens (Sequoia, arXiv
+    2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It is made for greedy decoding and the
+    coupled rule; under other rules a `StaticTree` of samples is accepted more often.
 
     Parameters
     ----------
@@ -156,9 +150,8 @@ class DynamicTree:
         Forwards of the draft in a round at most, and so guesses in a row.
     sharpness : float, default 3.5
         Confidence in a token, for greedy decoding and the coupled rule, is the softmax of the draft's logits
-        times this: a draft whose logits are near the target's is right far more often than its probability
-        says, and a tree for it is deep. 3.5 is for a good draft; 1 takes the draft by its word, which makes
-        bushes.
+        times this: 3.5 for a good draft, which is right far more often than its probability says and has
+        deep trees; 1 takes the draft by its word, which makes bushes.
     """
 
     n_nodes: int

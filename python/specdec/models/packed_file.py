@@ -103,7 +103,7 @@ def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
             status = file.stat() if file.is_file() else None
             if state != ([status.st_size, status.st_mtime_ns] if status else [None, 0]):
                 return True
-    except (OSError, ValueError) as error:
+    except OSError as error:
         pass_signals_on(error)
     return False
 
@@ -139,13 +139,15 @@ def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_thr
         "default_sampling": sampling,
     }
     for i, size in enumerate(sizes):
-        sums = [_core.checksum(piece, n_threads=n_threads) for piece in _pieces(core, i, size)]
+        sums = [int(_core.checksums(piece, n_threads=n_threads)[0]) for piece in _pieces(core, i, size)]
         header["blocks"].append({"bytes": size, "checksums": sums})
     for name, data in files.items():
-        header["files"].append({"name": name, "bytes": len(data), "checksums": [_core.checksum(data)]})
+        header["files"].append(
+            {"name": name, "bytes": len(data), "checksums": _core.checksums(data).tolist()}
+        )
     text = json.dumps(header).encode("utf-8")
     with replacing(path) as file:
-        file.write(_HEAD.pack(MAGIC, len(text), _core.checksum(text)) + text)
+        file.write(_HEAD.pack(MAGIC, len(text), _core.checksums(text)[0]) + text)
         for i, size in enumerate(sizes):
             _pad(file)
             for piece in _pieces(core, i, size):
@@ -218,7 +220,7 @@ class PackedFile:
         if n_text > most:
             raise self.error(f"has a header of {n_text} bytes; expected at most {most}")
         text = opened.read(_HEAD.size, n_text).tobytes()
-        if _core.checksum(text) != checksum:
+        if _core.checksums(text)[0] != checksum:
             raise self.error(f"has a header with another checksum than when it was written{_SAME}")
         self.header = self._read_header(text)
         for name, value in _built().items():
@@ -286,11 +288,8 @@ class PackedFile:
 
     def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
         view = memoryview(self._map)[part["first"] : part["first"] + part["bytes"]]
-        if "name" in part:
-            sums = [_core.checksum(view, n_threads=n_threads)]
-        else:
-            sums = _core.checksums(view, _PIECE, n_threads=n_threads).tolist()
-        if sums != part["checksums"]:
+        sums = _core.checksums(view, 0 if "name" in part else _PIECE, n_threads=n_threads)
+        if sums.tolist() != part["checksums"]:
             raise self.error(f"has other bytes from {part['first']} on than were written{_SAME}")
         return view
 

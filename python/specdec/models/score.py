@@ -140,7 +140,9 @@ def score(
         if given is not defaults.get(name):
             raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
     threads = check_threads(n_threads)
-    return _core.score(model.core, tokens, n_threads=threads, source=model.source_of(source))
+    own = model.source_of(source)
+    found, _ = scored(model, [(tokens, 1)], None if own is None else [own], n_top=0, n_threads=threads)
+    return found[0].log_probs
 
 
 def _score_requests(

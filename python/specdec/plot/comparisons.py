@@ -30,9 +30,8 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
     ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
     ax.set_yticks(range(len(rows)), [_name(row, rows) for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    label_axes(
-        ax, f"Speed-up over plain decoding, T = {rows[0].temperature:g}", "speed-up, min to max", "draft"
-    )
+    title = f"Speed-up over plain decoding, T = {rows[0].temperature:g}"
+    label_axes(ax, title, "speed-up, min to max", "draft")
     _legend_once(ax)
     return ax
 

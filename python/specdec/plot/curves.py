@@ -12,21 +12,9 @@ from specdec import theory
 from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError
+from specdec.plot import style
 from specdec.plot.points import Pair, Point, Run, pairs_of, token_points
-from specdec.plot.style import (
-    BLACK,
-    GREY,
-    Axes,
-    Look,
-    axes,
-    label_axes,
-    legend,
-    legend_below,
-    looks,
-    mark,
-    pyplot,
-    styled,
-)
+from specdec.plot.style import BLACK, GREY, Axes, Look, axes, label_axes, looks, mark, styled
 
 _GAMMAS = (1, 3, 5, 7, 10)  # drawn where no run says which
 _COSTS = (0.01, 0.02, 0.05, 0.1)
@@ -60,7 +48,7 @@ def expected_tokens(
         ax, "Tokens that one run of the target yields, equation (1)", _ALPHA_LABEL, "expected tokens",
         xlim=(0.0, 1.0), ylim=(0.0, max(curves) + 1.5),
     )  # fmt: skip
-    legend(ax)
+    style.legend(ax)
     return ax
 
 
@@ -99,7 +87,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
         bounds = [[pair.alpha_low for pair, _ in fastest], [pair.alpha_high for pair, _ in fastest]]
         mark(
             ax, [pair.alpha for pair, _ in fastest], [gamma for _, gamma in fastest], Look(BLACK, "-", "*"),
-            size=13.0, x_bounds=bounds, label=f"fastest when run, of γ = {_listed(pairs, ran=True)}",
+            markersize=13.0, x_bounds=bounds, label=f"fastest when run, of γ = {_listed(pairs, ran=True)}",
         )  # fmt: skip
     highest = {pair.name: gamma for pair, gamma in fastest}
     for pair, gamma in zip(pairs, best, strict=True):
@@ -113,7 +101,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
         ax, "The best γ: curves by Theorem 3.8, where verification costs a plain step", _ALPHA_LABEL,
         "optimal γ", xlim=(0.0, 1.0), ylim=(-0.4, top), whole="y",
     )  # fmt: skip
-    legend_below(ax, 2)
+    style.legend_below(ax, 2)
     return ax
 
 
@@ -176,7 +164,7 @@ def speed_and_operations(
         operations, f"Operations, Theorem 3.11, ĉ = {operations_cost:.3g}", _ALPHA_LABEL,
         "operations over those of plain decoding", xlim=(0.0, 1.0), ylim=(0.0, 1.05 * most),
     )  # fmt: skip
-    legend(operations)
+    style.legend(operations)
     return speed, operations
 
 
@@ -213,10 +201,10 @@ def _measured(points: Sequence[Point]) -> str:
 
 def _two_axes(axs: Sequence[Axes] | None) -> tuple[Axes, Axes]:
     if axs is None:
-        _, (left, right) = pyplot().subplots(1, 2, figsize=(11.5, 4.2), layout="constrained")
+        _, (left, right) = style.pyplot().subplots(1, 2, figsize=(11.5, 4.2), layout="constrained")
         return left, right
     if len(axs) != 2:
-        raise InputError(f"axs has {len(axs)} axes; expected two, for the speed-up and for the operations")
+        raise InputError.of("axs", axs, "two, for the speed-up and the operations", f"{len(axs)} axes", "has")
     return axes(axs[0], (0, 0)), axes(axs[1], (0, 0))
 
 

@@ -24,17 +24,7 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, shown
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
-from specdec.plot.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    VERMILION,
-    Axes,
-    label_axes,
-    pyplot,
-    styled,
-)
+from specdec.plot.style import BLACK, BLUE, GREEN, GREY, VERMILION, Axes, label_axes, pyplot, styled
 from specdec.tables import marked
 from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES, DecodingRule
@@ -72,24 +62,14 @@ class Explorer:
     """
 
     def __init__(
-        self,
-        target: ModelLike,
-        draft: DraftLike | Mapping[str, DraftLike],
-        prompt: Prompt,
-        settings: Mapping[str, Any],
-        *,
-        max_gamma: int,
-        max_new_tokens: int,
-        seed: int,
-        n_threads: int | None,
-    ) -> None:
+        self, target: ModelLike, draft: DraftLike | Mapping[str, DraftLike], prompt: Prompt,
+        settings: Mapping[str, Any], *, max_gamma: int, **options: Any,
+    ) -> None:  # fmt: skip
         pyplot()
         self._max_gamma = check_integer("max_gamma", max_gamma, 1)
-        self._options: dict[str, Any] = {
-            "max_new_tokens": check_integer("max_new_tokens", max_new_tokens, 1),
-            "seed": check_integer("seed", seed, 0, 2**64 - 1),
-            "n_threads": n_threads,
-        }
+        check_integer("max_new_tokens", options["max_new_tokens"], 1)
+        check_integer("seed", options["seed"], 0, 2**64 - 1)
+        self._options = options
         self._target, self._prompt = as_model("target", target), prompt
         self.drafts = _named(draft, self._target)
         self.plain = generate(self._target, None, prompt, **self._options)
@@ -114,11 +94,9 @@ class Explorer:
         asked = replace(self.settings, **changes)
         if not isinstance(asked.draft, str) or asked.draft not in self.drafts:
             raise InputError.of("draft", asked.draft, f"one of {', '.join(map(repr, self.drafts))}")
-        gamma = check_integer("gamma", asked.gamma, 0, self._max_gamma)
-        options = DecodingOptions(
-            gamma=gamma, temperature=asked.temperature, verify=asked.verify, lenience=asked.lenience
-        )
-        how = {name: getattr(options, name) for name in names if name != "draft"}
+        check_integer("gamma", asked.gamma, 0, self._max_gamma)
+        options = DecodingOptions(**{name: getattr(asked, name) for name in names[1:]})
+        how = {name: getattr(options, name) for name in names[1:]}
         settings = replace(asked, **how)
         if settings not in self._runs:
             result = generate(self._target, self.drafts[asked.draft], self._prompt, **how, **self._options)
@@ -254,9 +232,6 @@ def _in_kernel() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-# -------------------------------------------------------------------------------------------- the figure
-
-
 def _rounds(ax: Axes, trace: Trace) -> None:
     """A bar a round: accepted drafts, the target's own token, and below the line what was rejected."""
     numbers = np.arange(1, trace.n_calls + 1)
@@ -293,18 +268,13 @@ def _by_gamma(ax: Axes, explorer: Explorer) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
-# ------------------------------------------------------------------------------------------ the controls
-
-
 def _widgets() -> Any:
     """The module ipywidgets."""
     try:
         import ipywidgets
     except ImportError:
-        packages = "ipywidgets matplotlib"
-        raise MissingPackageError(
-            f"specdec.explore needs ipywidgets in a notebook, which is not installed: pip install {packages}"
-        ) from None
+        needs = "specdec.explore needs ipywidgets in a notebook, which is not installed"
+        raise MissingPackageError(f"{needs}: pip install ipywidgets matplotlib") from None
     return ipywidgets
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html as html_escapes
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -166,13 +167,11 @@ def cells_of(
 def _run_cells(result: Result) -> list[Cell]:
     if not result.trace.n_drafted:
         raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
-    figure = Figure.of(result)
-    cells = []
+    figure, cells = Figure.of(result), []
     for round_ in result.trace.rounds:
         pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]
-        for position, piece in enumerate(pieces[: round_.kept]):
-            beta = min(1.0, round_.betas[position]) if position < len(round_.betas) else None
-            cells.append(Cell(piece.text or _PART, beta, piece.token))
+        for piece, beta in zip_longest(pieces[: round_.kept], round_.betas[: round_.kept]):
+            cells.append(Cell(piece.text or _PART, None if beta is None else min(1.0, beta), piece.token))
     return cells
 
 
@@ -212,9 +211,8 @@ def layout(cells: Iterable[Cell], columns: int) -> list[tuple[int, int, Cell]]:
 
 def _width(text: str) -> int:
     """Columns that a text takes: two for an East Asian wide character, none for a combining one."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text if not unicodedata.combining(c))
+    return wide + sum(not unicodedata.combining(c) for c in text)
 
 
 def _colour(beta: float) -> tuple[float, float, float]:
@@ -236,12 +234,11 @@ def _families(characters: set[str]) -> list[str]:
     """Fonts that have these characters between them, where this machine has such fonts."""
     from matplotlib import font_manager
 
-    families = [_FONT]
-    missing = {character for character in characters if not _has(_FONT, character)}
-    for family in sorted({entry.name for entry in font_manager.fontManager.ttflist}) if missing else ():
+    families, missing = [_FONT], {character for character in characters if not _has(_FONT, character)}
+    known = sorted({entry.name for entry in font_manager.fontManager.ttflist}) if missing else []
+    for family in known:
         # The font of last resort has a box for every character.
-        found = set() if "Last Resort" in family else {c for c in missing if _has(family, c)}
-        if found:
+        if "Last Resort" not in family and (found := {c for c in missing if _has(family, c)}):
             families.append(family)
             missing -= found
     return families
@@ -268,11 +265,10 @@ def _own_axes(n_rows: int, columns: int) -> tuple[Axes, Axes]:
     left, top, bottom = 0.15, 0.4, 0.75  # inches around the text
     em = _FONT_SIZE / 72.0
     width, height = columns * _ADVANCE * em, n_rows * _LINE * em
-    size = (width + 2.0 * left, height + top + bottom)
-    figure = pyplot().figure(figsize=size)
-    ax = figure.add_axes((left / size[0], bottom / size[1], width / size[0], height / size[1]))
-    key = figure.add_axes((left / size[0], 0.5 / size[1], 0.4 * width / size[0], 0.12 / size[1]))
-    return ax, key
+    size = np.array([width + 2.0 * left, height + top + bottom] * 2)
+    figure = pyplot().figure(figsize=size[:2])
+    ax = figure.add_axes(np.array([left, bottom, width, height]) / size)
+    return ax, figure.add_axes(np.array([left, 0.5, 0.4 * width, 0.12]) / size)
 
 
 def _cell_text(

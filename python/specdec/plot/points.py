@@ -26,10 +26,7 @@ _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0)
 
 
 def trace_of(run: Run, *, drafted: bool = False, timed: bool = False) -> Trace:
-    """The rounds of a run, or of all runs of a list, as one trace.
-
-    `drafted`: It must have drafted. `timed`: Its times must be its own, not those of a batch.
-    """
+    """The rounds of a run, or of several in a list, as one trace; with times of its own, if it is `timed`."""
     if isinstance(run, Result):
         run = run.trace
     if isinstance(run, Trace):
@@ -45,10 +42,8 @@ def trace_of(run: Run, *, drafted: bool = False, timed: bool = False) -> Trace:
     if drafted and not trace.n_drafted:
         raise InputError("a run drafted nothing (plain decoding): it has no acceptance rate to draw")
     if timed and trace.n_sequences > 1:
-        raise InputError(
-            f"a run was one of a batch of {trace.n_sequences}, and its times are those of the batch; "
-            "generate the prompts one by one for a picture of times"
-        )
+        batch = f"a run was one of a batch of {trace.n_sequences}, and its times are those of the batch"
+        raise InputError(f"{batch}; generate the prompts one by one for a picture of times")
     return trace
 
 
@@ -56,10 +51,9 @@ def gamma_of(trace: Trace) -> int:
     """Drafts in a row that the run was asked for: those of its longest round, which must all be chains."""
     for round_ in trace.rounds:
         if round_.depth != round_.n_drafted:
-            raise InputError(
-                f"round {round_.index} of a run drafted a tree of {round_.n_drafted} tokens and depth "
-                f"{round_.depth}; the paper's curves are those of chains"
-            )
+            tree = f"a tree of {round_.n_drafted} tokens and depth {round_.depth}"
+            found = f"round {round_.index} of a run drafted {tree}"
+            raise InputError(f"{found}; the paper's curves are those of chains")
     return max(round_.n_drafted for round_ in trace.rounds)
 
 
@@ -121,8 +115,7 @@ class Pair(NamedTuple):
 def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
     """How many tokens rounds gave: a point for each run, and for each exact row of a measurement.
 
-    Rounds that drafted fewer than the run's gamma, as before a limit of length, are left out. Those of a
-    measurement are the rounds that begin at each position of its texts.
+    Of a run its rounds with all gamma drafts count, of a measurement rounds that begin at each position.
     """
     points = []
     for run in runs:
@@ -134,18 +127,14 @@ def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
 
 
 def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
-    """What was measured of one pair of models: for each temperature of a measurement, or over all runs.
-
-    Runs are compared with the plain ones among them.
-    """
+    """What was measured of one pair of models: for each temperature, or over all runs and plain ones."""
     traces = [run for run in runs if not isinstance(run, Measurement)]
     if len(traces) == len(runs):
         return [_pair_of_runs(traces)] if traces else []
     (measurement, *others) = runs
     if others or not isinstance(measurement, Measurement):
-        raise InputError(
-            f"there are {len(runs)} things to draw; expected one Measurement, or runs of one pair"
-        )
+        found = f"there are {len(runs)} things to draw"
+        raise InputError(f"{found}; expected one Measurement, or runs of one pair")
     pairs = []
     check_law(measurement)
     for temperature in measurement.betas:
@@ -168,12 +157,10 @@ def _pair_of_runs(runs: Sequence[Run]) -> Pair:
     target_s = base.run_s
     points = []
     for trace in drafted:
-        full = full_rounds(trace)
-        speedup = trace.tokens_per_s / base.tokens_per_s
-        if speedup > trace.tokens_per_call:  # no round is faster than a plain step
-            speedup = math.nan
-        ratio = full.verify_s / full.n_calls / target_s
-        points.append(_run_point(trace)._replace(speedup=speedup, verify_ratio=ratio))
+        full, speedup = full_rounds(trace), trace.tokens_per_s / base.tokens_per_s
+        valid = speedup <= trace.tokens_per_call  # no round is faster than a plain step
+        point = _run_point(trace)._replace(verify_ratio=full.verify_s / full.n_calls / target_s)
+        points.append(point._replace(speedup=speedup) if valid else point)
     cost = every.draft_s / every.n_drafted / target_s
     return Pair("this pair", every.acceptance_rate, *every.acceptance_interval(), cost=cost, points=points)
 
@@ -202,16 +189,14 @@ def _exact_rows(measurement: Measurement) -> list[ExperimentRow]:
     check_law(measurement)
     rows = [row for row in measurement.rows if row.lenience == 1.0]
     if not rows:
-        raise InputError(
-            "the Measurement has no row with lenience 1; the paper's curves are those of the exact rule"
-        )
+        found = "the Measurement has no row with lenience 1"
+        raise InputError(f"{found}; the paper's curves are those of the exact rule")
     return rows
 
 
 def check_law(measurement: Measurement) -> None:
     """Refuse what was measured by running where a picture is of the draft's distribution."""
     if not measurement.betas:
-        raise InputError(
-            f"{measurement.draft} was measured by running: it has no distribution at every position to draw; "
-            "expected a Measurement of a model or a table, or runs; plot.comparison shows every draft"
-        )
+        found = f"{measurement.draft} was measured by running: it has no distribution to draw everywhere"
+        expected = "a Measurement of a model or a table, or runs"
+        raise InputError(f"{found}; expected {expected}; plot.comparison shows every draft")

@@ -11,19 +11,9 @@ from numpy.typing import NDArray
 from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, kind_of
+from specdec.plot import style
 from specdec.plot.points import Run, betas_of, check_law, labels_of, name_of, trace_of
-from specdec.plot.style import (
-    BLACK,
-    GREY,
-    Axes,
-    axes,
-    label_axes,
-    legend,
-    legend_below,
-    looks,
-    mark,
-    styled,
-)
+from specdec.plot.style import BLACK, GREY, Axes, axes, label_axes, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 
 
@@ -54,7 +44,7 @@ def acceptance_by_position(
         ax, "Drafts accepted, by position in their round", "position i of the draft", "share of rounds",
         xlim=(0.5, longest + 0.5), ylim=(0.0, 1.02), whole="x",
     )  # fmt: skip
-    legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
+    style.legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
     return ax
 
 
@@ -86,7 +76,7 @@ def beta_histogram(
         xlim=(-0.02, 1.02),
     )  # fmt: skip
     ax.set_ylim(bottom=0.0)
-    legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
+    style.legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
     return ax
 
 
@@ -111,7 +101,7 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
         ax, "How often the target accepts, by temperature", "temperature", "acceptance rate α",
         ylim=(0.0, 1.02),
     )  # fmt: skip
-    legend(ax, title="lenience", alignment="left")
+    style.legend(ax, title="lenience", alignment="left")
     return ax
 
 
@@ -141,7 +131,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
         ax, "Does one position say something about the next?", "lag in positions", "autocorrelation of β",
         whole="x",
     )  # fmt: skip
-    legend(ax, title="Ljung and Box's test", alignment="left")
+    style.legend(ax, title="Ljung and Box's test", alignment="left")
     return ax
 
 

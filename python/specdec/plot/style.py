@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from itertools import count
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,16 +23,9 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), which people with every kind of colour vision
-# tell apart.
-BLACK = "#000000"
-ORANGE = "#E69F00"
-SKY = "#56B4E9"
-GREEN = "#009E73"
-BLUE = "#0072B2"
-VERMILION = "#D55E00"
-PURPLE = "#CC79A7"
-GREY = "#8C8C8C"
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), which all kinds of colour vision tell apart.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 
 SEQUENTIAL = "cividis"  # rises evenly in lightness, alike for every kind of colour vision
 
@@ -42,21 +35,11 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib, and has Greek letters and signs
-    "font.size": 10.0,
-    "axes.titlesize": 11.0,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.8,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 7.0,
-    "legend.frameon": False,
-    "legend.handlelength": 2.6,
-    "figure.dpi": 110.0,
-}
+    "font.size": 10.0, "axes.titlesize": 11.0, "axes.titlelocation": "left", "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.8, "lines.linewidth": 1.8, "lines.markersize": 7.0, "legend.frameon": False,
+    "legend.handlelength": 2.6, "figure.dpi": 110.0,
+}  # fmt: skip
 
 
 class Look(NamedTuple):
@@ -74,8 +57,7 @@ class Look(NamedTuple):
 
 def looks() -> Iterator[Look]:
     """One look after the other; the first 28 pairs of colour and line style are different."""
-    for i in count():
-        yield Look(_COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
+    return map(Look, *map(cycle, (_COLOURS, _DASHES, _MARKERS)))
 
 
 def pyplot() -> Any:
@@ -83,9 +65,8 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot
     except ImportError:
-        raise MissingPackageError(
-            "specdec.plot needs matplotlib, which is not installed: pip install matplotlib"
-        ) from None
+        message = "specdec.plot needs matplotlib, which is not installed: pip install matplotlib"
+        raise MissingPackageError(message) from None
     return matplotlib.pyplot
 
 
@@ -124,16 +105,9 @@ def label_axes(ax: Axes, title: str, x: str, y: str, *, whole: str = "", **limit
 
 
 def mark(
-    ax: Axes,
-    x: ArrayLike,
-    y: ArrayLike,
-    look: Look,
-    *,
-    x_bounds: ArrayLike | None = None,
-    y_bounds: ArrayLike | None = None,
-    size: float | None = None,
-    label: str | None = None,
-) -> Any:
+    ax: Axes, x: ArrayLike, y: ArrayLike, look: Look, *, x_bounds: ArrayLike | None = None,
+    y_bounds: ArrayLike | None = None, **options: Any,
+) -> Any:  # fmt: skip
     """Draw measured points [n] with the bounds [2, n] of their intervals; return the points alone."""
     bounds = {
         name: None if ends is None else np.abs(np.asarray(ends, dtype=np.float64) - np.asarray(values))
@@ -142,7 +116,7 @@ def mark(
     ax.errorbar(x, y, **bounds, fmt="none", ecolor=look.colour, elinewidth=1.2, capsize=4.0, zorder=3)
     (points,) = ax.plot(
         x, y, look.marker, color=look.colour, linestyle="", markeredgecolor="white", markeredgewidth=0.8,
-        markersize=size, zorder=4, label=label,
+        zorder=4, **options,
     )  # fmt: skip
     return points
 
@@ -157,7 +131,5 @@ def legend_below(ax: Axes, n_columns: int, **options: Any) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     below = ax.transAxes + ScaledTranslation(0.0, -0.55, ax.figure.dpi_scale_trans)  # inches
-    ax.legend(
-        **{"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "ncols": n_columns,
-           "borderaxespad": 0.0, **options}
-    )  # fmt: skip
+    place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below}
+    ax.legend(**place, ncols=n_columns, borderaxespad=0.0, **options)

@@ -71,13 +71,10 @@ def timeline(
             # White seams part runs that follow each other, and take no more than a part of a short one.
             points = [duration / width_ms * _WIDTH * 72.0 for _, duration in spans]
             ax.broken_barh(
-                spans,
-                (row - height / 2.0, height),
-                facecolors=colour,
-                edgecolors="white",
+                spans, (row - height / 2.0, height), facecolors=colour, edgecolors="white",
                 linewidths=[min(0.6, 0.12 * width) for width in points],
                 label="_" if kind in labelled else name,
-            )
+            )  # fmt: skip
             labelled.add(kind)
     ticks = [
         f"{name}\n{trace.n_tokens} tokens, {trace.n_calls} runs\nof the target, {trace.total_s * 1e3:.1f} ms"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 from specdec.checks import check_integer
 from specdec.errors import InputError, SpecdecError
 from specdec.progress import counted
 from specdec.ray.jobs import Work, connected, do_jobs, machines_of, places_on
-from specdec.ray.records import OutputFolder, Records, block_names, digest, line, records_of
+from specdec.ray.records import OutputFolder, Records, block_names, line, records_of
 
 OnError: TypeAlias = Literal["raise", "keep"]
 ON_ERROR: Final[tuple[OnError, ...]] = ("raise", "keep")
@@ -21,46 +21,32 @@ _LARGEST_BLOCK = 64
 _BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last block of another
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How a dataset is spread over actors, which changes no record."""
-
-    block_size: int | None
-    n_actors: int | None
-    n_threads: int | None
-    retries: int
-    progress: bool
-
-
 def in_blocks(
     kind: str, data: Any, output: str | os.PathLike[str], work: Callable[[Any, int, dict[str, Any]], Work],
-    asked: Mapping[str, Any], chosen: Mapping[str, Any], spread: Spread,
+    asked: Mapping[str, Any], chosen: Mapping[str, Any], *, block_size: int | None, n_actors: int | None,
+    n_threads: int | None, retries: int, progress: bool,
 ) -> Records:  # fmt: skip
-    """Process a dataset, or what an earlier call has left of it.
+    """Process a dataset, or what an earlier call has left of it; how it is spread changes no record.
 
     ``work(ray, n_threads, run)`` makes what the actors do, of the threads of each and the run's file; `asked`
     and `chosen` are as in `OutputFolder.begin`.
     """
-    block_size = spread.block_size
     if block_size is not None:
         block_size = check_integer("block_size", block_size, 1)
-    retries = check_integer("retries", spread.retries, 0)
+    retries = check_integer("retries", retries, 0)
     ray = connected()
     records = records_of(ray, data)
-    places = places_on(machines_of(ray), spread.n_actors, spread.n_threads)
+    places = places_on(machines_of(ray), n_actors, n_threads)
     share = -(-len(records) // (_BLOCKS_OF_AN_ACTOR * places.n_actors))
-    folder = OutputFolder.begin(
-        output,
-        kind,
-        {"n_records": len(records), "data": digest(records), "block_size": block_size, **asked},
-        {"block_size": min(_LARGEST_BLOCK, share), **chosen},
-    )
+    digest = sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
+    asked = {"n_records": len(records), "data": digest, "block_size": block_size, **asked}
+    folder = OutputFolder.begin(output, kind, asked, {"block_size": min(_LARGEST_BLOCK, share), **chosen})
     size = folder.run["block_size"]
     jobs = {
         name: json.dumps({"first": i * size, "records": records[i * size : (i + 1) * size]})
         for i, name in enumerate(block_names(len(records), size))
     }
-    with counted(len(records), "record", spread.progress) as done:
+    with counted(len(records), "record", progress) as done:
 
         def finished(job: str, content: str) -> None:
             folder.store(job, content)

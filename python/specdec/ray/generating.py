@@ -14,7 +14,7 @@ from specdec.decoding.generate import generate as generate_here
 from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.decoding.result import Result, result_fields
 from specdec.errors import InputError, kind_of
-from specdec.ray.blocks import ON_ERROR, OnError, Spread, in_blocks, write_block
+from specdec.ray.blocks import ON_ERROR, OnError, in_blocks, write_block
 from specdec.ray.jobs import DraftGiven, TargetGiven, Work, described, opened_draft, opened_target, pickled
 from specdec.ray.records import Records, field_of, json_value
 from specdec.settings_table import Unpack
@@ -116,11 +116,8 @@ def generate(
     if not isinstance(column, str):
         raise InputError.of("column", column, "the name of a field")
     if isinstance(settings.gamma, AdaptiveGamma):
-        raise InputError.about(
-            "gamma",
-            "gamma is an AdaptiveGamma, which learns in one process; expected an integer, 'auto', or a "
-            "function",
-        )
+        expected = "an integer, 'auto', or a function: it learns in one process"
+        raise InputError.of("gamma", settings.gamma, expected, "an AdaptiveGamma")
     by_seed = depends_on_guesses(settings)
     if by_seed and isinstance(settings.policy, AdaptiveGamma):
         raise InputError.about(
@@ -140,8 +137,10 @@ def generate(
         how = given | {"n_threads": threads}
         return partial(open_generation, target, draft, fields, how, run["seed"], by_seed, on_error)
 
-    spread = Spread(block_size, n_actors, n_threads, retries, progress)
-    return in_blocks("generate", data, output, work, asked | fields, {"seed": secrets.randbits(63)}, spread)
+    return in_blocks(
+        "generate", data, output, work, asked | fields, {"seed": secrets.randbits(63)}, block_size=block_size,
+        n_actors=n_actors, n_threads=n_threads, retries=retries, progress=progress,
+    )  # fmt: skip
 
 
 def depends_on_guesses(settings: DecodingOptions) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -54,12 +53,6 @@ def field_of(index: int, record: Any, column: str) -> Any:
 def line(record: Mapping[str, Any]) -> str:
     """A record as a line of a file; a number that is not finite is null, as JSON has none."""
     return json.dumps(without_nan(dict(record)), allow_nan=False) + "\n"
-
-
-def digest(records: list[Any]) -> str:
-    """What tells one list of records from another."""
-    text = json.dumps(records, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def json_value(name: str, value: Any) -> Any:

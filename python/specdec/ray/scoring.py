@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec.checks import check_choice, check_flag, check_integer
 from specdec.errors import InputError
-from specdec.ray.blocks import ON_ERROR, OnError, Spread, in_blocks, write_block
+from specdec.ray.blocks import ON_ERROR, OnError, in_blocks, write_block
 from specdec.ray.jobs import TargetGiven, Work, described, opened_target, pickled
 from specdec.ray.records import Records, field_of
 
@@ -74,9 +74,11 @@ def score(
         options = how | {"batch_size": batch_size, "n_threads": threads}
         return partial(open_scoring, target, fields, options, on_error)
 
-    spread = Spread(block_size, n_actors, n_threads, retries, progress)
     asked = {"target": described(target), **fields, **how}
-    return in_blocks("score", data, output, work, asked, {}, spread)
+    return in_blocks(
+        "score", data, output, work, asked, {}, block_size=block_size, n_actors=n_actors, n_threads=n_threads,
+        retries=retries, progress=progress,
+    )  # fmt: skip
 
 
 def open_scoring(

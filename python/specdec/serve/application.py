@@ -69,9 +69,7 @@ def application(
 class AccessControl:
     """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
 
-    Browsers send what pages ask them to send, with the site of the page. A page whose name was made to lead
-    here still calls this host by the page's name. Without a key none is wanted, and without hosts any will
-    do.
+    A page whose name was made to lead here still calls this host by the page's name. None: any key or host.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -172,22 +170,14 @@ class _Endpoints:
         self._n_scoring = 0  # requests that have it or wait for it
         self._tokenizing = asyncio.Semaphore(2)  # so that other requests find a thread
 
-    # ── Texts
-
     def texts(self, kind: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
         service = self._service
 
-        def begin(body: bytes) -> TextAnswer | CompletionRequest:
+        def begin(body: bytes) -> TextRequest:
             asked = kind(read_object(body), service)
-            if isinstance(asked, CompletionRequest) and asked.alone:
-                return asked
-            answer = TextAnswer(asked, service.submit(asked.submissions, asked.adapter, asked.names))
-            try:
-                asked.start(answer.generations)
-            except BaseException:
-                answer.cancel()
-                raise
-            return answer
+            if not asked.alone:
+                asked.start()
+            return asked
 
         async def endpoint(request: Request) -> Response:
             self._check_serving()
@@ -196,25 +186,20 @@ class _Endpoints:
             try:
                 body = await _read_body(request, service.limits)
                 self._check_serving()
-                answer = await _carefully(asyncio.to_thread(begin, body))
-                if isinstance(answer, CompletionRequest):
-                    answer = await self._scored(request, answer)
+                asked = await asyncio.to_thread(begin, body)
+                if not asked.alone:
+                    answer = TextAnswer(asked, lambda gone: self._end(request, asked, gone))
+                return answer or await self._scored(request, asked)
             except SpecdecError as error:
                 raise service.refusal(error) from error
             finally:
-                if not isinstance(answer, TextAnswer):
+                if answer is None:
                     service.n_active -= 1
-            if isinstance(answer, TextAnswer):
-                answer.at_end(lambda gone: self._end(request, answer, gone))
-            return answer
 
         return endpoint
 
-    async def _scored(self, request: Request, asked: CompletionRequest) -> Response:
-        """Answer a request that wants its prompts scored and no text.
-
-        One after the other: each takes a thread of those in which other requests are read, and all cores.
-        """
+    async def _scored(self, request: Request, asked: Any) -> Response:
+        """Answer a request for scores of prompts alone; one after the other, as each takes all cores."""
         most = self._service.limits.n_waiting
         if self._n_scoring > most:
             raise BusyError(f"{number_of(most, 'request')} wait for scores of prompts; expected fewer")
@@ -231,14 +216,12 @@ class _Endpoints:
         if self._service.stopping:
             raise self._service.refusal(EngineClosedError("the server is about to stop"))
 
-    def _end(self, request: Request, answer: TextAnswer, gone: bool) -> None:
+    def _end(self, request: Request, asked: TextRequest, gone: bool) -> None:
         self._service.n_active -= 1
-        self._metrics.end(answer.generations, gone=gone)
-        n_prompt = sum(len(generation.prompt_ids) for generation in answer.generations)
+        self._metrics.end(asked.generations, gone=gone)
+        n_prompt = sum(len(generation.prompt_ids) for generation in asked.generations)
         more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
         add_to_log(request.scope, more)
-
-    # ── The rest
 
     def answered(self, answer: Callable[[Mapping[str, Any], Service], Any]) -> Endpoint:
         async def endpoint(request: Request) -> Response:
@@ -282,21 +265,6 @@ class _Endpoints:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _carefully(begun: Any) -> Any:
-    """Wait for a thread; if the waiting is cancelled, so are the texts that the thread has started."""
-    task = asyncio.ensure_future(begun)
-
-    def cancel(done: asyncio.Future[Any]) -> None:
-        if not done.cancelled() and done.exception() is None and isinstance(done.result(), TextAnswer):
-            done.result().cancel()
-
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(cancel)
-        raise
-
-
 # ── Answers
 
 _STREAM_HEADERS: Final = [
@@ -316,23 +284,16 @@ class _ClientGoneError(Exception):
 
 
 class TextAnswer(Response):
-    """The answer to a request whose texts are being written.
+    """The answer to a request whose texts are being written; ``ended(gone)`` is called at its end.
 
-    The connection is watched: when the client leaves, its texts are cancelled. So they are when what was sent
-    to it is not read in time; until then they continue, and what is new waits in the engine, in one piece for
-    each text.
+    When the client leaves, its texts are cancelled, and when what was sent to it is not read in time; until
+    then they continue, and what is new waits in the engine, in one piece for each text.
     """
 
-    def __init__(self, request: TextRequest, generations: Sequence[Generation]) -> None:
-        self._request, self.generations = request, list(generations)
+    def __init__(self, request: TextRequest, ended: Callable[[bool], None]) -> None:
+        self._request, self._ended = request, ended
         self._limits, self._begun = request.service.limits, False
-        self._ended: Callable[[bool], None] = lambda gone: None
-        self.background = None
-        self.status_code = 200
-
-    def at_end(self, ended: Callable[[bool], None]) -> None:
-        """Have ``ended(gone)`` called at the end, where `gone` says that the client had left."""
-        self._ended = ended
+        self.background, self.status_code = None, 200
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, gone = scope, False
@@ -346,18 +307,13 @@ class TextAnswer(Response):
             gone = True
         finally:
             watch.cancel()
-            self.cancel()
+            self._request.cancel()
             self._ended(gone)
-
-    def cancel(self) -> None:
-        for generation in self.generations:
-            if not generation.done:
-                generation.cancel()
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.cancel()
+        self._request.cancel()
 
     async def _send(self, send: Send, message: Message) -> None:
         """Send a part of the answer; a client that does not take it in time counts as gone."""
@@ -377,7 +333,7 @@ class TextAnswer(Response):
         return RequestError("the text was ended by a fault of the server", status=500, code="internal_error")
 
     async def _results(self) -> list[list[Result]]:
-        return [await generation.aresults() for generation in self.generations]
+        return [await generation.aresults() for generation in self._request.generations]
 
     async def _whole(self, send: Send, watch: asyncio.Future[None]) -> None:
         try:
@@ -413,23 +369,19 @@ class TextAnswer(Response):
             head: Message = {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
             await self._send(send, head)
         if events:
-            await self._send(
-                send, {"type": "http.response.body", "body": b"".join(events), "more_body": True}
-            )
+            body: Message = {"type": "http.response.body", "body": b"".join(events), "more_body": True}
+            await self._send(send, body)
 
     async def _pause(self) -> None:
-        """Let pieces become one event: a small model writes faster than sockets are written to.
-
-        The end of a text does not wait.
-        """
+        """Let pieces become one event, but at the end: small models write faster than sockets."""
         for _ in range(2):
-            if all(generation.done for generation in self.generations):
+            if all(generation.done for generation in self._request.generations):
                 return
             await asyncio.sleep(self._limits.event_s / 2)
 
     async def _events(self, send: Send, watch: asyncio.Future[None]) -> None:
         request, first = self._request, True
-        async for prompt, piece in _merged(self.generations):
+        async for prompt, piece in _merged(self._request.generations):
             if watch.done():
                 raise _ClientGoneError
             # A request that is refused by the engine at its first round gets a status of its own.

@@ -23,11 +23,7 @@ _MAX_VALUES: Final = 600_000
 
 
 class RequestError(SpecdecError):
-    """An answer other than the one that was asked for.
-
-    The message names the field, what was found and what was expected; `param` is the field that is refused,
-    `code` a word for programs, such as "unsupported_parameter".
-    """
+    """An answer other than the one asked for, about the field `param`; `code` is a word for programs."""
 
     def __init__(
         self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None,
@@ -70,23 +66,17 @@ def _encode_in_chunks(value: Any) -> str:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Parse the body of a request as a JSON object.
-
-    It is refused if it is nested too deep or has too many values, if a name occurs twice in an object, so
-    that one of its values would be ignored, or if a number is not finite.
-    """
+    """Parse a body as a JSON object, neither deep nor large, with different names and finite numbers."""
     n_values = sum(map(body.count, (b",", b"[", b"{")))
     if n_values > _MAX_VALUES:
         raise _refusal(f"the body has {n_values} commas and brackets; expected at most {_MAX_VALUES}")
     try:
         text = body.decode("utf-8")
         # int as a Python function: a call for each lets other threads take the GIL in long lists
-        numbers: Any = {
-            "parse_constant": _constant,
-            "parse_float": _number,
-            "parse_int": lambda one: int(one),
-        }
-        value = json.loads(text, object_pairs_hook=_object, **numbers)
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number,
+            parse_int=lambda one: int(one),
+        )  # fmt: skip
     except RequestError:
         raise
     except RecursionError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from specdec.serve.reply_readers import (
     reply_reader,
 )
 from specdec.serve.service import Service, TokenTexts
+from specdec.trace import Trace
 
 _LEAST: Final = -9999.0
 """Stands for ln 0: JSON has no infinity."""
@@ -101,11 +101,9 @@ def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int
 
 
 class Choice:
-    """One text of an answer.
+    """One text of an answer; a `reply` in a conversation is read by the model's format for calls of `tools`.
 
-    `own_text` says that it is a text by itself, as a reply is, and not the rest of the prompt; `stops` are
-    those that the request names, `scored` asks for log-probabilities, `begin` is the number of characters
-    before it. A `reply` in a conversation is read by the model's format for calls of `tools`.
+    `own_text`: it does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before.
     """
 
     def __init__(
@@ -250,12 +248,11 @@ class Usage:
         rounds = [one for result in self._results for one in result.trace.rounds if one.n_drafted > 0]
         n_drafted = sum(one.n_drafted for one in rounds)
         n_accepted = sum(one.n_accepted for one in rounds)
-        deepest = max((one.depth for one in rounds), default=0)
-        counts = Counter(one.n_accepted for one in rounds)
+        histogram = Trace(rounds).acceptance_histogram
         return {
             "mean_acceptance_length": 1.0 + n_accepted / len(rounds) if rounds else 1.0,
             "draft_acceptance_rate": n_accepted / n_drafted if n_drafted else 0.0,
-            "acceptance_histogram": [counts[n] for n in range(deepest + 1)] if rounds else [],
+            "acceptance_histogram": histogram,
             "num_spec_steps": len(rounds), "num_accepted_draft_tokens": n_accepted,
-            "num_draft_tokens": n_drafted, "num_spec_tokens": deepest,
+            "num_draft_tokens": n_drafted, "num_spec_tokens": max(len(histogram) - 1, 0),
         }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from specdec import _core
-from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
 from specdec.models.chat_template import begins_reply
@@ -43,10 +43,9 @@ class ChoicesRequest(TextRequest):
     def make_choice(self, prompt: int) -> Choice:
         """Make a text of a prompt."""
 
-    def start(self, generations: Sequence[Generation]) -> None:
-        super().start(generations)
+    def prepare(self) -> None:
         n = self.fields.n
-        self.choices = [self.make_choice(index // n) for index in range(n * len(generations))]
+        self.choices = [self.make_choice(index // n) for index in range(n * len(self.generations))]
 
     def answer(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> dict[str, Any]:
         """Return an answer, or a chunk of one, with its usage if that is given."""
@@ -85,7 +84,7 @@ class CompletionRequest(ChoicesRequest):
     kind = chunk_kind = "text_completion"
 
     @property
-    def alone(self) -> bool:
+    def alone(self) -> bool:  # type: ignore[override]
         """Whether the prompt alone is wanted, and no new text."""
         return bool(self.options["max_new_tokens"] == 0)
 
@@ -128,10 +127,10 @@ class CompletionRequest(ChoicesRequest):
         given = self.fields.prompt[prompt]
         return given if isinstance(given, str) else self.service.tokenizer.decode(ids)
 
-    def start(self, generations: Sequence[Generation]) -> None:
+    def prepare(self) -> None:
         echoes = self.fields.echo
-        self._before = [self._echoed(i, one.prompt_ids) * echoes for i, one in enumerate(generations)]
-        super().start(generations)
+        self._before = [self._echoed(i, one.prompt_ids) * echoes for i, one in enumerate(self.generations)]
+        super().prepare()
 
     def make_choice(self, prompt: int) -> Choice:
         return self.choice(self.generations[prompt], own_text=False, begin=len(self._before[prompt]))

@@ -53,7 +53,7 @@ class _Message(RequestFields):
     def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates read it."""
         role = "system" if self.role == "developer" else self.role
-        return self.model_dump(exclude_none=True, warnings=False) | {"role": role}  # parts became a text
+        return {**self.model_dump(exclude_none=True, warnings=False), "role": role}  # parts became a text
 
 
 class _ToolMessage(_Message):
@@ -126,10 +126,7 @@ InputItem = Annotated[
 
 
 def messages_of_input(instructions: str | None, items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the input of a response as messages that chat templates read.
-
-    Reasoning, and calls, are part of the assistant's message that they are next to.
-    """
+    """Return the input of a response as messages; reasoning and calls join the assistant's next to them."""
     found: list[dict[str, Any]] = []
     if instructions is not None:
         found.append({"role": "system", "content": instructions})
@@ -182,7 +179,7 @@ class _OfferedFunction(RequestFields):
     strict: Annotated[bool, AfterValidator(lambda strict: strict or None)] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})
+        return {**self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})}
 
 
 class _ChatTool(_TypedTool):

@@ -107,10 +107,7 @@ def json_call(value: Any) -> ToolCall | None:
 
 
 def json_arguments(text: str) -> str | None:
-    """Return the JSON of an object from what a model has written as arguments; None: it is no object.
-
-    Models write nothing, or null, where a function has no arguments.
-    """
+    """Return the JSON of an object from what a model writes as arguments; None: it is no object."""
     return _written(parsed(text.strip(), text.strip())) if text.strip() else "{}"
 
 
@@ -225,9 +222,8 @@ class MarkCutter:
 class ReplyReader(ABC):
     """Splits a reply into text, reasoning and calls.
 
-    What might become a call is held back until that is decided. What turns out to be no call, or calls a
-    function that was not offered, stays text. Space between two texts stays, whether calls are between them
-    or not; space that has calls on one side and no text on the other is left out.
+    What might become a call is held back until that is decided; what is no call of an offered function stays
+    text. Space between two texts stays; space with calls on one side and no text on the other is left out.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
@@ -312,9 +308,8 @@ class _JsonText:
 class MarkedCalls(ReplyReader):
     """Reads calls between two marks; without an end mark they extend to the next begin mark, or the end.
 
-    A mark within a string of a call is part of the string. Where such a call never becomes complete, its
-    first end mark was one. `read` parses the text between the marks; with `tags`, a call may be written in
-    the tags of a function and its parameters.
+    A mark within a string of a call is part of it, unless the call never becomes complete. `read` parses the
+    text between the marks; with `tags`, a call may be written in the tags of a function and its parameters.
     """
 
     def __init__(
@@ -407,10 +402,7 @@ class BareCalls(ReplyReader):
 
 
 class ForcedCalls(ReplyReader):
-    """Reads replies that a constraint forces: the arguments of the one function, or a list of calls.
-
-    What was cut off before a call was complete is neither a call nor text.
-    """
+    """Reads what a constraint forces, a function's arguments or a list of calls; no call that is cut off."""
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
         super().__init__(tools, spelling)
@@ -449,11 +441,9 @@ _ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
 class HarmonyReader(ReplyReader):
     """Reads the channels of gpt-oss: "analysis" is reasoning, a message to a function a call, the rest text.
 
-    A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
-    its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
-    reply that begins with neither a mark nor a recipient is text, as with a structured output.
-
-    `begun` is what the prompt has of the message, after ``<|start|>``; None: "assistant".
+    What is no call stays text, its marks included, and so does a reply that begins with neither a mark nor a
+    recipient. Messages of one kind are joined by line ends; a header that was cut off is left out. `begun` is
+    what the prompt has of the message, after ``<|start|>``; None: "assistant".
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
@@ -546,17 +536,12 @@ class HarmonyReader(ReplyReader):
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a family of models writes replies with calls of tools.
+    """How a family of models writes replies with calls of tools."""
 
-    `sign` is a string in its chat templates. `marks` are between the parts of a reply; tokens of these names
-    are read though they have no text. `begin` is the mark that begins a message: if there is one, every reply
-    is read, and the reader needs what the prompt has after the last of them.
-    """
-
-    sign: str
-    marks: tuple[str, ...]
+    sign: str  # in its chat templates
+    marks: tuple[str, ...]  # between the parts of a reply; tokens of these names are read, without a text
     make: Callable[[Tools, MarkSpelling, str | None], ReplyReader]
-    begin: str = ""
+    begin: str = ""  # of a message: then every reply is read, from what the prompt has after the last one
 
 
 def _marked(
@@ -593,10 +578,9 @@ def tool_format_of(template: str) -> str:
 def reply_reader(
     tools: Tools | None, name: str, spelling: MarkSpelling | None = None, begun: str | None = None
 ) -> ReplyReader | None:
-    """Make the reader of a reply, the one place where replies are cut at marks.
+    """Make the reader of a reply in one of `TOOL_FORMATS`; None: the reply is text as it is.
 
-    `name` is one of `TOOL_FORMATS`, `spelling` how special tokens are written in the reply, and `begun` what
-    the prompt has of the message, if that is known. None is returned where a reply is text as it is.
+    `spelling` is how special tokens are written in it, `begun` what the prompt has of the message, if known.
     """
     one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
     if tools is None or tools.choice == "none":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationInfo
@@ -50,25 +50,22 @@ class Only:
             raise wrong(rest=rest, at=(name,), code="unsupported_parameter")
 
 
-@dataclass(frozen=True)
-class _Missing:
+class _Missing(NamedTuple):
     """Stands for a required field that is not given."""
 
     expected: str
 
 
-@dataclass(frozen=True)
-class _Unknown:
+class _Unknown(NamedTuple):
     """Stands for the value of a field that the schema does not have."""
 
     hint: str
 
 
 class RequestFields(pydantic.BaseModel):
-    """An object of a request.
+    """An object of a request; null is a field that is not given, and an unknown field is refused last.
 
-    A field whose value is null is not given. An unknown field is refused, after all others were taken. The
-    `description` of a required field is what the answer expects where it is missing.
+    The `description` of a required field is what the answer expects where it is missing.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -119,11 +116,7 @@ Schema = TypeVar("Schema", bound=RequestFields)
 
 
 def parse(schema: type[Schema], body: Mapping[str, Any], service: Any) -> Schema:
-    """Validate the body of a request; validators have the `Service` as their context.
-
-    RequestError is for the first fault: the field's path, such as ``messages[2].role``, value and
-    expectation.
-    """
+    """Validate the body of a request, in the context of a `Service`, or refuse its first fault by path."""
     try:
         found: Schema = schema.model_validate(body, context=service)
         return found
@@ -169,10 +162,7 @@ def refused(param: str, message: str, code: str = "invalid_value") -> RequestErr
 def wrong(
     expected: str = "", *, rest: str = "", at: tuple[int | str, ...] = (), code: str = "invalid_value"
 ) -> PydanticCustomError:
-    """Make the error of a validator: the expectation, or the rest of the message after the field's path.
-
-    `at` is the part of the value that is at fault, `code` that of the answer.
-    """
+    """Make a validator's error: the expectation, or the rest of the message; `at`: the part at fault."""
     context: dict[str, Any] = {"rest": rest} if rest else {"expected": expected}
     return PydanticCustomError(code, "refused", {**context, "at": at})
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
 from specdec.serve.bodies import event
 from specdec.serve.choices import Usage, chat_logprobs, piece_of
@@ -41,9 +41,8 @@ class ResponseRequest(ConversationRequest):
     def read_messages(self) -> list[dict[str, Any]]:
         return messages_of_input(self.fields.instructions, self.fields.input)
 
-    def start(self, generations: Sequence[Generation]) -> None:
-        super().start(generations)
-        self._choice = self.choice(generations[0], own_text=True, reply=True, tools=self.tools)
+    def prepare(self) -> None:
+        self._choice = self.choice(self.generations[0], own_text=True, reply=True, tools=self.tools)
         self._n_events = 0
         self._output: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None  # the item, message or reasoning, that more text goes to
@@ -115,8 +114,6 @@ class ResponseRequest(ConversationRequest):
             "metadata": body.get("metadata") or {}, "tool_choice": body.get("tool_choice") or "auto",
         }  # fmt: skip
         return found if usage is None else {**found, **usage.figures()}
-
-    # ── Items
 
     def _more(
         self, kind: str, part_kind: str, text: str, scored: list[dict[str, Any]] | None = None

@@ -71,24 +71,13 @@ class _NamedSchema(RequestFields):
 class _Format(RequestFields):
     type: str
 
-    @property
-    def constraint(self) -> dict[str, Any]:
-        """The keyword argument of `Engine.submit`, or none."""
-        return {"schema": {"type": "object"}} if self.type == "json_object" else {}
-
 
 class _SchemaFormat(_Format):
     json_schema: _NamedSchema = Field(description="an object")
 
-    @property
-    def constraint(self) -> dict[str, Any]:
-        return {"schema": self.json_schema.schema_}
-
 
 class _FlatFormat(_NamedSchema, _Format):
-    @property
-    def constraint(self) -> dict[str, Any]:
-        return {"schema": self.schema_}
+    pass
 
 
 _by_type: Final = by_field("type", {"text": "<plain>", "json_object": "<plain>", "json_schema": "<schema>"})
@@ -114,12 +103,18 @@ class _StructuredOutputs(RequestFields):
             raise wrong(rest=f"has {found or 'none of them'}; expected one of json, regex, grammar, choice")
         return self
 
-    @property
-    def constraint(self) -> dict[str, Any]:
-        if self.choice is not None:
-            return {"regex": "|".join(map(_escaped, self.choice))}
-        (name,) = self.model_fields_set
-        return {"schema" if name == "json_" else name: getattr(self, name)}
+
+def _constraint_of(asked: Any) -> dict[str, Any]:
+    """The keyword argument of `Engine.submit` that a format or structured outputs ask for, or none."""
+    if isinstance(asked, _StructuredOutputs):
+        if asked.choice is not None:
+            return {"regex": "|".join(map(_escaped, asked.choice))}
+        (name,) = asked.model_fields_set
+        return {"schema" if name == "json_" else name: getattr(asked, name)}
+    schema = getattr(asked, "json_schema", asked)
+    if isinstance(schema, _NamedSchema):
+        return {"schema": schema.schema_}
+    return {"schema": {"type": "object"}} if asked is not None and asked.type == "json_object" else {}
 
 
 def _escaped(text: str) -> str:
@@ -226,7 +221,8 @@ class TextFields(SamplingFields):
     @property
     def constraint(self) -> tuple[str, dict[str, Any]]:
         """The field that asks for a constraint, and the keyword argument of `Engine.submit`; or none."""
-        asked = {name: one.constraint for name, one in self._formats().items() if one and one.constraint}
+        formats = {name: _constraint_of(one) for name, one in self._formats().items()}
+        asked = {name: one for name, one in formats.items() if one}
         if len(asked) > 1:
             raise refused(next(reversed(asked)), f"{' and '.join(asked)} are given; expected one of them")
         return next(iter(asked.items()), ("", {}))

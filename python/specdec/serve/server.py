@@ -33,14 +33,10 @@ _MAX_WAITING: Final = 16
 class Connection(HttpToolsProtocol):
     """A connection as uvicorn keeps it, within bounds.
 
-    Everything that a client sends after the connection was last idle counts, except the body of the request
-    that is being answered, whose size its reader bounds. A request that is too large is refused. If too much
-    comes after it instead, nothing more is read: the complete requests are answered, and the connection is
-    closed.
-
-    A connection is idle while no request of it is being answered; a request counts from the end of its
-    headers on. It is closed when it has been idle for too long. Where there are too many connections the one
-    that has been idle longest is closed for a new one, and where none is idle the new one is refused.
+    What a client sends after the connection was last idle counts, except the body of the request that is
+    being answered. A request that is too large is refused; if too much comes after it, the complete requests
+    are answered, and the connection is closed, as it is when it has been idle for too long. Where there are
+    too many, the one that has been idle longest is closed for a new one, which is refused where none is idle.
     """
 
     def __init__(self, limits: ServerLimits, metrics: ServerMetrics, **of_uvicorn: Any) -> None:

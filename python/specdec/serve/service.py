@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from specdec import errors
 from specdec.checks import check_integer, check_number
-from specdec.decoding.engine import Engine, Generation
+from specdec.decoding.engine import Engine
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.tokenizer import (
@@ -176,31 +176,8 @@ class Service:
         decoder = StreamDecoder(self.tokenizer, continuing=True)
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
-    def submit(
-        self,
-        submissions: Sequence[Mapping[str, Any]],
-        adapter: Model | None = None,
-        names: Mapping[str, str] | None = None,
-    ) -> list[Generation]:
-        """Hand the texts of a request, arguments of `Engine.submit`, to the engine: all of them, or none."""
-        found: list[Generation] = []
-        try:
-            for options in submissions:
-                found.append(self.engine.submit(**options, adapter=adapter))
-        except BaseException as error:
-            for generation in found:
-                generation.cancel()
-            if isinstance(error, SpecdecError):
-                raise self.refusal(error, names) from error
-            raise
-        return found
-
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """Make the answer to an error, without the model's path on the server.
-
-        `names` are the fields of the request by the arguments of `Engine.submit` that they became, where the
-        names differ. An error about no argument of a request is about what is named "prompt" there.
-        """
+        """Make the answer to an error, without paths; `names`: fields by the engine's arguments."""
         if isinstance(error, RequestError):
             return error
         message = _without_place(str(error), self.target.path, "the model")
@@ -217,9 +194,8 @@ class Service:
             param = {**_FIELDS, **(names or {})}.get(name, name)
             message = re.sub(rf"^{name}\b", lambda found: param, message)
             is_long = isinstance(error, errors.ContextLengthError)
-            return RequestError(
-                message, param=param, code="context_length_exceeded" if is_long else "invalid_value"
-            )
+            code = "context_length_exceeded" if is_long else "invalid_value"
+            return RequestError(message, param=param, code=code)
         if isinstance(error, errors.NotFiniteError):
             message = "the model computed a number that is not finite"
             return RequestError(message, status=500, code="not_finite")

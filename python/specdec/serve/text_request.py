@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from specdec.decoding.engine import Generation, Piece, Speculative
 from specdec.decoding.result import Result
-from specdec.errors import shown
+from specdec.errors import SpecdecError, shown
 from specdec.models.model import Model
 from specdec.serve.bodies import RequestError, event, json_bytes
 from specdec.serve.choices import Choice
@@ -37,10 +37,7 @@ def read_model(name: str | None, service: Service) -> str:
 
 
 def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | None = None) -> None:
-    """Refuse values, by field, that together are too long to be encoded, under the name of the largest.
-
-    They may have `most` bytes, by default as many as a prompt may have.
-    """
+    """Refuse values, by field, of more bytes than `most`, or a prompt's, under the name of the largest."""
     sizes = {field: _n_bytes(part) for field, part in parts.items()}
     n_bytes, reason = sum(sizes.values()), ""
     if most is None:
@@ -66,10 +63,9 @@ def _n_bytes(value: Any) -> int:
 
 
 class TextRequest(ABC):
-    """A request for texts, and its answer.
+    """A request for texts with checked fields, and after `start` its answer.
 
-    The fields are checked, or RequestError raised. Then the texts `start`. A stream is `begin`, `piece` for
-    each piece that comes, and `end` or `fail`; an answer without a stream is `whole`.
+    A stream is `begin`, `piece` for each that comes, and `end` or `fail`; another answer is `whole`.
     """
 
     schema: ClassVar[type[TextFields]]
@@ -80,6 +76,8 @@ class TextRequest(ABC):
     default_limit: ClassVar[int | None] = None
     """New tokens where none of these is given; None: as many as the context has room for."""
     prompt_field: ClassVar[str] = "prompt"
+    alone = False
+    """Whether the prompt alone is wanted, and no new text."""
 
     def __init__(self, body: Mapping[str, Any], service: Service) -> None:
         self.service, self.body = service, body
@@ -94,9 +92,27 @@ class TextRequest(ABC):
         self.submissions = self.read_prompts()
         self.generations: list[Generation] = []  # one for each prompt, once they are started
 
-    def start(self, generations: Sequence[Generation]) -> None:
-        """Begin the answer: these are the texts."""
-        self.generations = list(generations)
+    def start(self) -> None:
+        """Hand the texts to the engine, all of them or none, and prepare the answer."""
+        try:
+            for options in self.submissions:
+                self.generations.append(self.service.engine.submit(**options, adapter=self.adapter))
+            self.prepare()
+        except BaseException as error:
+            self.cancel()
+            if isinstance(error, SpecdecError):
+                raise self.service.refusal(error, self.names) from error
+            raise
+
+    def cancel(self) -> None:
+        """End the texts."""
+        for generation in self.generations:
+            if not generation.done:
+                generation.cancel()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what turns the texts, which have begun, into the answer."""
 
     @abstractmethod
     def read_n_top(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,9 +18,7 @@ from specdec.training.settings import TrainingOptions
 PROGRAM = "specdec train draft"
 
 
-def say(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)
+say = partial(print, flush=True)
 
 
 def train_command(argv: Sequence[str]) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from specdec import theory
 from specdec.analysis.statistics import mean_interval
@@ -19,13 +18,11 @@ from specdec.errors import CheckpointError, number_of
 from specdec.fields import read_json_object
 from specdec.models.model import Model
 from specdec.tables import OneTable, Table
-from specdec.training.batch import EarlierDrafts, TargetStates, softmax
 from specdec.training.settings import TrainingSettings
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Array, DraftTrainer, EarlierDrafts, TargetStates, softmax
 from specdec.training.training_texts import HELD_OUT_KEY, OPENING, Prompts, Texts, continued
 
 TEMPERATURES_SHOWN = (0.0, 1.0)  # greedy decoding, and the target's own distribution
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +56,9 @@ class HeldOut:
     def betas(
         self, target: Model, trainer: DraftTrainer, network: Any, earlier: EarlierDrafts | None = None
     ) -> dict[float, list[Array]]:
-        """Return the chance that the first draft token is accepted, by temperature, at every position.
+        """Return the chance that the first draft token is accepted, or one of all drafts', at every position.
 
-        At temperature 0 it is 1 where the argmaxes are equal, else 0. With earlier drafts it is the chance
-        that one of all first draft tokens is accepted.
+        By temperature; at 0 it is 1 where the argmaxes are equal, else 0.
         """
         n_vocab = target.config.n_vocab  # distributions are whole, as alpha needs them
         states = TargetStates(target, taps=trainer.taps, top=n_vocab, n_threads=trainer.settings.threads)
@@ -82,17 +78,14 @@ class HeldOut:
         self, target: Model, draft: Model | Draft, gamma: int, n_threads: int
     ) -> dict[float, float]:
         """Measure new tokens a run of the target, in real runs from the same prompts, by temperature."""
-        found = {}
+        found, texts = {}, self.texts[1.0]  # by whose continuations equal prompts differ
+        both = zip(texts.ids, texts.ends, self.prompts, strict=True)
+        begun = [ids[: max(int(end) // 4, len(prompt))].tolist() for ids, end, prompt in both]
         for temperature in TEMPERATURES_SHOWN:
-            # Equal prompts differ by the target's continuations at temperature 1.
-            begun = [
-                self.texts[1.0].ids[i, : max(int(self.texts[1.0].ends[i]) // 4, len(prompt))].tolist()
-                for i, prompt in enumerate(self.prompts)
-            ]
             results = [
                 generate(
                     target, draft, prompt, gamma=gamma, temperature=temperature, n_threads=n_threads,
-                    max_new_tokens=max(8, len(self.texts[1.0].ids[0]) // 2), seed=[(0, HELD_OUT_KEY + i)],
+                    max_new_tokens=max(8, texts.ids.shape[1] // 2), seed=[(0, HELD_OUT_KEY + i)],
                 )
                 for i, prompt in enumerate(begun)
             ]  # fmt: skip
@@ -152,14 +145,10 @@ def _mean(parts: Sequence[Array]) -> float:
 
 @dataclass(frozen=True)
 class DraftFigures:
-    """How good a draft is on held-out texts, by temperature: 0 and 1.
+    """How good a draft is on held-out texts, by temperature: 0 and 1."""
 
-    `alpha` is the mean acceptance rate of the first draft token, with its 95 % confidence interval,
-    `tokens_per_call` the new tokens for each forward pass of the target in real runs.
-    """
-
-    alpha: Mapping[float, tuple[float, float, float]]
-    tokens_per_call: Mapping[float, float]
+    alpha: Mapping[float, tuple[float, float, float]]  # mean acceptance rate, and its 95 % interval
+    tokens_per_call: Mapping[float, float]  # new tokens for each forward pass of the target, in real runs
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,6 +8,7 @@ import pickle
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,11 @@ import torch
 from torch import nn
 
 from specdec.atomic_file import replacing
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective
 from specdec.errors import CheckpointError
 from specdec.plot.style import looks, pyplot, styled
-from specdec.training.batch import Batch
 from specdec.training.settings import Loss
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Batch, DraftTrainer
 
 DECAY_SHARE = 0.4  # the learning rate is held, then falls to 0 over this last share of the steps
 WARM_UP = 30  # steps, or a twentieth of all
@@ -173,9 +173,8 @@ class Progress:
             self.recent = [float(loss) for loss in state["recent"]]
         except _DAMAGED as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise CheckpointError(
-                f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin again"
-            ) from error
+            expected = f"expected the checkpoint of this training ({reason}); remove it to begin again"
+            raise CheckpointError(f"{self._path}: {expected}") from error
         self.step = self.saved_step = step
         self.n_steps, self.seconds = n_steps, float(seconds)
         return True
@@ -209,19 +208,15 @@ class LossCurve:
         """Read the lines of a curve; what is no line is passed over."""
         rows = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
-            try:
+            with suppress(ValueError):
                 row = tuple(float(text) for text in line.split("\t"))
-            except ValueError:
-                continue
-            if len(row) == len(cls.HEAD):
-                rows.append(row)
+                rows += [row] if len(row) == len(cls.HEAD) else []
         return rows
 
 
 def _line(values: Sequence[float]) -> str:
-    return (
-        "\t".join(f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values) + "\n"
-    )
+    words = (f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values)
+    return "\t".join(words) + "\n"
 
 
 @styled

@@ -47,8 +47,8 @@ class TrainingOptions:
         on-policy data); or nothing: pieces of the file of prompts.
     seed : int
     minutes : float or None
-        Limit of all of it, from loading the target to measuring the draft; None: 10. There are at least two
-        held-out texts, the texts of a step, and one step, however long they take.
+        Limit of all of it, from loading the target to measuring the draft, but for the least that a training
+        needs; None: 10.
     steps : int or None
         In place of minutes: then a seed fixes the weights to the bit, on one machine and number of threads.
     length : int or None
@@ -60,15 +60,13 @@ class TrainingOptions:
     learning_rate : float or None
         None: that of the method.
     top : int
-        Tokens of a distribution that are learned one by one, the others as one; 0: all, of more than 8192
-        tokens 256.
+        Tokens of a distribution that are learned one by one, not as one; 0: all, or 256 of more than 8192.
     weights : {"bf16", "f32"}
         Number format of the draft's file.
     begin : path-like or None
         Folder of a draft to begin with, in place of random weights.
     after : sequence of path-like
-        Folders of drafts that the new one shall complete: it learns what the target's distribution leaves
-        after their draft tokens.
+        Folders of drafts that the new one completes: it learns what remains after their draft tokens.
     threads : int or None
         None: :func:`specdec.threads.default_threads`.
     device : str or None
@@ -125,10 +123,7 @@ class TrainingSettings(TrainingOptions):
     prompts: str = ""
 
     def check_same(self, path: Path, prompts: str) -> None:
-        """Refuse to continue a training that began with other settings, which are in the file `path`.
-
-        `prompts` is the name of the prompts in a message.
-        """
+        """Refuse to continue a training that began with other settings, those of `path`, or other prompts."""
         stored, ours = read_json_object(path), json.loads(json.dumps(asdict(self)))
         folder = path.parent.parent
         for name in ours:

@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import write_json
 from specdec.checks import check_path
-from specdec.drafts import Draft, Ensemble
+from specdec.drafts import Ensemble
 from specdec.errors import CheckpointError, InputError, kind_of, number_of
 from specdec.fields import read_json_object
 from specdec.models.loading import as_model, embedded_pair, load
@@ -27,7 +28,6 @@ from specdec.models.number_formats import Dtype
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
-from specdec.training.batch import Batch, EarlierDrafts, TargetStates
 from specdec.training.held_out import TEMPERATURES_SHOWN, DraftFigures, HeldOut, TrainedDraft, alpha_of, gain
 from specdec.training.loop import (
     LossCurve,
@@ -39,7 +39,7 @@ from specdec.training.loop import (
     train_step,
 )
 from specdec.training.settings import TrainingOptions, TrainingSettings
-from specdec.training.trainer import DraftTrainer, trainer_type
+from specdec.training.trainer import Batch, DraftTrainer, EarlierDrafts, TargetStates, trainer_type
 from specdec.training.training_texts import (
     LENGTHS,
     STEPS_OF_GROUP,
@@ -78,15 +78,14 @@ def train_draft(
     options : TrainingOptions, optional
         Loss, texts, minutes or steps, and others.
     prompts : path-like, or sequence of prompts, optional
-        What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are
-        20 or more. None: the token that begins a text.
+        What texts begin with: a file with a prompt a line, or prompts, of which a tenth is held out if there
+        are 20 or more. None: the token that begins a text.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         Number format of a target that is given by path or name; None: that of its files.
     progress : bool, default False
         Show a progress bar (needs tqdm).
     say : callable, optional
-        Takes progress messages: what the trainer finds before it begins, what it measures, and, at an
-        interruption, what is kept.
+        Takes progress messages: what is measured, and, at an interruption, what is kept.
 
     Raises
     ------
@@ -113,15 +112,14 @@ def train_draft(
     else:
         model = as_model("target", target)
     trainer, folder, threads = trainer_type(kind), check_path("out", out), check_threads(asked.threads)
-    speed, n_ctx = None, model.config.n_ctx
-    length = asked.length or _stored_length(folder / "training")
-    if length is None:
-        length = min(LENGTHS[0], n_ctx)
-        if asked.steps is None:
-            say("Measuring how fast the target writes.")
-            begun = Prompts.read(model, prompts, max(1, length // 2))
-            speed = WritingSpeed.measured(model, begun, batch=asked.batch, n_threads=threads, limit=limit)
-            length = affordable_length(speed, asked.batch, limit.left_s, n_ctx)
+    n_ctx, speed, work = model.config.n_ctx, WritingSpeed(0.0, 0.0), folder / "training"
+    given = asked.length or _stored_length(work)
+    length = given or min(LENGTHS[0], n_ctx)
+    if asked.steps is None and not (work / "summary.json").exists():
+        say("Measuring how fast the target writes.")
+        begun = Prompts.read(model, prompts, max(1, length // 2))
+        speed = WritingSpeed.measured(model, begun, batch=asked.batch, n_threads=threads, limit=limit)
+        length = given or affordable_length(speed, asked.batch, limit.left_s, n_ctx)
     if length > n_ctx:
         raise InputError.of("length", length, f"at most {n_ctx}, the target's context")
     found = Prompts.read(model, prompts, max(1, length // 2))
@@ -139,11 +137,10 @@ def train_draft(
 
 def _stored_length(work: Path) -> int | None:
     """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
-    try:
+    with suppress(CheckpointError):  # `TrainingSettings.check_same` says what is wrong
         stored = read_json_object(work / "settings.json").get("length")
-    except CheckpointError:
-        return None  # `TrainingSettings.check_same` says what is wrong
-    return stored if type(stored) is int else None
+        return stored if type(stored) is int else None
+    return None
 
 
 def check_device(device: str | None) -> str:
@@ -164,13 +161,12 @@ class _Training:
 
     def __init__(
         self, trainer: DraftTrainer, prompts: Prompts, folder: Path, progress: bool,
-        say: Callable[[str], object], limit: TimeLimit, speed: WritingSpeed | None,
+        say: Callable[[str], object], limit: TimeLimit, speed: WritingSpeed,
     ) -> None:  # fmt: skip
-        self._limit, self._trainer, self._prompts = limit, trainer, prompts
-        self._speed, self._measured_speed = speed or WritingSpeed(0.0, 0.0), speed is not None
+        self._limit, self._trainer, self._prompts, self._speed = limit, trainer, prompts, speed
         self._folder, self._say, self._shown = folder, say, progress
-        self._settings, self._target = trainer.settings, trainer.target
-        settings = trainer.settings
+        settings = self._settings = trainer.settings
+        self._target = trainer.target
         self._plan = TrainingPlan.whole(settings.batch)
         self._work = folder / "training"
         trainer.token_counts, trainer.say = self._token_counts, say
@@ -208,12 +204,6 @@ class _Training:
         return trained
 
     def _trained(self) -> TrainedDraft:
-        if not self._measured_speed and math.isfinite(self._limit.seconds):
-            self._say("Measuring how fast the target writes.")
-            batch, threads = self._settings.batch, self._settings.threads
-            self._speed = WritingSpeed.measured(
-                self._target, self._prompts, batch=batch, n_threads=threads, limit=self._limit
-            )
         self._plan = self._texts_planned()
         self._say("Making the network that is trained.")
         network = self._fresh()
@@ -241,9 +231,8 @@ class _Training:
         held_out = HeldOut.written(self._target, self._prompts, self._settings, n_held_out)
         if not going_on:
             write_json(self._work / "plan.json", asdict(self._plan))
-            write_json(
-                self._work / "settings.json", asdict(self._settings)
-            )  # not before what could be refused
+            # Not before what could be refused.
+            write_json(self._work / "settings.json", asdict(self._settings))
             state.n_steps = self._planned(network)
             state.save()
         self._train(network, optimizers, state, held_out)
@@ -336,9 +325,8 @@ class _Training:
         room = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
         n_steps = max(1, int(room / mean_s))
         few = " A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else ""
-        self._say(
-            f"{rate}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens.{few}"
-        )
+        steps = number_of(n_steps, "step")
+        self._say(f"{rate}: there is time for {steps}, {n_steps * tokens:,} tokens.{few}")
         return n_steps
 
     def _train(self, network: Any, optimizers: Optimizers, state: Progress, held_out: HeldOut) -> None:
@@ -385,16 +373,10 @@ class _Training:
         alphas = [alpha_of(betas[temperature])[0] for temperature in TEMPERATURES_SHOWN]
         curve.add((state.step, tokens, loss, *alphas, state.seconds))
 
-    def _side_by_side(self, draft: Model | Draft) -> tuple[Model | Draft, int]:
-        """(what drafts, draft tokens a round): the draft, or the earlier ones and the draft."""
-        gamma = self._trainer.gamma
-        if self._earlier is None:
-            return draft, gamma
-        return Ensemble(*self._earlier.drafts, draft, adaptive=False), gamma * (1 + len(self._earlier.drafts))
-
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
         """The summary: the draft as it began, and what it has become."""
         settings, trainer = self._settings, self._trainer
+        earlier = [] if self._earlier is None else self._earlier.drafts
         self._say("Measuring the draft after training, and as it was before.")
         if self._measuring_s > self._limit.left_s:
             share = self._limit.left_s / self._measuring_s
@@ -407,9 +389,14 @@ class _Training:
             figures = [
                 DraftFigures(
                     {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
-                    held_out.tokens_per_call(pair[0], *self._side_by_side(pair[1]), settings.threads),
+                    held_out.tokens_per_call(
+                        target,
+                        Ensemble(*earlier, draft, adaptive=False) if earlier else draft,
+                        trainer.gamma * (1 + len(earlier)),
+                        settings.threads,
+                    ),
                 )
-                for found, pair in zip(betas, pairs, strict=True)
+                for found, (target, draft) in zip(betas, pairs, strict=True)
             ]
         return TrainedDraft(
             str(self._folder), trainer.name, self._target.path.name,

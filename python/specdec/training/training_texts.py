@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_path
 from specdec.decoding.generate import generate
-from specdec.drafts.memory_draft import IntegerFile
+from specdec.drafts.memories import IntegerFile
 from specdec.errors import CheckpointError, InputError, shown
 from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import write_safetensors
@@ -122,27 +122,19 @@ class Texts:
         return cls(ids, np.array(begins, np.int32), ends)
 
 
-class TextWriter(Protocol):
-    """Continues prompts: up to `length` tokens in all, with keys of random numbers."""
-
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], *, length: int, temperature: float,
-        seed: Sequence[tuple[int, int]],
-    ) -> list[list[int]]:  # fmt: skip
-        """Return the texts, prompts included."""
-        ...
+TextWriter: TypeAlias = Callable[..., list[list[int]]]
+"""Continues prompts to `length` tokens in all: (prompts, length=, temperature=, seed=), a key for each."""
 
 
 def continued(
-    model: Model, n_threads: int, prompts: Sequence[Sequence[int]], **options: Any
-) -> list[list[int]]:
+    model: Model, n_threads: int, prompts: Sequence[Sequence[int]], *, length: int, temperature: float,
+    seed: Sequence[tuple[int, int]],
+) -> list[list[int]]:  # fmt: skip
     """Continue prompts by a model, as `TextWriter`, to `length` or to the model's end of text."""
-    length, seeds = options["length"], list(options["seed"])
-    temperature = options["temperature"]
     texts = [list(prompt) for prompt in prompts]
     ended = [False] * len(texts)
     if temperature < 1.0:
-        results = _generate(model, texts, OPENING, 1.0, seeds, n_threads)
+        results = _generate(model, texts, OPENING, 1.0, seed, n_threads)
         for i, (text, result) in enumerate(zip(texts, results, strict=True)):
             text += result.tokens[: max(0, length - len(text))]
             ended[i] = result.finish_reason != "length"
@@ -151,7 +143,7 @@ def continued(
         if not ended[i] and len(text) < length:
             left.setdefault(length - len(text), []).append(i)
     for n_new, members in left.items():
-        begun, own = [texts[i] for i in members], [seeds[i] for i in members]
+        begun, own = [texts[i] for i in members], [seed[i] for i in members]
         results = _generate(model, begun, n_new, temperature, own, n_threads)
         for i, result in zip(members, results, strict=True):
             texts[i] += result.tokens
@@ -159,10 +151,10 @@ def continued(
 
 
 def _generate(
-    model: Model, prompts: list[list[int]], n_new: int, temperature: float, seeds: list[Any], n_threads: int
+    model: Model, prompts: list[list[int]], n_new: int, temperature: float, seed: Any, n_threads: int
 ) -> list[Any]:
     found = generate(
-        model, None, prompts, max_new_tokens=n_new, temperature=temperature, seed=seeds,
+        model, None, prompts, max_new_tokens=n_new, temperature=temperature, seed=list(seed),
         batch_size=min(len(prompts), 32), n_threads=n_threads,
     )  # fmt: skip
     return found if isinstance(found, list) else [found]
@@ -228,11 +220,9 @@ class TextGroups:
             if not members:
                 continue
             written = writers[way % len(writers)](
-                [prompts[i] for i in members],
-                length=length,
-                temperature=TEMPERATURES[way // len(writers)],
+                [prompts[i] for i in members], length=length, temperature=TEMPERATURES[way // len(writers)],
                 seed=[(seed, group * n + i) for i in members],
-            )
+            )  # fmt: skip
             for i, text in zip(members, written, strict=True):
                 texts[i] = text
         return Texts.of_lists(texts, [len(prompt) for prompt in prompts], length)
@@ -265,9 +255,8 @@ def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
     ):
         if not sound.all():
             at = tuple(int(i) for i in np.argwhere(~sound)[0])
-            raise CheckpointError(
-                f"{path}: {name}{list(at)} is {array[at]}; expected {expected}; remove the file"
-            )
+            found = f"{name}{list(at)} is {array[at]}"
+            raise CheckpointError(f"{path}: {found}; expected {expected}; remove the file")
     return texts
 
 

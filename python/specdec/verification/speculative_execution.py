@@ -1,9 +1,4 @@
-"""Stochastic speculative execution of two slow functions (Leviathan et al., arXiv 2211.17192, section 6).
-
-f(x) gives the distribution from which the input y of g is drawn. y is guessed from a cheap approximation of
-that distribution, and g runs on the guess while f is still running; then the guess is kept or replaced by the
-rule of speculative sampling.
-"""
+"""Stochastic speculative execution of two slow functions (Leviathan et al., arXiv 2211.17192, section 6)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The rules of verification and the distributions they compare, for callers with models of their own.
-
-A rule knows no model: distributions and random numbers go in, an accepted path and a token come out. So it
-serves whatever runs ahead on a cheap guess of an expensive distribution: stochastic speculative execution
-(Leviathan et al., arXiv 2211.17192, section 6).
-"""
+"""The rules of verification and the distributions they compare, for callers with models of their own."""
 
 from __future__ import annotations
 
@@ -62,8 +57,8 @@ def verify(
     - "block": a chain is judged as a whole; the expected number of accepted drafts is never below that of
       "rejection" (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
     - "k-sequential": SpecTr's selection from k independent draws of one D (Sun et al. 2023, arXiv
-    2310.15141). - "classical": rejection sampling without its loop, T(x) / (M D(x)) with M = max T / D
-    (appendix A.2):
+      2310.15141).
+    - "classical": rejection sampling without its loop, T(x) / (M D(x)) with M = max T / D (appendix A.2):
       exact, and worse than "rejection"; there to compare with.
 
     Nodes with the same tokens from the root are one position: the drafts after it are the children of all of

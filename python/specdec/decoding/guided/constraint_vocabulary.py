@@ -118,6 +118,21 @@ class LibraryTokenizer:
         wrapped, eos = library.TokenizerWrapper(vocabulary), list(self.end_ids)
         self.tokenizer = library.LLTokenizer(wrapped, n_vocab=len(self.tokens), eos_token=eos, slices=slices)
 
+    @classmethod
+    def of(
+        cls, library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: Sequence[int], kind: str
+    ) -> LibraryTokenizer:
+        """The library's tokenizer, made once for each tokenizer."""
+        ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
+        with _lock:
+            known = _tokenizers.setdefault(tokenizer, {})
+            made = known.get((n_vocab, ends))
+        if made is None:
+            made = cls(library, tokenizer, n_vocab, ends, kind == "schema")
+            with _lock:
+                made = known.setdefault((n_vocab, ends), made)
+        return cast("LibraryTokenizer", made)
+
     def words_of(self, mask: bytes) -> bytes:
         """A mask of the library without the end of text that no model has."""
         if self._without is None:
@@ -154,21 +169,6 @@ class LibraryTokenizer:
             if len(self.tokens[token]) < len(self.tokens[best]):
                 best = token
         return best
-
-
-def library_tokenizer(
-    library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: tuple[int, ...], kind: str
-) -> LibraryTokenizer:
-    """The library's tokenizer, made once for each tokenizer."""
-    ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
-    with _lock:
-        known = _tokenizers.setdefault(tokenizer, {})
-        made = known.get((n_vocab, ends))
-    if made is None:
-        made = LibraryTokenizer(library, tokenizer, n_vocab, ends, kind == "schema")
-        with _lock:
-            made = known.setdefault((n_vocab, ends), made)
-    return cast("LibraryTokenizer", made)
 
 
 # ------------------------------------------------------------------------------------------ endless bytes

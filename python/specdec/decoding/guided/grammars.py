@@ -247,11 +247,12 @@ _NO_SCHEMAS: Final = ("const", "default", "enum", "examples")
 _SHARED: Final = ("$defs", "definitions")
 
 
-def place_of_fault(schema: Any, error_of: Callable[[Any], str]) -> str:
-    """Find the JSON pointer of the innermost part with the error of the whole, as far as time allows.
+def place_of_fault(given: Any, error_of: Callable[[Any], str]) -> str:
+    """Find the JSON pointer of the innermost part of a schema with its error, as far as time allows.
 
     `error_of` is the library's error of a schema, "" where it has none.
     """
+    schema = json.loads(json_text(given))
     shared = {name: schema[name] for name in _SHARED if name in schema}
     wanted, until = error_of(schema), time.monotonic() + _FAULT_S
     place, left = "", _parts(schema)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import OrderedDict
@@ -10,20 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from specdec.decoding.guided.constraint_vocabulary import (
-    LibraryTokenizer,
-    Watcher,
-    checked,
-    library_tokenizer,
-    unforced,
-)
-from specdec.decoding.guided.grammars import (
-    LIBRARY_LIMITS,
-    ConstraintKind,
-    grammar_of,
-    json_text,
-    place_of_fault,
-)
+from specdec.decoding.guided.constraint_vocabulary import LibraryTokenizer, Watcher, checked, unforced
+from specdec.decoding.guided.grammars import LIBRARY_LIMITS, ConstraintKind, grammar_of, place_of_fault
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import ConstraintError, InputError, MissingConstraintError, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
@@ -70,7 +57,7 @@ class Guidance:
         """
         library = _library()
         tokenizer = checked(tokenizer, kind)
-        made = library_tokenizer(library, tokenizer, n_vocab, tuple(end_ids), kind)
+        made = LibraryTokenizer.of(library, tokenizer, n_vocab, end_ids, kind)
         try:
             grammar = grammar_of(library, kind, given)
         except InputError:  # a ConstraintError is one
@@ -237,9 +224,8 @@ class _Compiled:
         if begun.is_error():
             pointer = ""
             if kind == "schema" and self.matcher.is_error():
-                schema = json.loads(json_text(given))
                 pointer = place_of_fault(
-                    schema, lambda x: matcher_of(grammar_of(library, kind, x)).get_error()
+                    given, lambda x: matcher_of(grammar_of(library, kind, x)).get_error()
                 )
             raise self.error_of(begun, pointer)
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.atomic_file import replacing
+from specdec.atomic_file import write_json
 from specdec.checks import check_choice, check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, kind_of, shown
 from specdec.fields import Fields, as_json, read_json_object
@@ -53,10 +53,9 @@ Core = TypeVar("Core")
 
 
 def configuration_digest(config: ModelConfig) -> str:
-    """Digest what a model computes: its canonical configuration, less the length of its context.
+    """Digest a canonical configuration, less the length of its context.
 
-    A field with its default counts as absent, and numbers count with 6 digits, so that it outlives new fields
-    and other mathematical libraries.
+    Defaults count as absent and numbers have 6 digits, so that it outlives new fields and other libraries.
     """
 
     def plain(value: Any) -> Any:
@@ -122,31 +121,28 @@ class TargetIdentity:
         texts = {name: fields.text(name) for name in ("name", "fingerprint")}
         return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the object ``target`` of a file."""
-        return dict(vars(self))
-
     def check(self, target: Model, draft: str) -> None:
         """Refuse another target, and name both; `draft` is the draft's name in the message."""
-        given = TargetIdentity.of(target)
-        for name in ("d_model", "n_layer", "n_vocab"):
-            ours, theirs = getattr(self, name), getattr(given, name)
-            if ours != theirs:
-                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
-        if self.fingerprint != given.fingerprint:
-            expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
+        self._check_sizes(target, draft, "d_model", "n_layer", "n_vocab")
+        given = TargetIdentity.of(target).fingerprint
+        if self.fingerprint != given:
+            expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given}"
             trained = self._trained(draft, target)
             raise InputError(f"{trained} of another configuration and the same sizes; expected {expected}")
         self.check_tokens(target, draft)
 
     def check_tokens(self, target: Model, draft: str) -> None:
         """Refuse a target with other tokens."""
-        given = TargetIdentity.of(target)
-        if given.n_vocab != self.n_vocab:
-            trained = self._trained(draft, target)
-            raise InputError(f"{trained} of n_vocab {given.n_vocab}; expected {self.n_vocab}")
-        if None not in (self.vocabulary, given.vocabulary) and self.vocabulary != given.vocabulary:
+        self._check_sizes(target, draft, "n_vocab")
+        given = TargetIdentity.of(target).vocabulary
+        if None not in (self.vocabulary, given) and self.vocabulary != given:
             raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
+
+    def _check_sizes(self, target: Model, draft: str, *names: str) -> None:
+        for name in names:
+            ours, theirs = getattr(self, name), getattr(TargetIdentity.of(target), name)
+            if ours != theirs:
+                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
 
     def _trained(self, draft: str, target: Model) -> str:
         return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
@@ -203,25 +199,18 @@ class LearnedWeights:
 
     @classmethod
     def of(
-        cls,
-        method: str,
-        target: Model,
-        fields: Mapping[str, Any],
-        tensors: Mapping[str, NDArray[Any]],
-        *,
-        taps: Sequence[int] = (),
-        tokens: NDArray[Any] | Sequence[int] | None = None,
-    ) -> LearnedWeights:
-        """Make weights in memory, as training for a target leaves them; raises as `read`.
+        cls, method: str, target: Model, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], *,
+        taps: Sequence[int] = (), tokens: NDArray[Any] | Sequence[int] | None = None,
+    ) -> LearnedWeights:  # fmt: skip
+        """Make weights in memory of the method's own fields of ``config.json`` and tensors, held as float32.
 
-        `fields` are the method's own of ``config.json``, `tensors` are held as float32, `tokens` are those
-        that may be drafted; None: all.
+        `tokens` are those that may be drafted; None: all.
         """
         identity, held = TargetIdentity.of(target), _held(tensors)
         if tokens is not None:
             held["d2t"] = HeldTensor(np.asarray(tokens, np.int64) - np.arange(len(tokens)), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": list(taps),
+            "specdec_draft": VERSION, "method": method, "target": vars(identity), "taps": list(taps),
             "n_draft_vocab": identity.n_vocab if tokens is None else len(tokens), **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
@@ -236,14 +225,6 @@ class LearnedWeights:
         return cls.read(check_path("weights", weights, CheckpointError))
 
     @classmethod
-    def of_method(cls, path: Path, method: str, target: Model) -> LearnedWeights:
-        """Open the folder of a draft of a method, which must have been trained for this target."""
-        weights = cls.read(path)
-        weights.check_method(method)
-        weights.check_target(target)
-        return weights
-
-    @classmethod
     def read(cls, path: Path) -> LearnedWeights:
         """Open a folder; the tensors stay in their file."""
         config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
@@ -254,10 +235,8 @@ class LearnedWeights:
         tensors, metadata = read_safetensors_with_metadata(file)
         named = values.get("weights")
         if named is not None and metadata.get("weights") != named:
-            raise CheckpointError.of(
-                file, "weights", metadata.get("weights"),
-                f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts",
-            )  # fmt: skip
+            expected = f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts"
+            raise CheckpointError.of(file, "weights", metadata.get("weights"), expected)
         return cls._checked(str(path), Fields(values, config), tensors, files)
 
     @classmethod
@@ -321,12 +300,9 @@ class LearnedWeights:
         n_threads: int | None,
     ) -> Core:  # fmt: skip
         """Pack the weights for a type of the core, made with `config`, in their own format by default."""
-        tensors = self.tensors(shapes)
+        tensors, threads = self.tensors(shapes), check_threads(n_threads)
         with self.naming():
-            return core(
-                config, tensors, tokens=self.tokens, dtype=dtype or self.dtype,
-                n_threads=check_threads(n_threads),
-            )  # fmt: skip
+            return core(config, tensors, tokens=self.tokens, dtype=dtype or self.dtype, n_threads=threads)
 
     def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearnedWeights:
         """Return the same draft with other numbers, in memory: of the same names and shapes, held as f32."""
@@ -345,8 +321,8 @@ class LearnedWeights:
     def save(self, path: Any, dtype: str = "bf16") -> Path:
         """Write them to a folder, which is made if needed, as "bf16", "f16" or "f32".
 
-        Each file is replaced as a whole, and the two files of a folder share a word: a crash between them
-        leaves a folder that `read` refuses. A number that is too large for the format is refused.
+        The two files share a word, so that `read` refuses what a crash between them leaves. A number that is
+        too large for the format is refused.
         """
         folder = check_path("path", path)
         check_choice("dtype", dtype, ("bf16", "f16", "f32"))
@@ -354,16 +330,12 @@ class LearnedWeights:
             raise InputError.of("path", str(folder), "a folder, not a file")
         folder.mkdir(parents=True, exist_ok=True)
         word = secrets.token_hex(8)
-        written = {
-            name: _rounded(name, tensor.array(), tensor.format, dtype) for name, tensor in self._held.items()
-        }
+        written = {name: _rounded(name, one.array(), one.format, dtype) for name, one in self._held.items()}
         if self.tokens is not None:
             written["d2t"] = self.tokens.astype(np.int64) - np.arange(len(self.tokens))
         write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
         fields = self.fields.replaced(weights=word, n_draft_vocab=self.n_draft_vocab)
-        text = json.dumps(fields.as_dict(), indent=2) + "\n"
-        with replacing(folder / CONFIG_NAME) as file:
-            file.write(text.encode())
+        write_json(folder / CONFIG_NAME, fields.as_dict())
         return folder
 
 
@@ -386,17 +358,13 @@ def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[A
         finite = np.isfinite(rounded)
     if not finite.all():
         at = [int(i) for i in np.argwhere(~finite)[0]]
-        raise InputError.of(
-            f"tensor {shown(name)}: element {at}", float(values[tuple(at)]), f"a finite number in {dtype}"
-        )
+        element = f"tensor {shown(name)}: element {at}"
+        raise InputError.of(element, float(values[tuple(at)]), f"a finite number in {dtype}")
     return rounded
 
 
 def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
-    """Return the target's token of each of the draft's: i + d2t[i] for token i, all different.
-
-    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens.
-    """
+    """Return the target's token, i + d2t[i], of each of the draft's; None where it has all of them."""
     name = f"{where}: tensor 'd2t'"
     if d2t is None:
         if n_draft == n_vocab:

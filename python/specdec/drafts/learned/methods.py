@@ -1,7 +1,8 @@
 """The methods of learned drafts: their base, and the one place where a method is registered.
 
-A method is a folder here: ``draft.py`` (the draft and how its files are read), ``network.py`` (in PyTorch),
-``trainer.py`` and, where it learns while it serves, ``learner.py``. Modules are imported when they are used.
+A method is a folder here: ``draft.py`` (the draft and how its files are read), ``trainer.py``, ``network.py``
+(in PyTorch, where others than the trainer use it) and, where it learns while it serves, ``learner.py``.
+Modules are imported when they are used.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from specdec.checks import check_choice
-from specdec.drafts.draft import Description, Draft, made_again
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learned.folder import CONFIG_NAME, LearnedWeights
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import InputError
@@ -53,10 +55,10 @@ class LearnedDraft(Draft):
         """Pack the weights for the core, and set what else follows from them, such as the usual gamma."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"tree": self.tree, "gamma": self.gamma}
+        options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma}
         if self.has_matrices:
             options["dtype"] = self.core.dtype
-        return made_again, (type(self), (self.weights,), options)
+        return partial(type(self), **options), (self.weights,)
 
     def describe(self, target: Model) -> Description:
         self.weights.check_target(target)

@@ -1,15 +1,19 @@
-"""What networks of drafts in PyTorch share: the target's tensors, decoders of transformers, folders.
+"""What networks of drafts in PyTorch share: the target's tensors, decoders of transformers, divergences.
+
+The divergences are those of DistillSpec (Zhou et al., arXiv 2310.08461); P is the target's distribution of
+the next token, Q the draft's. A log-probability may be -inf: the token then has probability 0.
 
 Importing this module needs torch, ``pip install torch transformers``. Decoding never does.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
+from specdec.divergences import DivergenceName
 from specdec.drafts.learned.folder import LearnedWeights
 from specdec.errors import CheckpointError, InputError, MissingPackageError
 from specdec.models.checkpoints import CanonicalTensor, open_checkpoint
-from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.number_formats import widened
 
 if TYPE_CHECKING:
@@ -83,21 +87,8 @@ def hf_folder(target: Model) -> Path:
     return target.path
 
 
-def end_ids(target: Model) -> tuple[int | None, Any]:
-    """Return (id that begins a text, id or ids that end it) by the target's config.json; None without one."""
-    path = target.path / "config.json"
-    if not path.is_file():
-        return None, None
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config = config.get("text_config") or config
-    return config.get("bos_token_id"), config.get("eos_token_id")
-
-
 class TargetEnds:
-    """A target's token table and head [n_vocab, d_model], frozen; no module, so that no state dict has them.
-
-    They are one tensor where they are tied.
-    """
+    """A target's token table and head [n_vocab, d_model], frozen, in no state dict; one tensor where tied."""
 
     def __init__(
         self, table: Tensor, head: Tensor | None = None, bias: Tensor | None = None, scale: float = 1.0,
@@ -131,10 +122,7 @@ class TargetEnds:
 
 
 class OnTarget(nn.Module):
-    """A network that reads the ends of a target: they move with it but are not part of its state dict.
-
-    `draft_ids` [n_draft_vocab] are ascending token ids, for a reduced vocabulary.
-    """
+    """A network that reads the ends of a target; `draft_ids` are those of a reduced vocabulary, ascending."""
 
     def __init__(self, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__()
@@ -186,27 +174,18 @@ def draft_ids_of(stored: LearnedWeights | None) -> Tensor | None:
     return None if stored is None or stored.tokens is None else torch.from_numpy(stored.tokens).long()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> None:
-    """Write a safetensors file, real numbers in the format `weights`, "bf16" or "f32"."""
-    stored = {name: tensor.contiguous() for name, tensor in _stored(tensors, weights).items()}
-    arrays = {
-        name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-        for name, tensor in stored.items()
-    }
-    write_safetensors(path, arrays, {"format": "pt"})
-
-
-def _stored(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
+def stored_tensors(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
+    """Return tensors as files have them: real numbers in the format `weights`, "bf16" or "f32"."""
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
     return {
-        name: tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
+        name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
         for name, tensor in tensors.items()
     }
 
 
 def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> None:
     """Write a decoder of transformers as a Hugging Face folder, with the target's tokenizer."""
-    tensors = _stored(network.state_dict(), weights)
+    tensors = stored_tensors(network.state_dict(), weights)
     folder.mkdir(parents=True, exist_ok=True)
     with silent(), tempfile.TemporaryDirectory(dir=folder) as written:
         network.save_pretrained(written, state_dict=tensors)
@@ -216,3 +195,130 @@ def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> No
         if (target.path / name).is_file():
             with (target.path / name).open("rb") as source, replacing(folder / name) as file:
                 shutil.copyfileobj(source, file)
+
+
+_LEAST = -1e4  # in place of a log-probability of -inf: products with it stay finite
+_LEAST_REST = 1e-12  # probability of all other tokens, at least: its logarithm stays finite
+_VARIATION_SCALE = 4.0  # total variation is at most 1, the other divergences are in nats
+
+
+def forward_kl(target: Tensor, draft: Tensor) -> Tensor:
+    """KL(P ‖ Q) = Σ P ln(P / Q) of log-probabilities [..., n], in nats (Hinton et al. 2015).
+
+    Where Q is 0 and P is not, it is large but finite and has no gradient.
+    """
+    target, draft = target.clamp(min=_LEAST), draft.clamp(min=_LEAST)
+    return (target.exp() * (target - draft)).sum(-1)
+
+
+def jensen_shannon(target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:
+    """JSD(β) = β KL(P ‖ M) + (1 − β) KL(Q ‖ M), M = β P + (1 − β) Q: generalized Jensen-Shannon, 0 < β < 1.
+
+    Divided by β it tends to KL(P ‖ Q) as β tends to 0, and divided by 1 − β to KL(Q ‖ P) as β tends to 1.
+    """
+    target, draft = target.clamp(min=_LEAST), draft.clamp(min=_LEAST)
+    mixture = (target + math.log(beta)).logaddexp(draft + math.log1p(-beta))
+    return beta * forward_kl(target, mixture) + (1.0 - beta) * forward_kl(draft, mixture)
+
+
+_FUNCTIONS: dict[DivergenceName, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "fkl": lambda target, draft, beta: forward_kl(target, draft),
+    "rkl": lambda target, draft, beta: forward_kl(draft, target),
+    "jsd": jensen_shannon,
+    # The chance of a rejection, 1 - β of Theorem 3.5 (arXiv 2211.17192).
+    "tvd": lambda target, draft, beta: (target.exp() - draft.exp()).abs().sum(-1) / 2.0,
+}
+
+
+@dataclass(frozen=True)
+class TargetDistribution:
+    """The target's distribution of the next token at every position, whole or by its most probable tokens."""
+
+    log_probs: Tensor  # [..., n_vocab]; or [..., k + 1], of k tokens and, last, of all others together
+    tokens: Tensor | None = None  # [..., k] ids of the k tokens; None: the distribution is whole
+    temperature: float = 1.0  # logits were divided by it; those of a draft are, too
+
+    @classmethod
+    def of_logits(
+        cls, logits: Tensor, top: int | None = None, temperature: float = 1.0
+    ) -> TargetDistribution:
+        """Make it of logits [..., n_vocab]: whole, or the `top` most probable tokens and the rest."""
+        log_probs = (logits.float() / temperature).log_softmax(-1)
+        if top is None or top >= logits.shape[-1]:
+            return cls(log_probs, None, temperature)
+        kept, tokens = log_probs.topk(top, dim=-1)
+        return cls(torch.cat((kept, _log_rest(kept)), dim=-1), tokens, temperature)
+
+    @classmethod
+    def of_top(cls, tokens: Tensor, log_probs: Tensor, rest: Tensor) -> TargetDistribution:
+        """Make it of ids and ln of the probabilities of k tokens [..., k], and `rest` [...] of all others."""
+        others = rest.clamp(min=_LEAST_REST).log()[..., None]
+        return cls(torch.cat((log_probs, others), dim=-1), tokens)
+
+    def __getitem__(self, index: Any) -> TargetDistribution:
+        """Return it at some positions: an index of all dimensions but the last."""
+        tokens = None if self.tokens is None else self.tokens[index]
+        return TargetDistribution(self.log_probs[index], tokens, self.temperature)
+
+    def to(self, device: torch.device | str) -> TargetDistribution:
+        """Return the same on a device."""
+        tokens = None if self.tokens is None else self.tokens.to(device)
+        return TargetDistribution(self.log_probs.to(device), tokens, self.temperature)
+
+    def of_draft(self, logits: Tensor) -> Tensor:
+        """Return a draft's log-probabilities of the same tokens, from its logits [..., n_vocab]."""
+        log_probs = (logits.float() / self.temperature).log_softmax(-1)
+        if self.tokens is None:
+            return log_probs
+        kept = log_probs.gather(-1, self.tokens)
+        return torch.cat((kept, _log_rest(kept)), dim=-1)
+
+
+def _log_rest(log_probs: Tensor) -> Tensor:
+    """Ln of the mass that tokens leave to the others, [..., 1]."""
+    return (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=_LEAST_REST).log()
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss at every position: a weighted sum of divergences, by name; `beta` is that of "jsd"."""
+
+    weights: Mapping[DivergenceName, float]
+    beta: float = 0.5
+
+    @classmethod
+    def of_shares(cls, shares: Mapping[DivergenceName, float], beta: float = 0.5) -> Objective:
+        """Weight divergences by their shares so that the gradients of all are about equally large."""
+        scales = {"tvd": _VARIATION_SCALE}
+        return cls({name: share * scales.get(name, 1.0) for name, share in shares.items()}, beta)
+
+    def __call__(self, target: TargetDistribution, logits: Tensor) -> Tensor:
+        """Return the loss [...] of a draft's logits [..., n_vocab] at the same positions."""
+        if logits.dim() > 2:  # text by text, as far fewer numbers are then in use at once: twice as fast
+            return torch.stack([self(target[i], part) for i, part in enumerate(logits.unbind(0))])
+        draft, total = target.of_draft(logits), logits.new_zeros((), dtype=torch.float32)
+        for name, weight in self.weights.items():
+            if not weight:
+                continue
+            total = total + weight * _FUNCTIONS[name](target.log_probs, draft, self.beta)
+        return total
+
+
+def scattered(logits: Tensor, draft_ids: Tensor | None, n_vocab: int) -> Tensor:
+    """Spread logits of the tokens `draft_ids` [n_draft_vocab], None for all, to [..., n_vocab] with -inf."""
+    if draft_ids is None:
+        return logits
+    whole = logits.new_full((*logits.shape[:-1], n_vocab), float("-inf"))
+    return whole.index_copy(-1, draft_ids, logits)
+
+
+def reachable(target: TargetDistribution, draft_ids: Tensor | None, n_vocab: int) -> TargetDistribution:
+    """Drop the tokens that a draft never drafts, whose losses no training can change; gradients stay."""
+    if draft_ids is None:
+        return target
+    never = torch.ones(n_vocab, dtype=torch.bool, device=draft_ids.device).index_fill(0, draft_ids, False)
+    if target.tokens is not None:
+        rest = torch.zeros_like(target.tokens[..., :1], dtype=torch.bool)
+        never = torch.cat((never[target.tokens], rest), dim=-1)
+    log_probs = target.log_probs.masked_fill(never, float("-inf"))
+    return TargetDistribution(log_probs, target.tokens, target.temperature)

@@ -26,20 +26,16 @@ from specdec import _core
 from specdec.checks import check_integer
 from specdec.decoding.generate import generate
 from specdec.decoding.options import Gamma
+from specdec.decoding.prompt_cache import PromptCache
 from specdec.decoding.result import Result
 from specdec.drafts.model_draft import DraftLike
-from specdec.errors import InputError
-from specdec.integrations.lm_eval.harness_arguments import (
-    batch_size_of,
-    format_of,
-    prompt_cache_of,
-    sampling_of,
-)
+from specdec.errors import InputError, shown
 from specdec.integrations.lm_eval.harness_tokenizer import HarnessTokenizer
 from specdec.integrations.pair import EvaluatedPair, LoadOptions, Tally, check_names
 from specdec.models.model import Model
-from specdec.settings_table import Unpack
+from specdec.settings_table import Unpack, table_of
 from specdec.verification.rules import DecodingRule
+from specdec.verification.sampling import Sampling
 
 ScoringRequest: TypeAlias = tuple[Any, list[int], list[int]]
 """The texts of a request, or None; ids of its context; ids of its continuation."""
@@ -52,6 +48,18 @@ _log = logging.getLogger("lm_eval.specdec")  # below the harness's own, which ha
 _SCORED_TOGETHER: Final = 256  # requests of a call of Model.score; what an interrupted run may lose
 _BATCHES_TOGETHER: Final = 4  # batches of a call of generate: slots are refilled, and not much is lost
 _AUTO_BATCH_SIZE: Final = 16
+
+
+_SAMPLING: Final = tuple(table_of(Sampling))
+_WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "use_cache": (True, False),
+}
+"""Arguments of transformers' ``generate`` that tasks give, and the values with which nothing is asked for."""
+
+_FORMATS: Final = {"auto": None, "float32": "f32", "bfloat16": "bf16"}
+"""What the harness's other models call number formats."""
 
 
 @register_model("specdec")
@@ -136,13 +144,13 @@ class SpecdecLM(TemplateLM):
         self.tally_by_task: dict[str, Tally] = {}  # the same for each task, without times
         self._gamma, self._verify, self._n_threads = gamma, verify, load.get("n_threads")
         self._revision = load.get("revision")
-        self._batch_size = batch_size_of(batch_size)
-        self._max_batch_size = (
-            None if max_batch_size is None else check_integer("max_batch_size", max_batch_size, 1)
-        )
+        self.batch_size = batch_size_of(batch_size)
+        if max_batch_size is not None:
+            max_batch_size = check_integer("max_batch_size", max_batch_size, 1)
+        self._max_batch_size, self._device = max_batch_size, "cpu"
         room = (self.pair.target.config.encoder or self.pair.target.config).n_ctx
-        self._max_length = room if max_length is None else check_integer("max_length", max_length, 2, room)
-        self._max_gen_toks = check_integer("max_gen_toks", max_gen_toks, 1)
+        self.max_length = room if max_length is None else check_integer("max_length", max_length, 2, room)
+        self.max_gen_toks = check_integer("max_gen_toks", max_gen_toks, 1)
         self._add_bos = add_bos_token
         self._prefix = prefix_token_id
         self._template_name: str | None = None
@@ -187,26 +195,6 @@ class SpecdecLM(TemplateLM):
             return self._prefix
         bos = self.tokenizer.bos_token_id
         return self.eot_token_id if bos is None else bos
-
-    @property
-    def max_length(self) -> int:
-        """Tokens of context and continuation at most."""
-        return self._max_length
-
-    @property
-    def max_gen_toks(self) -> int:
-        """New tokens of a request that does not say how many."""
-        return self._max_gen_toks
-
-    @property
-    def batch_size(self) -> int | str:
-        """As it was given: a number, or "auto"."""
-        return self._batch_size
-
-    @property
-    def device(self) -> str:
-        """Always "cpu"."""
-        return "cpu"
 
     @property
     def tokenizer_name(self) -> str:
@@ -447,7 +435,7 @@ class SpecdecLM(TemplateLM):
         return cut
 
     def _batch(self) -> int:
-        size = _AUTO_BATCH_SIZE if isinstance(self._batch_size, str) else self._batch_size
+        size = _AUTO_BATCH_SIZE if isinstance(self.batch_size, str) else self.batch_size
         return size if self._max_batch_size is None else min(size, self._max_batch_size)
 
 
@@ -471,3 +459,45 @@ def _report(before: Tally, after: Tally) -> None:
             "%(tokens_per_call).2f tokens per run of the target, acceptance %(acceptance_rate).3f"
         )
         _log.info(message, done.figures())
+
+
+# ── What the harness hands on, as specdec takes it
+
+
+def format_of(dtype: Any) -> Any:
+    """Return a number format by its name in `specdec.load`; any other value as it is."""
+    return _FORMATS.get(dtype, dtype) if isinstance(dtype, str) else dtype
+
+
+def batch_size_of(given: int | str) -> int | str:
+    """Return a number, or "auto", which may come with a schedule as "auto:4"."""
+    if not isinstance(given, str):
+        return check_integer("batch_size", given, 1)
+    word, _, schedule = given.partition(":")
+    if word == "auto" and (not schedule or schedule.isdigit()):
+        return "auto"
+    if not given.isdigit() or int(given) < 1:
+        raise InputError.of("batch_size", given, "an integer, at least 1, or 'auto'")
+    return int(given)
+
+
+def prompt_cache_of(given: bool | int) -> PromptCache | None:
+    """Make a cache of so many bytes, or of the default size; None for False."""
+    if given is True:
+        return PromptCache()
+    return PromptCache(max_bytes=check_integer("prompt_cache", given, 1)) if given else None
+
+
+def sampling_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `specdec.generate` from a task's, as the harness has normalised them."""
+    settings = dict(settings)
+    samples = bool(settings.pop("do_sample", False))
+    found = {name: settings.pop(name) for name in _SAMPLING if settings.get(name) is not None}
+    for name, value in settings.items():
+        if value is not None and value not in _WITHOUT_EFFECT.get(name, ()):
+            known = ", ".join(("until", "max_gen_toks", "do_sample", *_SAMPLING))
+            raise InputError(f"generation_kwargs has {name} = {shown(value)}; expected {known}")
+    found["temperature"] = float(found.get("temperature", 1.0)) if samples else 0.0
+    if found.get("top_k") in (0, -1):  # no limit, in other engines
+        del found["top_k"]
+    return found

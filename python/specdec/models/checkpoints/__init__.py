@@ -21,14 +21,10 @@ __all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "UnreadTensor", "op
 
 
 def open_checkpoint(
-    path: str | os.PathLike[str],
-    *,
-    tokenizer: Any = None,
-    n_ctx: int | None = None,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str], *, tokenizer: Any = None, n_ctx: int | None = None,
+    revision: str | None = None, cache_dir: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
-) -> Checkpoint:
+) -> Checkpoint:  # fmt: skip
     """Open a checkpoint and check everything about it that does not need the weights themselves.
 
     Parameters and errors are those of :func:`specdec.load`; a packed file is refused.

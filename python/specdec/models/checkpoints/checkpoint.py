@@ -26,12 +26,10 @@ UnreadTensor: TypeAlias = tuple[str, FileRows, str]
 
 @dataclass(frozen=True)
 class StoredTensors:
-    """Which tensors of a model have which number formats where they stay as they are in their file.
+    """Which tensors of a model stay as they are in their file.
 
-    `formats`: Canonical name of a matrix, or of the table of tokens, to the format that the core keeps it in.
-    `blocks`: Canonical names of those that stay blocks of codes, to the type of GGUF files: "Q4_K". `types`:
-    Which types the file has, for people: "Q4_K, Q6_K, F32". `message`: Which matrices do not keep their type;
-    empty: all do.
+    `formats`: Of matrices and the table of tokens, the core's. `blocks`: Of those that stay blocks of codes,
+    the type of GGUF files. `types`: The file's, for people. `message`: What does not keep its type.
     """
 
     formats: Mapping[str, str]

@@ -1,12 +1,8 @@
-"""Matrices of codes in Hugging Face folders, as the library compressed-tensors lays them out.
+"""Matrices of codes in Hugging Face folders, as the library compressed-tensors (0.9 to 0.20) lays them out.
 
-A matrix ``X.weight`` is two or three tensors of its folder: codes, ``X.weight_scale`` with a scale for each
-row and group of inputs and, where codes are packed into words of 32 bits (``X.weight_packed``),
-``X.weight_shape``. A value is code · scale. In groups of 32 inputs with scales in f16 that is the content of
-Q8_0 and Q4_0, int8 and int4 of the core; in groups of several times 32 the scale counts for each 32.
-
-The layout is that of compressed-tensors 0.9 to 0.20 (formats ``pack-quantized`` and ``int-quantized``). It
-is read and written here: the library needs torch.
+``X.weight`` is codes, ``X.weight_scale``, a scale for each row and group of inputs, and, where codes are
+packed into words of 32 bits (``X.weight_packed``), ``X.weight_shape``. A value is code · scale: in groups of
+32 with scales in f16 Q8_0 and Q4_0, int8 and int4 of the core. The library itself needs torch.
 """
 
 from __future__ import annotations
@@ -48,10 +44,7 @@ _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale",
 
 
 def check_quantisation(fields: Fields) -> None:
-    """Refuse a ``quantization_config`` whose codes mean anything but code · scale.
-
-    `fields`: Of a config.json that has one, with the `METHOD`.
-    """
+    """Refuse the ``quantization_config`` of a config.json if codes mean anything but code · scale."""
     config = fields.inner("quantization_config")
     given = config.raw("format")
     _require(config, "format", (*_FORMATS, "mixed-precision"))
@@ -92,10 +85,9 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True)
 class Codes(FileTensor):
-    """A matrix of codes and scales.
+    """A matrix of codes and scales: f16, bf16 or f32, [n_out, n_groups].
 
-    `codes`: int8, [n_out, n_in], or packed: int32, [n_out, n_in · bits / 32], the first code in the lowest
-    bits, each plus half of what the bits can hold. `scales`: f16, bf16 or f32, [n_out, n_groups].
+    Codes are int8, or packed: int32, [n_out, n_in · bits / 32], the first in the lowest bits, plus half.
     """
 
     codes: StoredTensor
@@ -183,10 +175,7 @@ def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
-    """The tensors of a folder, with a matrix of codes in the place of those that it is made of.
-
-    `held`: By the names of the files.
-    """
+    """The tensors of a folder, by their names, with a matrix of codes in the place of its parts."""
     tensors: dict[str, FileTensor] = {}
     parts: set[str] = set()  # scales and shapes of matrices
     for name, tensor in held.items():
@@ -245,10 +234,7 @@ def _packed_shape(
 
 
 def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
-    """The ``quantization_config`` of a folder whose matrices are packed codes in groups of 32.
-
-    `bits`: Of a code, 8 or 4. `ignored`: Matrices that are no codes, by the names of their modules.
-    """
+    """The ``quantization_config`` of a folder of packed codes of 8 or 4 bits; `ignored` modules have none."""
     weights = {
         "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": _GROUP,
         "dynamic": False,
@@ -261,10 +247,7 @@ def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
 
 
 def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
-    """The tensors of a matrix, by the ends of their names, in the order of a file.
-
-    `blocks`: Q8_0 or Q4_0. `bits`: Of a code, 8 or 4. `shape`: [n_out, n_in].
-    """
+    """The tensors of a matrix, [n_out, n_in], from blocks of Q8_0 or Q4_0, by the ends of their names."""
     n_out, n_in = shape
     blocks = blocks.reshape(n_out, n_in // _GROUP, -1)
     codes = blocks[..., 2:] ^ np.uint8(0x80) if bits == 8 else _side_by_side(blocks[..., 2:])

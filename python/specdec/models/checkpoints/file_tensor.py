@@ -22,12 +22,9 @@ _PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in 
 
 
 class OpenedFile:
-    """A regular file, open for reading until the object goes.
+    """A regular file of `size` bytes, open for reading until the object goes.
 
-    The bytes are read, not mapped: a process that touches a mapped page which the file has lost is ended by
-    the system with SIGBUS, and no program can answer that with an exception.
-
-    `size`: Bytes, when it was opened.
+    Bytes are read, not mapped: a page that the file has lost would end the process (SIGBUS).
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,10 +52,7 @@ class OpenedFile:
         return self._descriptor
 
     def read(self, start: int, n_bytes: int, within: str = "") -> NDArray[np.uint8]:
-        """A copy of `n_bytes` from `start` on.
-
-        `within`: What has these bytes, for the message of a file that ends before.
-        """
+        """A copy of `n_bytes` from `start` on; `within` is what has them, for messages."""
         data = np.empty(n_bytes, np.uint8)
         view, done = data.data, 0
         while done < n_bytes:
@@ -122,11 +116,7 @@ _LARGE_PIECE: Final = 1 << 24  # bytes
 
 
 class FileRows(NamedTuple):
-    """The rows of a matrix, still in the file, which the core reads when it packs them.
-
-    `start`: Where row 0 is in the file. `order`: Which row of the file each row is; None: one after the
-    other.
-    """
+    """The rows of a matrix in a file, from `start` on, in an `order` or one after the other, not read."""
 
     opened: OpenedFile
     start: int

@@ -63,12 +63,10 @@ NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What a folder says about texts.
+    """What a folder says about texts; `eos_ids` is None where it does not say.
 
-    `eos_ids`: None: the files do not say. `sampling`: Keyword arguments of ``specdec.generate``; see
-    `specdec.Model.default_sampling`. `decoder_start`: What a decoder with an encoder begins with:
-    ``decoder_start_token_id``, or else ``bos_token_id``, then ``forced_bos_token_id`` if the files name it.
-    Empty where they name no first token.
+    `decoder_start`: What a decoder with an encoder begins with: ``decoder_start_token_id``, or
+    ``bos_token_id``, then ``forced_bos_token_id``; empty where there is no first.
     """
 
     bos_id: int | None
@@ -80,11 +78,7 @@ class GenerationDefaults:
 def read_generation_defaults(
     folder: Path, config: Fields, n_vocab: int, *, has_encoder: bool = False, ids_only: bool = False
 ) -> GenerationDefaults:
-    """Read the defaults for texts from generation_config.json, or from config.json if there is no such file.
-
-    Token ids that the first file does not give come from config.json. ``ids_only`` reads nothing else,
-    and warns of nothing.
-    """
+    """Read generation_config.json, or config.json without it, ids from either; or `ids_only`, silently."""
     file = folder / FILE
     has_file = file.is_file()
     given = Fields(read_json_object(file) if has_file else {}, file)
@@ -118,17 +112,12 @@ def read_generation_defaults(
 
 
 def _by_token(
-    given: Fields,
-    n_vocab: int,
-    eos_ids: tuple[int, ...],
-    sampling: Mapping[str, Any],
-    outside: list[str],
+    given: Fields, n_vocab: int, eos_ids: tuple[int, ...], sampling: Mapping[str, Any], outside: list[str],
     unapplied: list[str],
-) -> dict[str, Any]:
-    """Return ``logit_bias``, with single tokens that are forbidden or biased, and ``bad_words``, with others.
+) -> dict[str, Any]:  # fmt: skip
+    """Return ``logit_bias``, with tokens that are forbidden or biased, and ``bad_words``, with longer ones.
 
-    A ``sequence_bias`` of more than one token is named in ``unapplied``; so are biases with a repetition
-    penalty, which transformers applies in the other order, and what is no list of tokens.
+    ``unapplied`` gets longer biases, and those that transformers would apply before a repetition penalty.
     """
     biased, others = _words(given.raw("sequence_bias"), n_vocab, with_bias=True)
     biases = {word[0]: bias for word, bias in biased.items() if len(word) == 1}
@@ -165,10 +154,7 @@ def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tupl
 
 
 def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
-    """The sampling settings of a file; without ``do_sample``, only those of greedy decoding.
-
-    `n_forced`: First tokens that ``min_new_tokens`` counts and ``min_tokens`` does not.
-    """
+    """The sampling settings of a file; `n_forced` first tokens count for ``min_new_tokens`` alone."""
 
     def leave_out(name: str, value: Any, expected: str) -> None:
         warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
@@ -182,12 +168,11 @@ def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
         value = given.raw(name)
         if value is None or not (samples or name in _ALWAYS):
             continue
-        whole = isinstance(most, int)
-        least = 1 if whole else 1e-30
+        whole, least = isinstance(most, int), 0 if neutral == 0 else 1e-30
         is_number = is_finite(value) and (isinstance(value, int) or not whole)
-        if is_number and least <= value <= most and value != neutral:
-            found[_NAMES.get(name, name)] = value if whole else float(value)
-        elif not is_number or value != neutral:
+        if not (is_number and least <= value <= most):
             leave_out(name, value, f"a {'whole ' if whole else ''}number from {least} to {most}")
+        elif value != neutral:
+            found[_NAMES.get(name, name)] = value if whole else float(value)
     n_least = found.pop("min_tokens", 0) - n_forced
     return found | ({"min_tokens": n_least} if n_least > 0 else {})

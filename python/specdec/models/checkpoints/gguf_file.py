@@ -1,9 +1,7 @@
 """GGUF files: metadata, and tensors that are still in the file.
 
-The numbers of the format (value types, tensor types, bytes of their blocks) are those of the package
-``gguf``. The container is walked here: the reader of that package makes an array of each string, which takes
-seconds and hundreds of megabytes for the vocabulary of a common model, and does not end on some damaged
-files.
+Numbers of the format are those of the package ``gguf``. Its reader makes an array of each string, which takes
+seconds and hundreds of megabytes for a common vocabulary, and does not end on some damaged files.
 """
 
 from __future__ import annotations
@@ -59,10 +57,7 @@ def is_gguf(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class StoredBlocks(FileTensor):
-    """One tensor of a GGUF file, still in the file; its kind is as ggml calls it.
-
-    `block`: (elements of a block, bytes of a block); (1, 4) of F32.
-    """
+    """One tensor of a GGUF file, still in the file; `block` has (elements, bytes): (1, 4) of F32."""
 
     block: tuple[int, int]
 
@@ -102,10 +97,7 @@ class StoredBlocks(FileTensor):
 
 
 class GGUFFile(Mapping[str, Any]):
-    """The metadata of a GGUF file; texts are decoded when they are asked for.
-
-    `tensors`: In the file's order.
-    """
+    """The metadata of a GGUF file, whose texts are decoded when they are asked for, and its `tensors`."""
 
     def __init__(self, opened: OpenedFile) -> None:
         self._opened = opened
@@ -228,10 +220,7 @@ class GGUFFile(Mapping[str, Any]):
 
 
 class _Cursor:
-    """A place in a file that moves on; bytes are read in windows.
-
-    `at`: The next byte.
-    """
+    """A place in a file, `at`, that moves on; bytes are read in windows."""
 
     def __init__(self, opened: OpenedFile, at: int = 0) -> None:
         self._opened = opened
@@ -339,11 +328,7 @@ def type_sizes() -> dict[str, tuple[int, tuple[int, int]]]:
 
 
 def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
-    """Open a GGUF file, or all parts of one that was split, and check them against their sizes.
-
-    `path`: The file, or any part, whose names end as in "-00001-of-00003.gguf". Returns GGUFFile, dict of str
-    to StoredBlocks: the first part, whose metadata describe the model, and the tensors of all.
-    """
+    """The file of a path, or the first of its parts, whose metadata describe the model, and all tensors."""
     file = GGUFFile(OpenedFile(path))
     n_parts = _count(file, "split.count")
     if n_parts <= 1:

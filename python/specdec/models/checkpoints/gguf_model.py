@@ -52,30 +52,16 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     own = tokenizer is None
     template = chat_template_of(file, vocabulary) if own else resolve_chat_template(tokenizer, path.parent)
     return matched_checkpoint(
-        path,
-        name,
-        config,
-        sources,
-        tensors,
-        tokenizer=found,
-        decoder_start=decoder_start,
-        default_sampling=_default_sampling(file),
-        bos_id=bos_id,
-        eos_ids=eos_ids,
-        chat_template=template,
-        weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
-        fields=fields_of(metadata),
-    )
+        path, name, config, sources, tensors, tokenizer=found, decoder_start=decoder_start,
+        default_sampling=_default_sampling(file), bos_id=bos_id, eos_ids=eos_ids, chat_template=template,
+        weight_files=tuple(sorted({tensor.file for tensor in held.values()})), fields=fields_of(metadata),
+    )  # fmt: skip
 
 
 def described(
     metadata: Metadata, n_ctx: int | None = None
 ) -> tuple[str, Family, dict[str, Any], list[Source]]:
-    """What a file's metadata and the shapes of its tensors say.
-
-    Returns str, Family, dict, list of Source: the architecture of transformers, how the file is read, the
-    canonical configuration, and where each tensor comes from.
-    """
+    """Architecture of transformers, family, canonical configuration, and where tensors come from."""
     architecture = architecture_of(metadata.name, metadata.file)
     name = architecture.architecture(metadata)
     family = architecture.family(FAMILIES[name])
@@ -175,10 +161,7 @@ def _default_sampling(file: GGUFFile) -> dict[str, Any]:
 
 
 def sampling_values(sampling: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The metadata of `specdec.Model.default_sampling`, keys in full; see `_default_sampling`.
-
-    Settings that GGUF files have no key for are warned of.
-    """
+    """The metadata of `specdec.Model.default_sampling`; settings without a key are warned of."""
     found = {theirs: sampling[ours] for theirs, ours in _SAMPLING.items() if ours in sampling}
     if left_out := sorted(sampling.keys() - _SAMPLING.values()):
         warn(f"{path}: GGUF files have no field for the default settings {', '.join(left_out)}; left out")

@@ -27,12 +27,9 @@ _TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
 def weighted_blocks(
     rows: NDArray[np.float32], kind: str, importance: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
-    """The bytes of rows of weights.
+    """The bytes of rows of weights, [n_rows, n_in], n_in a multiple of 32; errors as the core weighs them.
 
-    Errors count by the importance of their inputs, and more for large weights, as in the quantiser of the
-    core. Of some twenty grids of codes each gives the scale that fits them best; the best of these is taken.
-
-    `rows` (ndarray of float32, [n_rows, n_in]): n_in is a multiple of 32.
+    Of some twenty grids of codes each gives the scale that fits best; the best of these is taken.
     """
     most = WEIGHTED[kind]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
@@ -98,12 +95,7 @@ _KEPT: Final = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel
 def type_of(
     kind: str, name: str, shape: tuple[int, ...], n_layer: int, *, has_head: bool, is_falcon: bool = False
 ) -> str:
-    """The type of a tensor.
-
-    `kind`: One of `FILE_TYPES`. `name`: The file's. `shape`: Rows first. `n_layer`: Of mixtures: layers.
-    `has_head`: Whether the file has ``output.weight``; else the table of tokens is the head. `is_falcon`: Its
-    matrices have types of their own in mixtures.
-    """
+    """The type of a tensor; without `has_head`, an ``output.weight``, the table of tokens is the head."""
     base = name.removesuffix(".weight")
     if len(shape) < 2 or base == name or base.endswith(_KEPT) or "norm" in base.rsplit(".", 1)[-1]:
         return "F32"
@@ -135,25 +127,18 @@ def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) 
 
 
 def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """Importance of inputs in multiples of its mean; None if there is none.
-
-    Inputs that a text never used keep a little: another text may use them.
-    """
+    """Importance of inputs in multiples of its mean, of unused ones a little; None if there is none."""
     mean = importance.mean(dtype=np.float64)
     return np.maximum(importance / mean, _LEAST).astype(np.float32) if mean > 0.0 else None
 
 
 def encoded(
-    array: NDArray[np.float32],
-    kind: str,
-    what: str,
-    importance: NDArray[np.float32] | None = None,
+    array: NDArray[np.float32], kind: str, what: str, importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
-) -> NDArray[Any]:
-    """The bytes of a tensor in a type.
+) -> NDArray[Any]:  # fmt: skip
+    """The bytes of a tensor in a type; `what` is file and tensor, for messages.
 
-    `what`: File and tensor, for messages. `importance` (ndarray of float32, [n_in] or [n_experts, n_in]): Of
-    the types of blocks of 256, Q4_0 and Q5_0: weights of the inputs' errors. All zeros: none.
+    `importance` ([n_in] or [n_experts, n_in]) weighs errors of inputs in K types, Q4_0 and Q5_0.
     """
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
@@ -193,10 +178,7 @@ _ITEMS: Final = {name: number for name, (number, _) in _SCALARS.items()} | {"uin
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor that a file is to hold.
-
-    `shape`: Rows first. `type`: As ggml calls it.
-    """
+    """A tensor that a file is to hold: `shape` rows first, `type` as ggml calls it."""
 
     name: str
     shape: tuple[int, ...]
@@ -214,9 +196,8 @@ def write_gguf(
 ) -> None:
     """Write a file of version 3, which is there as a whole or not at all.
 
-    `path`: A file that is there is replaced. `metadata`: Full keys to bool, int (32 bits), float, str, a list
-    of str, or an ndarray of uint8, int32, float32 or bool. `tensors`: In the order of the file. `data`: The
-    bytes of each, in the same order; taken one by one.
+    `metadata`: Full keys to bool, int of 32 bits, float, str, list of str, or ndarray. `data`: Of each
+    tensor.
     """
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))

@@ -1,12 +1,8 @@
 """Hugging Face folders: ``config.json``, ``*.safetensors`` and a tokenizer.
 
-``config.json`` means what ``transformers`` takes it to mean: a field that is absent or null has the default
-of its configuration class. Fields that do not touch inference are ignored; one that would change the
-computation in a way specdec does not have is refused by name, and an unknown one is warned of.
-
-Unused tensors are refused too: adapters, scales, extra norms and layers mean another computation. The
-exceptions are buffers that older versions of ``transformers`` saved and a tied head that equals the
-embedding. One that differs is the model's head, as in transformers 5.
+``config.json`` means what ``transformers`` takes it to mean. A field that would change the computation in a
+way specdec does not have is refused by name, an unknown one is warned of. Unused tensors are refused too, but
+for buffers of older versions of ``transformers`` and a tied head that equals the embedding.
 """
 
 from __future__ import annotations
@@ -79,20 +75,12 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids, n_vocab=config["n_vocab"]
     )
     return matched_checkpoint(
-        folder,
-        architecture,
-        config,
-        sources,
-        tensors,
-        tokenizer=found,
-        decoder_start=defaults.decoder_start,
-        bos_id=defaults.bos_id,
-        eos_ids=defaults.eos_ids or (),
-        default_sampling=defaults.sampling,
+        folder, architecture, config, sources, tensors, tokenizer=found, decoder_start=defaults.decoder_start,
+        bos_id=defaults.bos_id, eos_ids=defaults.eos_ids or (), default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
         weight_files=tuple(sorted(set().union(*(tensor.files for tensor in tensors.values())))),
         fields=fields.as_dict(),
-    )
+    )  # fmt: skip
 
 
 def _sources(
@@ -103,11 +91,7 @@ def _sources(
 
 
 def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:
-    """Read a config.json, and warn of fields that specdec does not know.
-
-    Returns str, Family, dict, bool: the architecture, its family, the canonical configuration, and whether
-    matrices are stored as codes in the layout of compressed-tensors.
-    """
+    """Architecture, family, canonical configuration, whether matrices are codes; warns of unknown fields."""
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]
     has_codes = _has_codes(fields, family)

@@ -39,11 +39,7 @@ def is_describing(name: str) -> bool:
 
 
 def describing_files(place: Path) -> list[Path]:
-    """The files that describe a model, less those that hold weights.
-
-    `place`: The folder of the model, its file, or the file of a tokenizer. Returns list of Path: whether they
-    are there or not: what is not there may come. None beside files that hold all of it.
-    """
+    """The files, there or not, that describe what is at a `place`; none beside one that holds all of it."""
     if place.suffix in _COMPLETE and not place.is_dir():
         return []
     folder = place if place.is_dir() else place.parent
@@ -78,12 +74,7 @@ _UNWANTED = ["*/*", "consolidated*"]
 
 @dataclass(frozen=True)
 class HubOptions:
-    """How a repository is fetched; each argument is that of ``huggingface_hub``.
-
-    `revision`: A branch, a tag or a commit; None: the main branch. `cache_dir`: Where downloads are kept;
-    None: ``HF_HOME`` and the like decide. `token`: A token of the hub; True: the one of ``hf auth login``;
-    False: none; None: that one, if there is one.
-    """
+    """How a repository is fetched: each argument is that of ``huggingface_hub``, None its default."""
 
     revision: str | None = None
     cache_dir: str | os.PathLike[str] | None = None
@@ -100,11 +91,7 @@ class HubOptions:
 
 @dataclass(frozen=True)
 class HubName:
-    """What a name asks of the hub.
-
-    `repository`: "org/name". `file`: A GGUF file of it; empty: none by name. `tag`: The type of a GGUF file
-    of it, such as "Q4_K_M"; empty: the folder, or ``file``.
-    """
+    """A `repository` of the hub, "org/name", and a GGUF `file` of it, or the `tag` of one: "Q4_K_M"."""
 
     repository: str
     file: str = ""
@@ -112,11 +99,7 @@ class HubName:
 
 
 def parse_hub_name(text: str) -> HubName | None:
-    """What ``text`` asks of the hub; None if it is no name of what is there.
-
-    Names are ``org/name``, ``org/name:Q4_K_M`` and ``hf://org/name/file.gguf``; ``hf://`` may stand before
-    the first two.
-    """
+    """What ``org/name``, ``org/name:Q4_K_M`` or ``hf://org/name/file.gguf`` asks for; None of others."""
     if (found := _FILE.fullmatch(text)) and is_repository_name(found[1]):
         parts = found[2].split("/")
         return None if {"", ".", ".."} & set(parts) else HubName(found[1], file=found[2])
@@ -131,10 +114,7 @@ def is_repository_name(text: str) -> bool:
 
 
 def fetch(name: HubName, options: HubOptions | None = None) -> Path:
-    """The local folder of a repository, or a GGUF file of it; downloaded where the hub's cache has it not.
-
-    All parts of a file that was split are fetched; the first is returned.
-    """
+    """The local folder of a repository, or the first part of a GGUF file; downloaded if need be."""
     options = options or HubOptions()
     if not (name.file or name.tag):
         return download(name.repository, options)

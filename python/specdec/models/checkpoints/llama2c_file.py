@@ -1,11 +1,8 @@
 """llama2.c checkpoints, version 0: a ``.bin`` file of seven integers and float32 weights.
 
-The header is dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len; a negative vocab_size
-says that the head is a matrix of its own. Then come the weights, each kind for all layers at once, and the
-tables of cosines and sines that early versions of the program read. w1 is the gate of the feed-forward
-block, w3 its up and w2 its down projection. Query and key rows are stored for a rotation of neighbouring
-pairs; they are put into half-split order on the way out, which changes no score because both take the same
-permutation.
+A negative vocab_size says that the head is a matrix of its own. Weights come each kind for all layers at
+once, then tables of cosines and sines. w1 is the gate of the feed-forward block, w3 its up and w2 its down
+projection. Rows of queries and keys are put into half-split order on the way out, which changes no score.
 """
 
 from __future__ import annotations

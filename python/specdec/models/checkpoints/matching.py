@@ -43,10 +43,7 @@ def is_matrix(source: Source) -> bool:
 
 
 def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
-    """The number format of a model of the files where its tensors do not stay as they are.
-
-    `sources`, `tensors`: As of `stored_tensors`.
-    """
+    """The number format of a model whose tensors do not stay as they are; as of `stored_tensors`."""
     kinds = {
         "BF16" if source.numbers else tensors[name].kind  # bytes of MXFP4 are numbers of bf16
         for source in sources
@@ -61,11 +58,7 @@ def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
 
 
 def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any]) -> StoredTensors | None:
-    """The tensors of a file in its own types.
-
-    `place`: The file or folder, for messages. `sources`: Where the tensors of the model come from. `tensors`:
-    Those of the file, by name. Returns StoredTensors or None: none where the file holds no blocks of codes.
-    """
+    """The tensors of a file in its own types; None where it holds no blocks of codes."""
     matrices = {source.canonical: source for source in sources if is_matrix(source)}
     types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
     if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
@@ -107,18 +100,12 @@ def _join(formats: dict[str, str]) -> None:
 
 
 def match_tensors(
-    place: Path,
-    family: Family,
-    config: Mapping[str, Any],
-    sources: list[Source],
-    tensors: MutableMapping[str, Any],
-    *,
-    described_by: str,
-) -> None:
+    place: Path, family: Family, config: Mapping[str, Any], sources: list[Source],
+    tensors: MutableMapping[str, Any], *, described_by: str,
+) -> None:  # fmt: skip
     """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
 
-    `sources`: Where the model's tensors come from. `tensors`: By the names of the family's table; a tied head
-    in the place of the embedding becomes the embedding. `described_by`: What determines them, for messages.
+    A tied head in the place of the embedding becomes the embedding. `described_by`: For messages.
     """
     expected = {
         name: (shape, source.numbers)
@@ -149,10 +136,7 @@ def match_tensors(
 def has_own_head(
     family: Family, config: Mapping[str, Any], sources: list[Source], tensors: Mapping[str, Any]
 ) -> bool:
-    """Whether the files hold a head that differs from the embedding although the configuration ties the two.
-
-    Such a head is the model's, as in transformers 5. The parameters are those of `match_tensors`.
-    """
+    """Whether the files hold a head of their own though the configuration ties it, as in transformers 5."""
     embedding, head = _table_and_head(family, sources)
     if not config["tied"] or head not in tensors or embedding not in tensors:
         return False
@@ -171,47 +155,26 @@ _HARMLESS: Final = re.compile(
 
 
 def matched_checkpoint(
-    place: Path,
-    architecture: str,
-    config: Mapping[str, Any],
-    sources: list[Source],
-    tensors: Mapping[str, Any],
-    *,
-    tokenizer: Tokenizer | None,
-    decoder_start: tuple[int, ...],
-    **fields: Any,
-) -> Checkpoint:
-    """The checkpoint of tensors that `match_tensors` has gone through.
-
-    `decoder_start`: Left out but for an encoder-decoder. `**fields`: Others of `Checkpoint`.
-    """
+    place: Path, architecture: str, config: Mapping[str, Any], sources: list[Source],
+    tensors: Mapping[str, Any], *, tokenizer: Tokenizer | None, decoder_start: tuple[int, ...], **fields: Any,
+) -> Checkpoint:  # fmt: skip
+    """The checkpoint of tensors that `match_tensors` has gone through; `**fields`: as it has them."""
     with_encoder = config.get("encoder") is not None
     used = {name for source in sources for name in source.stored}
     return Checkpoint(
-        path=place,
-        architecture=architecture,
-        config=config,
-        tokenizer=tokenizer,
-        dtype=own_dtype(sources, tensors),
-        n_bytes=sum(tensors[name].n_bytes for name in used),
-        _tensors=partial(canonical_tensors, sources, tensors),
-        stored=stored_tensors(place, sources, tensors),
+        path=place, architecture=architecture, config=config, tokenizer=tokenizer,
+        dtype=own_dtype(sources, tensors), n_bytes=sum(tensors[name].n_bytes for name in used),
+        _tensors=partial(canonical_tensors, sources, tensors), stored=stored_tensors(place, sources, tensors),
         source_tokenizer=source_side(tokenizer) if with_encoder else None,
-        decoder_start=decoder_start if with_encoder else (),
-        **fields,
-    )
+        decoder_start=decoder_start if with_encoder else (), **fields,
+    )  # fmt: skip
 
 
 def canonical_tensors(
-    sources: list[Source],
-    tensors: Mapping[str, FileTensor],
-    as_blocks: Container[str] = (),
+    sources: list[Source], tensors: Mapping[str, FileTensor], as_blocks: Container[str] = (),
     in_file: bool = False,
-) -> Iterator[CanonicalTensor | UnreadTensor]:
-    """Each tensor of the model, read from the files when its turn comes.
-
-    `sources`, `tensors`: As of `match_tensors`. `as_blocks`, `in_file`: As of `Checkpoint.tensors`.
-    """
+) -> Iterator[CanonicalTensor | UnreadTensor]:  # fmt: skip
+    """Each tensor of the model, read from the files when its turn comes; see `Checkpoint.tensors`."""
     at: tuple[list[str], int | None, bool] = [], None, False
     arrays: list[NDArray[np.generic]] = []
     for source in sources:

@@ -1,8 +1,7 @@
 """Folders of LoRA adapters, as PEFT writes them: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
-What a field or tensor means is what it means to PEFT. Fields that do not touch inference (dropout, the
-modules that were looked for) are ignored; one that would change the computation in a way that specdec does
-not have is refused by name, and so is a tensor without use.
+Fields mean what they mean to PEFT. One that would change the computation in a way that specdec does not have
+is refused by name, and so is a tensor without use.
 """
 
 from __future__ import annotations
@@ -49,13 +48,10 @@ _HARMLESS: Final = frozenset(
 
 @dataclass(frozen=True)
 class StoredLowRank:
-    """The two matrices beside one module of a model, still in their file.
+    """The two matrices beside one `module` of a model, still in their file; `scale` is their product's.
 
-    `module`: The module's name in the base model: "model.layers.0.self_attn.q_proj". `down`, `up`: A [rank,
-    inputs] and B [outputs, rank]; of a table A [rank, rows] and B [columns, rank]. `scale`: What their
-    product is multiplied with. `of_table`: They belong to a table of embeddings. `magnitude`: Of DoRA (arXiv
-    2402.09353): the lengths of the rows of the adapted matrix, [outputs]. `base`: The module's own tensor,
-    which PEFT saves with an adapter of a table of embeddings or of a head.
+    `down`, `up`: [rank, inputs], [outputs, rank]; of a table [rank, rows], [columns, rank]. `magnitude`: Of
+    DoRA (arXiv 2402.09353), lengths of rows. `base`: The module's own tensor, where PEFT saves it.
     """
 
     module: str
@@ -74,11 +70,7 @@ class StoredLowRank:
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """An adapter on disk, opened and checked, its numbers still in the file.
-
-    `low_rank`: By module. `whole`: Tensors that take the place of the base's (``modules_to_save``, biases),
-    by the base's names.
-    """
+    """An adapter on disk, checked; `whole` tensors (``modules_to_save``, biases) replace the base's."""
 
     path: Path
     low_rank: Mapping[str, StoredLowRank]
@@ -115,9 +107,8 @@ def _open(path: Path) -> PeftFolder:
     has_biases = fields.raw("bias") != "none"
     for name, tensor in whole.items():
         if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
-            raise tensor.error(
-                "is no part of LoRA", "such ones only with modules_to_save", UnsupportedModelError
-            )
+            expected = "such ones only with modules_to_save"
+            raise tensor.error("is no part of LoRA", expected, UnsupportedModelError)
     if not parts and not whole:
         raise CheckpointError(f"{weights}: holds no tensor; expected those of an adapter")
     for module, held_parts in parts.items():
@@ -132,11 +123,7 @@ def _open(path: Path) -> PeftFolder:
 
 
 def _tensors(file: Path, is_dora: bool, whole: dict[str, StoredTensor]) -> dict[str, dict[str, StoredTensor]]:
-    """The tensors of an adapter by module and part.
-
-    Parts are "A" and "B" of matrices, "table A" and "table B" of tables, "magnitude_vector", and "base".
-    `whole`: Gets the other tensors, by the base's names.
-    """
+    """The tensors by module and part, "A", "table A", "magnitude_vector", "base"; others go into `whole`."""
     parts: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in read_safetensors(file).items():
         if not name.startswith(_PREFIX):
@@ -196,26 +183,19 @@ def _low_rank(
         raise magnitude.shape_error(f"[{up.shape[0]}], a number for each output")
     named, given_by = _of_module(fields, "r", "rank_pattern", module)
     if type(named) is not int or not 1 <= named <= _MOST_RANK:
-        raise fields.error(given_by, f"{_numbers(given_by, 'integer')} from 1 to {_MOST_RANK}")
+        raise fields.error(given_by, f"a whole number from 1 to {_MOST_RANK}")
     if named != rank:
         raise down.error(f"has {rank} rows", f"{named}, the rank in {CONFIG}")
     alpha, given_by = _of_module(fields, "lora_alpha", "alpha_pattern", module)
     if not is_finite(alpha):
-        raise fields.error(given_by, _numbers(given_by, "finite number"))
+        raise fields.error(given_by, "a finite number")
     by_root = fields.boolean("use_rslora", default=False)
     scale = alpha / (math.sqrt(rank) if by_root else rank)
     return StoredLowRank(module, down, up, scale, of_table, magnitude, parts.get("base"))
 
 
-def _numbers(given_by: str, noun: str) -> str:
-    return f"{noun}s" if given_by.endswith("pattern") else f"{'an' if noun[0] == 'i' else 'a'} {noun}"
-
-
 def _of_module(fields: Fields, name: str, patterns: str, module: str) -> tuple[Any, str]:
-    """The value that a field has for a module, and the field that gives it.
-
-    It is that of the first pattern that names the module, or the field's own.
-    """
+    """The value that a field has for a module, that of the first pattern that names it, and the field."""
     given: Any = fields.raw(patterns) or {}
     if not isinstance(given, dict):
         raise fields.error(patterns, "an object")

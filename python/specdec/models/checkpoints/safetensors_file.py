@@ -1,10 +1,8 @@
 """Weights in safetensors files: one file, or shards with an index.
 
-The format is eight bytes of little-endian header length, a JSON header, and the tensors' bytes. The header
-is read here rather than by the ``safetensors`` library because that library's NumPy face has no bf16, maps
-the file, which must then not change, and its errors name neither file nor tensor. What is accepted is
-what the library accepts (the tests compare the two over damaged files), less duplicate names, where it
-takes the last.
+The header is read here as the NumPy face of ``safetensors`` has no bf16, maps the file, which must then not
+change, and names neither file nor tensor in its errors. What is accepted is what it accepts, less duplicate
+names.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ class StoredTensor(FileTensor):
         return super().format
 
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
-        """The numbers of a tensor of integers, int32 or int64; as `array`.
-
-        `mmap`: A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
-        """
+        """The numbers of a tensor of int32 or int64; `mmap`: a view of the mapped file, if aligned."""
         self._check_kind(_INTEGERS)
         data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
         array = data.view(_INTEGERS[self.kind]).reshape(self.shape)
@@ -71,10 +66,7 @@ class StoredTensor(FileTensor):
 
 
 def open_weights(folder: Path) -> dict[str, StoredTensor]:
-    """All tensors of a Hugging Face folder, by the name the files give them.
-
-    ``model.safetensors`` is taken where it exists, else the shards of ``model.safetensors.index.json``.
-    """
+    """All tensors of a folder by name: of ``model.safetensors``, or of the shards of its index."""
     single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if single.is_file():
         return read_safetensors(single)
@@ -206,12 +198,7 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write a file, which is there as a whole or not at all.
-
-    `path`: A file that is there is replaced. `arrays`: float32, float16, uint16 with the bits of bf16, int8,
-    int32, int64 or bool. They lie in the file in their order, those of larger numbers first, so that each is
-    aligned.
-    """
+    """Write a whole file or none, larger numbers first, so that each is aligned; uint16 is bf16."""
     ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
     described = {name: (_NAMES[array.dtype.name], array.shape) for name, array in ordered}
     write_tensors(path, described, (array for _, array in ordered), metadata)
@@ -223,16 +210,10 @@ def written_bytes(numbers: str, shape: tuple[int, ...]) -> int:
 
 
 def write_tensors(
-    path: Path,
-    described: Mapping[str, tuple[str, tuple[int, ...]]],
-    arrays: Iterator[NDArray[Any]],
+    path: Path, described: Mapping[str, tuple[str, tuple[int, ...]]], arrays: Iterator[NDArray[Any]],
     metadata: Mapping[str, str],
-) -> None:
-    """Write a file whose tensors are made one by one.
-
-    `path`: As of `write_safetensors`. `described`: Numbers ("float32", "bfloat16", ...) and shape of each, in
-    the order of the file. `arrays`: In the same order; taken one by one. uint16 has the bits of bf16.
-    """
+) -> None:  # fmt: skip
+    """Write a file of tensors that are made one by one; `described`: numbers ("float32") and shape."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name, (numbers, shape) in described.items():

@@ -360,7 +360,7 @@ class Family:
 
 
 # Absent fields of a config.json mean the sizes of the configuration classes of transformers; other defaults
-# are where fields are read. ``tests/test_absent_fields.py`` compares all of them with transformers.
+# are where fields are read. ``tests/test_families.py`` compares all of them with transformers.
 _DECODER = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "max_position_embeddings",

@@ -434,16 +434,13 @@ class Architecture:
     def fields(self, metadata: Metadata) -> dict[str, Any]:
         """The fields of a config.json."""
         found: dict[str, Any] = {}
+        typed: dict[Any, Any] = {_EPSILON: metadata.amount} | dict.fromkeys(_SIZES, metadata.integer)
         for part in self.parts:
             if not isinstance(part, Mapping):
                 found |= part(metadata)
                 continue
             for name, row in part.items():
-                if callable(row):
-                    found[name] = row(metadata)
-                else:
-                    read = {_EPSILON: metadata.amount} | dict.fromkeys(_SIZES, metadata.integer)
-                    found[name] = read.get(row, metadata.get)(row)
+                found[name] = row(metadata) if callable(row) else typed.get(row, metadata.get)(row)
         return found
 
     def family(self, like: Family) -> Family:

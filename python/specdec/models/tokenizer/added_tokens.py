@@ -1,9 +1,7 @@
 """Tokens that the files next to a vocabulary add to it, name, or mark as special.
 
-A vocabulary has several files. ``tokenizer_config.json`` adds tokens (``added_tokens_decoder``) and names
-some (``eos_token``, ``additional_special_tokens``, ...); in older folders ``added_tokens.json`` and
-``special_tokens_map.json`` do so. `read_side_tokens` gathers them, and `SideTokens.add_to` adds them to the
-vocabulary of any file, both in the order of ``transformers``, which decides the ids.
+``tokenizer_config.json`` adds tokens and names some; in older folders ``added_tokens.json`` and
+``special_tokens_map.json`` do so. All are added in the order of ``transformers``, which decides the ids.
 """
 
 from __future__ import annotations
@@ -27,10 +25,9 @@ from specdec.fields import read_json_object
 
 @contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Whatever a library raises inside the block becomes a TokenizerError that begins with `what`.
+    """Make whatever a library raises inside the block a TokenizerError that begins with `what`.
 
-    The libraries raise bare Exceptions, and where `tokenizers` stops itself (a Rust panic) the exception is a
-    PanicException, which is no Exception. Errors of specdec, MemoryError and Ctrl-C go through.
+    `tokenizers` raises bare Exceptions, and PanicException, which is none, where its Rust code stops itself.
     """
     try:
         yield
@@ -94,12 +91,10 @@ class _Token:
 
 @dataclass(frozen=True)
 class SideTokens:
-    """Tokens that the files next to a vocabulary add, name or mark as special.
+    """Tokens that the files next to a vocabulary add, name or mark as special; `settings` are theirs.
 
-    `settings`: The contents of tokenizer_config.json. `tokenizer_class`: The class of transformers that reads
-    the folder, without "Fast"; None where no file decides. `names_class`: Whether a file names the class;
-    else it is that of the type of model. `model_type`: The type of config.json. `n_vocab`: The number of ids
-    of the model; None where there is none. `bos_id`, `eos_ids`: The model's own; None: not known.
+    `tokenizer_class`: Of transformers, less "Fast"; `names_class`: whether a file names it. `n_vocab`,
+    `bos_id`, `eos_ids`: The model's own; None: not known.
     """
 
     folder: Path
@@ -148,10 +143,9 @@ class SideTokens:
         return value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
-        """Add the tokens to a tokenizer of the ``tokenizers`` library, or set the flags of those it has.
+        """Add the tokens to a tokenizer of ``tokenizers``, or set the flags of those it has.
 
-        `source`: The file of the vocabulary, for messages. `with_defaults`: Add tokens too that only the
-        class names.
+        `with_defaults`: Add tokens too that only the class names.
         """
         new = import_tokenizers(source).AddedToken
         own = tokenizer.get_added_tokens_decoder()
@@ -193,11 +187,7 @@ class SideTokens:
     def end_ids(
         self, id_of: Callable[[str], int | None], own: Mapping[str, int] | None = None
     ) -> tuple[int | None, tuple[int, ...]]:
-        """BOS and the ids that end a text: those of the model, else those that the files name.
-
-        `id_of`: From the text of a token to its id, or None. `own`: The ids that the vocabulary itself has
-        for "bos_token" and "eos_token", below 0 for none. They count where no side file names the token.
-        """
+        """BOS and the ids that end a text: the model's, those that files name, or the vocabulary's `own`."""
         bos_id, eos_ids = self.bos_id, self.eos_ids
         if bos_id is None:
             bos_id = self._end("bos_token", id_of, own or {})
@@ -232,16 +222,10 @@ class SideTokens:
 
 
 def read_side_tokens(
-    folder: Path,
-    n_vocab: int | None = None,
-    *,
-    bos_id: int | None = None,
+    folder: Path, n_vocab: int | None = None, *, bos_id: int | None = None,
     eos_ids: tuple[int, ...] | None = None,
-) -> SideTokens:
-    """Read the tokens of the files next to a vocabulary, those of them that are there.
-
-    ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
-    """
+) -> SideTokens:  # fmt: skip
+    """Read the files next to a vocabulary; ``added_tokens_decoder`` makes the older ones obsolete."""
     config, settings = str(folder / _CONFIG), read_settings(folder / _CONFIG)
     if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
         warn(UnusedFieldWarning(config, dropped, "without effect: texts are encoded without"))
@@ -387,11 +371,7 @@ def import_library(name: str, source: Any) -> Any:
 
 
 class AddedTokenFinder:
-    """Finds added tokens in a text by the search of the ``tokenizers`` library, in linear time.
-
-    `tokenizer`: With the added tokens. Its model is replaced. `source`: The file of the vocabulary, for
-    messages. `tokens`: The added tokens by id.
-    """
+    """Finds added tokens by the search of a `tokenizer` of ``tokenizers``, whose model is replaced."""
 
     def __init__(self, tokenizer: Any, source: str) -> None:
         library = import_tokenizers(source)

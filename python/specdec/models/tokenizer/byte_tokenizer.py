@@ -7,7 +7,7 @@ import enum
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, Protocol, runtime_checkable
 
 from specdec.errors import InputError, TokenizerError, kind_of
@@ -54,39 +54,6 @@ class Strip(enum.Enum):
     SPACES_OF_FIRST_TOKEN = enum.auto()
 
 
-class ByteStream:
-    """Tokens are bytes: strip the beginning once, then decode UTF-8, waiting for whole characters.
-
-    `text_bytes`: The bytes that a token id adds to a text.
-    """
-
-    def __init__(self, text_bytes: Callable[[int], bytes], strip: Strip) -> None:
-        self._text_bytes = text_bytes
-        self._strip = strip
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, ids: Iterable[int]) -> str:
-        """The text that these ids complete."""
-        return self._utf8.decode(b"".join(self._stripped(self._text_bytes(i)) for i in ids))
-
-    def finish(self) -> str:
-        """U+FFFD for a character that never became complete, else nothing."""
-        return self._utf8.decode(b"", True)
-
-    def _stripped(self, piece: bytes) -> bytes:
-        if self._strip is Strip.NOTHING or not piece:
-            return piece
-        strip, self._strip = self._strip, Strip.NOTHING
-        if strip is Strip.ONE_SPACE:
-            return piece.removeprefix(b" ")
-        if strip is Strip.SPACES_OF_FIRST_TOKEN:
-            return piece.replace(b" ", b"")
-        rest = piece.lstrip(b" ")
-        if not rest:
-            self._strip = strip  # nothing but spaces so far
-        return rest
-
-
 class ByteTokenizer(ABC):
     """A tokenizer whose tokens are byte strings.
 
@@ -118,17 +85,10 @@ class ByteTokenizer(ABC):
     """The ids behind a source."""
 
     def __init__(
-        self,
-        source: str,
-        *,
-        vocabulary: Sequence[bytes | None],
-        silent: Set[int],
-        replaced: Mapping[int, bytes] | None = None,
-        strip: Strip,
-        bos_id: int | None,
-        eos_ids: tuple[int, ...],
-        adds_bos: bool,
-    ) -> None:
+        self, source: str, *, vocabulary: Sequence[bytes | None], silent: Set[int],
+        replaced: Mapping[int, bytes] | None = None, strip: Strip, bos_id: int | None,
+        eos_ids: tuple[int, ...], adds_bos: bool,
+    ) -> None:  # fmt: skip
         self.source, self.strip = source, strip
         self.bos_id: int | None = bos_id
         self.eos_ids = tuple(eos_ids)
@@ -180,7 +140,7 @@ class ByteTokenizer(ABC):
         InputError
             A negative id. Ids from ``n_vocab`` up, which padded models have, stand for no text.
         """
-        stream = ByteStream(self.text_bytes, Strip.NOTHING if continuing else self.strip)
+        stream = StreamDecoder(self, continuing=continuing)
         return stream.feed(ids) + stream.finish()
 
     def text_bytes(self, token_id: int) -> bytes:
@@ -230,37 +190,40 @@ class StreamDecoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, continuing: bool = False) -> None:
-        self._impl: ByteStream | _PrefixStream
-        if isinstance(tokenizer, ByteTokenizer):
-            self._impl = ByteStream(tokenizer.text_bytes, Strip.NOTHING if continuing else tokenizer.strip)
-        else:
-            self._impl = _PrefixStream(tokenizer)
+        self._tokenizer, self._ids, self._given = tokenizer, list[int](), ""
+        own = tokenizer.strip if isinstance(tokenizer, ByteTokenizer) else Strip.NOTHING
+        self._strip = Strip.NOTHING if continuing else own
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: Iterable[int]) -> str:
         """The text that these ids complete; often empty, never half a character."""
-        return self._impl.feed(ids)
-
-    def finish(self) -> str:
-        """The rest: U+FFFD for a character that never became complete, else nothing."""
-        return self._impl.finish()
-
-
-class _PrefixStream:
-    """A tokenizer known by its ``decode`` alone: decode all so far, give out what is new and stable."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._given = ""
-
-    def feed(self, ids: Iterable[int]) -> str:
+        if isinstance(self._tokenizer, ByteTokenizer):
+            return self._utf8.decode(b"".join(map(self._stripped, map(self._tokenizer.text_bytes, ids))))
         self._ids.extend(ids)
         return self._new(self._tokenizer.decode(self._ids).rstrip("\ufffd"))
 
     def finish(self) -> str:
+        """The rest: U+FFFD for a character that never became complete, else nothing."""
+        if isinstance(self._tokenizer, ByteTokenizer):
+            return self._utf8.decode(b"", True)
         return self._new(self._tokenizer.decode(self._ids))
 
+    def _stripped(self, piece: bytes) -> bytes:
+        """The bytes of a token, less what the beginning of a text loses."""
+        if self._strip is Strip.NOTHING or not piece:
+            return piece
+        strip, self._strip = self._strip, Strip.NOTHING
+        if strip is Strip.ONE_SPACE:
+            return piece.removeprefix(b" ")
+        if strip is Strip.SPACES_OF_FIRST_TOKEN:
+            return piece.replace(b" ", b"")
+        rest = piece.lstrip(b" ")
+        if not rest:
+            self._strip = strip  # nothing but spaces so far
+        return rest
+
     def _new(self, text: str) -> str:
+        """What is new in a text, of which `decode` gives all: what is stable of it."""
         if self._given.startswith(text):
             return ""  # what was given out already ends inside a run of U+FFFD, or nothing is new
         if not text.startswith(self._given):
@@ -274,11 +237,7 @@ _APART: Final = "\n"  # what words do not go on behind
 
 
 def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
-    """The ids of a text that continues another one, from the beginning of a word on; None if there are none.
-
-    A tokenizer that puts a space in front of every text does so here too; that space is left out again. None:
-    the tokenizer changes this text, so no tokens have its bytes.
-    """
+    """The ids of a text that continues another one; None where no tokens have its bytes."""
 
     def candidates() -> Iterator[list[int]]:
         yield tokenizer.encode(text, add_bos=False)
@@ -303,20 +262,12 @@ _MOST: Final = 4096  # added tokens
 
 
 class Utf8Tokenizer(ByteTokenizer):
-    """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings.
-
-    `source`: Where the settings were read, for messages. `settings`: The contents of tokenizer_config.json.
-    `bos_id`, `eos_ids`: The model's own; None: no BOS, and "</s>".
-    """
+    """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings."""
 
     def __init__(
-        self,
-        source: str,
-        settings: Mapping[str, Any],
-        *,
-        bos_id: int | None = None,
+        self, source: str, settings: Mapping[str, Any], *, bos_id: int | None = None,
         eos_ids: tuple[int, ...] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         vocabulary = [*(name.encode() for name in _SPECIAL), *(bytes([byte]) for byte in range(256))]
         first_added = len(vocabulary)
         added = settings.get("added_tokens_decoder")
@@ -325,14 +276,9 @@ class Utf8Tokenizer(ByteTokenizer):
             content = token.get("content") if isinstance(token, dict) else token
             vocabulary.append(str(content).encode("utf-8", "replace"))
         super().__init__(
-            source,
-            vocabulary=vocabulary,
-            silent={*range(_FIRST), *range(first_added, len(vocabulary))},
-            strip=Strip.NOTHING,
-            bos_id=bos_id,
-            eos_ids=(1,) if eos_ids is None else eos_ids,
-            adds_bos=False,
-        )
+            source, vocabulary=vocabulary, silent={*range(_FIRST), *range(first_added, len(vocabulary))},
+            strip=Strip.NOTHING, bos_id=bos_id, eos_ids=(1,) if eos_ids is None else eos_ids, adds_bos=False,
+        )  # fmt: skip
 
     def _encode(self, text: str) -> list[int]:
         return [_FIRST + byte for byte in text.encode("utf-8")]

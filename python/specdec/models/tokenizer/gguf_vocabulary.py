@@ -145,10 +145,7 @@ Kinds: TypeAlias = NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a file says of its texts.
-
-    `special_tokens`: Texts of the tokens that the file names, as "bos_token": variables of chat templates.
-    """
+    """What a file says of its texts; `special_tokens` are variables of chat templates, as "bos_token"."""
 
     tokenizer: Tokenizer
     n_tokens: int
@@ -236,8 +233,7 @@ def _read_tokens(fields: Fields) -> _Tokens:
 def _corrected(kinds: Kinds, texts: Sequence[str], named: set[int | None]) -> Kinds:
     """The types of tokens, with control for those that end a turn though the file has them as text.
 
-    llama.cpp corrects the same tokens. Tokens that the file itself names as the beginning or end of a text
-    are corrected too, if their texts look like marks.
+    So does llama.cpp; tokens too that the file names as beginning or end of a text, if they look like marks.
     """
     kinds = kinds.copy()
     for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist():
@@ -278,13 +274,9 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
         library.decoder = tokenizers.decoders.ByteLevel()
         library.add_tokens([new(added[i], special=i in special, normalized=False) for i in sorted(added)])
     return HFTokenizer(
-        library,
-        tokens.source,
-        bos_id=tokens.bos_id,
-        eos_ids=tokens.eos_ids,
-        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in WHOLE_WORDS),
-        vocab=vocabulary,
-    )
+        library, tokens.source, bos_id=tokens.bos_id, eos_ids=tokens.eos_ids,
+        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in WHOLE_WORDS), vocab=vocabulary,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- SentencePiece
@@ -298,16 +290,11 @@ def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceT
     library = parse_sentencepiece(_model_proto(fields, tokens, unigram), tokens.source)
     marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
     made = SentencePieceTokenizer(
-        library,
-        tokens.source,
-        finder=AddedTokenFinder.of(marks, tokens.source) if marks else None,
-        added={},
-        silent={i for i, _ in tokens.of_kind(CONTROL)},
-        prefixes_all=True,  # as llama.cpp has it
-        bos_id=tokens.bos_id,
-        eos_ids=tokens.eos_ids,
+        library, tokens.source, finder=AddedTokenFinder.of(marks, tokens.source) if marks else None, added={},
+        silent={i for i, _ in tokens.of_kind(CONTROL)}, prefixes_all=True,  # as llama.cpp has it
+        bos_id=tokens.bos_id, eos_ids=tokens.eos_ids,
         adds_bos=fields.boolean(PREFIX + "add_bos_token", default=not unigram),
-    )
+    )  # fmt: skip
     if fields.boolean(PREFIX + "add_eos_token", default=unigram):
         made.after = tokens.eos_ids[:1]
     return made
@@ -341,40 +328,33 @@ def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool) -> bytes:
 # ------------------------------------------------------------------------------------------- writing
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """The lists of a vocabulary; scores of SentencePiece, merges of byte-level BPE."""
-
-    texts: list[str]
-    kinds: list[int]
-    scores: list[float]
+_Lists: TypeAlias = tuple[list[str], list[int], Sequence[float]]
+"""Texts and kinds of tokens, and scores of SentencePiece; of byte-level BPE none."""
 
 
 def vocabulary_values(
     tokenizer: Tokenizer, n_vocab: int, tokens: Mapping[str, str], path: Path, *, with_encoder: bool = False
 ) -> dict[str, Any]:
-    """The metadata of a vocabulary, keys in full.
+    """The metadata of a vocabulary, keys in full; ids below `n_vocab` without token get an unused one.
 
-    `n_vocab`: Rows of the model's table of tokens; ids without token get one that is not used. `tokens`:
-    Texts of special tokens by the names that chat templates have for them. `path`: The file that is written,
-    for messages. `with_encoder`: Sources end with EOS.
+    `tokens`: Special ones by the names of chat templates. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
-        found, lists = _of_library(tokenizer, path)
+        found, (texts, kinds, scores) = _of_library(tokenizer, path)
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        found, lists = _of_sentencepiece(tokenizer)
+        found, (texts, kinds, scores) = _of_sentencepiece(tokenizer)
     elif isinstance(tokenizer, Llama2cTokenizer):
-        found, lists = _of_llama2c(tokenizer, path)
+        found, (texts, kinds, scores) = _of_llama2c(tokenizer, path)
     else:
         raise _refused(path, f"a {type(tokenizer).__name__}")
-    n = len(lists.texts)
+    n = len(texts)
     if n > n_vocab:
         raise _refused(path, f"{n} tokens, more than the model's {n_vocab}")
-    texts = lists.texts + [f"[PAD{i}]" for i in range(n, n_vocab)]
-    kinds = lists.kinds + [UNUSED] * (n_vocab - n)
+    texts = texts + [f"[PAD{i}]" for i in range(n, n_vocab)]
+    kinds = kinds + [UNUSED] * (n_vocab - n)
     found |= {"tokens": texts, "token_type": np.array(kinds, np.int32)}
-    if lists.scores:
-        found["scores"] = np.array(lists.scores + [-1000.0] * (n_vocab - n), np.float32)
+    if scores:
+        found["scores"] = np.array([*scores, *[-1000.0] * (n_vocab - n)], np.float32)
     places = {text: i for i, text in enumerate(texts)}
     ids = {key: places[tokens[name]] for name, key in SPECIAL_TOKENS.items() if tokens.get(name) in places}
     if UNKNOWN in kinds:
@@ -484,7 +464,7 @@ def _of_byte_level(
     else:
         raise _refused(path, "words that are cut by another rule than those of GGUF files")
     merges = [f"{left} {right}" for left, right in _pairs(model)]
-    return {"model": "gpt2", "pre": name, "merges": merges}, _Lists(*_texts_and_kinds(tokenizer), [])
+    return {"model": "gpt2", "pre": name, "merges": merges}, (*_texts_and_kinds(tokenizer), [])
 
 
 def _of_pieces(
@@ -520,7 +500,7 @@ def _of_pieces(
         if kind == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = base64.b64decode(step["precompiled_charsmap"])
             found["precompiled_charsmap"] = np.frombuffer(charsmap, np.uint8)
-    return found, _Lists(texts, kinds, scores)
+    return found, (texts, kinds, scores)
 
 
 def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any], _Lists]:
@@ -550,7 +530,7 @@ def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any]
             scores.append(-1000.0)
         elif token_id in tokenizer.added_ids and kinds[token_id] in (NORMAL, USER_DEFINED):
             kinds[token_id] = control
-    return found, _Lists(texts, kinds, scores)
+    return found, (texts, kinds, scores)
 
 
 def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
@@ -566,4 +546,4 @@ def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any]
         except UnicodeDecodeError as error:
             raise _refused(path, f"token {i}, {piece!r}, which is not UTF-8") from error
     found = {"model": "llama", "pre": "default", "add_space_prefix": True}
-    return found, _Lists(texts, kinds, tokenizer.scores)
+    return found, (texts, kinds, tokenizer.scores)

@@ -29,8 +29,7 @@ _PARTS: Final[Mapping[str, str]] = {
 def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
     """Refuse a file whose steps, one after another, could blow a text up, or whose merges cut characters.
 
-    The library runs the steps on the file's own added tokens while it reads the file. What is not understood
-    here is left to the library.
+    The library runs the steps while it reads the file. What is not understood here is left to it.
     """
     _check_merges(values.get("model"), path)
     for part, key in _PARTS.items():
@@ -73,10 +72,7 @@ def _steps(step: Any, key: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _length_after(step: Mapping[str, Any], length: int) -> int:
-    """Upper bound of the length of a text of `length` characters after a step.
-
-    Steps are told by their fields, as the library tells those that do not name their type.
-    """
+    """Upper bound of the length of a text after a step, which its fields tell, as the library tells it."""
     content, pattern, prepended = step.get("content"), step.get("pattern"), step.get("prepend")
     if isinstance(content, str):
         string = pattern.get("String") if isinstance(pattern, dict) else None
@@ -129,31 +125,18 @@ _STRIP_NONE, _STRIP_ONE = ({"type": "Strip", "content": " ", "start": n, "stop":
 
 
 class HFTokenizer(ByteTokenizer):
-    """A tokenizer of the ``tokenizers`` library; make one with :meth:`from_file` or :meth:`from_bpe_files`.
+    """A tokenizer of the ``tokenizers`` library, which encodes; its decoding is not incremental.
 
-    The library encodes. Decoding is done here, on a table of bytes made from its decoder's settings,
-    because the library's decoders are not incremental: with byte fallback a later token can change the text
-    of an earlier one. On valid UTF-8 both give the same text.
-
-    `source`: Where it was read, for messages. `bos_id`, `eos_ids`: The model's own, or what the files name.
-    `adds_bos`: Whether texts begin with BOS; None: if the tokenizer's template puts tokens in front. `vocab`:
-    The ids of the tokens but the added ones, of a caller who has read them; None: the library is asked, which
-    takes as long as reading the file. `added_ids`: Tokens that were added to the vocabulary: what `encode`
-    looks for in a text first, special or not.
+    `adds_bos`: None: if the template puts tokens in front. `vocab`: Ids of tokens but the added ones, if
+    known.
     """
 
     reads_special_tokens = True
 
     def __init__(
-        self,
-        library_tokenizer: Any,
-        source: str,
-        *,
-        bos_id: int | None = None,
-        eos_ids: tuple[int, ...] = (),
-        adds_bos: bool | None = None,
-        vocab: Mapping[str, int] | None = None,
-    ) -> None:
+        self, library_tokenizer: Any, source: str, *, bos_id: int | None = None,
+        eos_ids: tuple[int, ...] = (), adds_bos: bool | None = None, vocab: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self.library = library_tokenizer
         with library_errors(f"{source}: not a tokenizer that `tokenizers` can use"):
             # A tokenizer.json may carry the padding and truncation of its last training run.
@@ -176,14 +159,9 @@ class HFTokenizer(ByteTokenizer):
             # What the template puts in front is what the model saw; its configuration may name another BOS.
             bos_id = self.before[0]
         super().__init__(
-            source,
-            vocabulary=vocabulary,
-            silent=silent,
-            strip=strip,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
+            source, vocabulary=vocabulary, silent=silent, strip=strip, bos_id=bos_id, eos_ids=eos_ids,
             adds_bos=bool(self.before) if adds_bos is None else adds_bos,
-        )
+        )  # fmt: skip
         self.added_ids = frozenset(added)
 
     @classmethod
@@ -198,8 +176,7 @@ class HFTokenizer(ByteTokenizer):
     def from_bpe_files(cls, vocab: Path, merges: Path, side: SideTokens) -> HFTokenizer:
         """Read vocab.json and merges.txt: byte-level BPE, with the tokens of the files next to them.
 
-        The files do not state how a text is cut into words: the class of transformers that reads them
-        decides, which is GPT-2's where no file names one.
+        The class of transformers, GPT-2's where no file names one, decides how a text is cut into words.
         """
         library = import_tokenizers(vocab)
         if side.tokenizer_class not in _SPLITS:
@@ -218,14 +195,9 @@ class HFTokenizer(ByteTokenizer):
 
     @classmethod
     def _with_side_tokens(
-        cls,
-        tokenizer: Any,
-        source: str,
-        side: SideTokens,
-        *,
-        of_bpe_files: bool = False,
+        cls, tokenizer: Any, source: str, side: SideTokens, *, of_bpe_files: bool = False,
         vocab: Mapping[str, int] | None = None,
-    ) -> HFTokenizer:
+    ) -> HFTokenizer:  # fmt: skip
         with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
             side.add_to(tokenizer, source, with_defaults=of_bpe_files)
             if of_bpe_files and side.tokenizer_class == "BartTokenizer":
@@ -257,10 +229,9 @@ class HFTokenizer(ByteTokenizer):
 
 
 def word_steps(steps: tuple[str, ...], *, prefixed: bool = False) -> Any:
-    """A pre-tokenizer of the ``tokenizers`` library that cuts a text into words and spells their bytes.
+    """A pre-tokenizer of ``tokenizers`` that cuts a text into words and spells their bytes.
 
-    `steps`: One after the other: "digits", each by itself; "bytes": GPT-2's rule; else a regular expression.
-    `prefixed`: A text begins with a space.
+    `steps`: "digits", each by itself; "bytes": GPT-2's rule; else regular expressions.
     """
     import tokenizers
 
@@ -273,11 +244,9 @@ def word_steps(steps: tuple[str, ...], *, prefixed: bool = False) -> Any:
 
 
 def _read_vocabulary(
-    tokens: dict[int, str],
-    added: dict[int, Any],
-    to_bytes: Callable[[Collection[str]], Iterable[bytes]],
+    tokens: dict[int, str], added: dict[int, Any], to_bytes: Callable[[Collection[str]], Iterable[bytes]],
     source: str,
-) -> tuple[list[bytes | None], frozenset[int]]:
+) -> tuple[list[bytes | None], frozenset[int]]:  # fmt: skip
     """(bytes of each token by id, ids that stand for no text) from the library's tokens and added tokens."""
     if not tokens:
         raise TokenizerError(f"{source}: has no tokens; expected at least one")
@@ -295,11 +264,7 @@ def _read_vocabulary(
 
 
 def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], Iterable[bytes]], Strip]:
-    """(bytes of tokens' texts, what the beginning of a text loses) from the library's decoder settings.
-
-    The first is a function of all tokens. Covers byte-level BPE, Metaspace, Llama's sequence Replace,
-    ByteFallback, Fuse, Strip, and no decoder at all, where the library puts spaces between tokens.
-    """
+    """(bytes of tokens' texts, what the beginning of a text loses) from the library's decoder settings."""
     if state is None:
         return lambda tokens: (b" " + token.encode("utf-8") for token in tokens), Strip.ONE_SPACE
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
@@ -347,10 +312,7 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
 
 
 def _byte_level_alphabet() -> NDArray[np.uint32]:
-    """The byte that each character of GPT-2's alphabet stands for, by its code; 256 where it stands for none.
-
-    Printable Latin-1 stands for itself, the characters from U+0100 on for the other bytes.
-    """
+    """The byte that each character of GPT-2's alphabet stands for, by its code; 256: none."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted({*range(256)} - {*printable})
     alphabet = np.full(0x100 + len(others) + 1, 256, np.uint32)

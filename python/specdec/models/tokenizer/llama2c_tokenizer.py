@@ -1,8 +1,7 @@
 """llama2.c's tokenizer files (``tok*.bin``): a SentencePiece BPE vocabulary with scores, and its encoder.
 
-The file is one int32, the longest token's length in bytes, then for each token its float32 score, its int32
-length and its bytes, to the end. Ids 0, 1, 2 are <unk>, <s>, </s>, the last two written with newlines
-around.
+The file is an int32, the longest token's bytes, then for each token its float32 score, int32 length and
+bytes. Ids 0, 1, 2 are <unk>, <s>, </s>, the last two with newlines around.
 """
 
 from __future__ import annotations
@@ -22,15 +21,10 @@ _UNK_TEXT: Final = " \u2047 "  # as SentencePiece writes it
 
 
 class Llama2cTokenizer(ByteTokenizer):
-    """A tokenizer in llama2.c's format.
+    """A tokenizer in llama2.c's format, which encodes as llama2.c does.
 
-    Encoding is llama2.c's: a space in front, one token per character (its UTF-8 bytes' tokens where it has
-    none), then the adjacent pair with the best score merged, the leftmost of equals first, until none is
-    left.
-
-    `bos_id`, `eos_ids`: None: 1 and (2,), as the format has them. `has_bytes`: Whether tokens 3 to 258 are
-    single bytes, for characters without a token. `scores`: By id: of two merges the one with the higher score
-    comes first.
+    A space in front, a token for each character or its bytes; then the best of adjacent pairs is merged, the
+    leftmost of equals first, until none is left. `has_bytes`: Whether tokens 3 to 258 are single bytes.
     """
 
     def __init__(
@@ -52,15 +46,10 @@ class Llama2cTokenizer(ByteTokenizer):
             vocabulary += [bytes([byte]) for byte in range(256)]
         vocabulary += tokens[first_text:]
         super().__init__(
-            str(path),
-            vocabulary=vocabulary,
-            silent={_BOS, _EOS},
-            replaced={_UNK: _UNK_TEXT.encode("utf-8")},
-            strip=Strip.ONE_SPACE,
-            bos_id=_BOS if bos_id is None else bos_id,
-            eos_ids=(_EOS,) if eos_ids is None else eos_ids,
-            adds_bos=True,
-        )
+            str(path), vocabulary=vocabulary, silent={_BOS, _EOS}, replaced={_UNK: _UNK_TEXT.encode("utf-8")},
+            strip=Strip.ONE_SPACE, bos_id=_BOS if bos_id is None else bos_id,
+            eos_ids=(_EOS,) if eos_ids is None else eos_ids, adds_bos=True,
+        )  # fmt: skip
 
     def _characters(self, text: str) -> list[int]:
         ids: list[int] = []

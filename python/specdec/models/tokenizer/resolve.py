@@ -29,9 +29,7 @@ def adapted(
 ) -> Tokenizer | None:
     """The tokenizer that an object of ``transformers`` or ``tokenizers`` is; None for any other object.
 
-    The object is read, never changed. A fast tokenizer becomes what its tokenizer.json would become.
-
-    `bos_id`, `eos_ids`: What the model's configuration says. The object's own end-of-text token is one too.
+    The object is read, never changed. Its own end of text is one beside the model's `eos_ids`.
     """
     source = f"the {type(given).__name__}"
     if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
@@ -61,10 +59,7 @@ def _copy(library_tokenizer: Any, source: str) -> Any:
 
 
 class SlowTokenizer:
-    """A tokenizer of ``transformers`` that is written in Python, known by its methods alone.
-
-    `given`: Borrowed; its calls encode and decode. `bos_id`, `eos_ids`: As in `Tokenizer`.
-    """
+    """A tokenizer of ``transformers`` that is written in Python, known by its methods alone."""
 
     def __init__(self, given: Any, *, bos_id: int | None, eos_ids: tuple[int, ...]) -> None:
         self._given, self._name = given, f"the {type(given).__name__}"
@@ -115,12 +110,9 @@ class SourceTokenizer:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        before: tuple[int, ...],
-        after: tuple[int, ...],
+        self, tokenizer: Tokenizer, before: tuple[int, ...], after: tuple[int, ...],
         languages: Mapping[str, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.tokenizer, self.before, self.after = tokenizer, before, after
         self.languages = dict(languages)
 
@@ -161,10 +153,7 @@ class SourceTokenizer:
 
 
 def source_side(tokenizer: Tokenizer | None) -> SourceTokenizer | None:
-    """What encodes the sources of a model with this tokenizer.
-
-    A text without tokens of its own before or behind it is followed by end of text.
-    """
+    """What encodes the sources of a model; end of text follows one that nothing else follows."""
     if tokenizer is None:
         return None
     pieces = tokenizer.source_side if isinstance(tokenizer, NumberedPieces) else tokenizer
@@ -182,13 +171,9 @@ _NAMES = (
 
 
 def resolve_tokenizer(
-    given: Any,
-    folder: Path,
-    *,
-    bos_id: int | None = None,
-    eos_ids: tuple[int, ...] | None = None,
+    given: Any, folder: Path, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None,
     n_vocab: int | None = None,
-) -> Tokenizer | None:
+) -> Tokenizer | None:  # fmt: skip
     """The tokenizer that a caller's ``tokenizer=`` means.
 
     Parameters
@@ -212,7 +197,7 @@ def resolve_tokenizer(
     if given is False:
         return None
     if given is None:
-        return _in_folder(folder, bos_id, eos_ids, n_vocab)
+        return _in_folder(folder, n_vocab, bos_id=bos_id, eos_ids=eos_ids)
     if isinstance(given, str | os.PathLike):
         return load_tokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
     if (tokenizer := adapted(given, bos_id=bos_id, eos_ids=eos_ids)) is not None:
@@ -248,24 +233,21 @@ def load_tokenizer(
         Damaged or missing files, or a missing library.
     """
     location = check_path("tokenizer", path, TokenizerError)
-    if not location.is_dir():
-        return _of_file(location, bos_id, eos_ids, None)
-    found = _in_folder(location, bos_id, eos_ids, None)
+    open_it = _in_folder if location.is_dir() else _of_file
+    found = open_it(location, None, bos_id=bos_id, eos_ids=eos_ids)
     if found is None:
         raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
     return found
 
 
-def _of_file(
-    location: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
-) -> Tokenizer:
+def _of_file(location: Path, n_vocab: int | None, **ends: Any) -> Tokenizer:
     if not location.is_file():
         raise TokenizerError(f"{location}: no such file; expected a tokenizer")
     if location.suffix == ".bin":
-        return Llama2cTokenizer(location, bos_id=bos_id, eos_ids=eos_ids)
+        return Llama2cTokenizer(location, **ends)
     if location.suffix not in (".model", ".json"):
         raise TokenizerError(f"{location}: expected a folder, or a .json, .model or .bin tokenizer")
-    side = read_side_tokens(location.parent, n_vocab, bos_id=bos_id, eos_ids=eos_ids)
+    side = read_side_tokens(location.parent, n_vocab, **ends)
     if location.suffix == ".model":
         return SentencePieceTokenizer.from_file(location, side)
     values = read_settings(location)
@@ -279,10 +261,7 @@ def _of_file(
     raise TokenizerError(f"{location}: expected a tokenizer.json, or a vocab.json with merges.txt beside it")
 
 
-def _in_folder(
-    folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
-) -> Tokenizer | None:
-    ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
+def _in_folder(folder: Path, n_vocab: int | None, **ends: Any) -> Tokenizer | None:
     if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side
         return open_marian(folder, **ends)
     settings = folder / "tokenizer_config.json"
@@ -290,7 +269,7 @@ def _in_folder(
     if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
         return open_m2m(folder, read_settings(settings), **ends)
     if name is not None:
-        return _of_file(folder / name, bos_id, eos_ids, n_vocab)
+        return _of_file(folder / name, n_vocab, **ends)
     values = read_settings(settings)
     is_byt5 = values.get("tokenizer_class") == "ByT5Tokenizer"
     return Utf8Tokenizer(str(settings), values, **ends) if is_byt5 else None

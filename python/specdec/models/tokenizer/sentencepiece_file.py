@@ -88,29 +88,17 @@ _USER_DEFINED: Final = 4
 
 
 class SentencePieceTokenizer(ByteTokenizer):
-    """A SentencePiece model, unigram, BPE or characters, and the tokens added to it; `from_file` reads one.
+    """A SentencePiece model and the tokens `added` after its pieces, which a `finder` cuts a text at first.
 
-    A text is cut at its added tokens first: control and user-defined pieces, and those of side files.
-
-    `finder`: Finds the added tokens of a text. `added`: The added tokens after the pieces, by id. `silent`:
-    The special tokens. `prefixes_all`: Whether a text after an added token gets the space that the beginning
-    of a text gets; an attribute too. `adds_bos`: Whether the model was trained with BOS, which the file does
-    not say. Others: As in `ByteTokenizer`.
+    `prefixes_all`: Whether a text after an added token gets the space that the beginning of a text gets.
     """
 
     reads_special_tokens = True
 
     def __init__(
-        self,
-        library: Any,
-        source: str,
-        *,
-        finder: AddedTokenFinder | None,
-        added: Mapping[int, bytes],
-        silent: Set[int],
-        prefixes_all: bool,
-        **ends: Any,
-    ) -> None:
+        self, library: Any, source: str, *, finder: AddedTokenFinder | None, added: Mapping[int, bytes],
+        silent: Set[int], prefixes_all: bool, **ends: Any,
+    ) -> None:  # fmt: skip
         self.library, self._finder, self.prefixes_all = library, finder, prefixes_all
         self._after_token = library
         with library_errors(f"{source}: not a SentencePiece model"):
@@ -150,16 +138,11 @@ class SentencePieceTokenizer(ByteTokenizer):
         added = {i: token for i, token in tokens.items() if i >= n_pieces}
         texts = {i: t.content if t.special else t.content.replace(META, " ") for i, t in added.items()}
         return cls(
-            library,
-            source,
-            finder=finder,
-            added={i: text.encode() for i, text in texts.items()},
+            library, source, finder=finder, added={i: text.encode() for i, text in texts.items()},
             silent={*control, *(i for i, token in tokens.items() if token.special)},
-            prefixes_all=side.prefixes_all,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
+            prefixes_all=side.prefixes_all, bos_id=bos_id, eos_ids=eos_ids,
             adds_bos=side.flag("add_bos_token") is not False,
-        )
+        )  # fmt: skip
 
     def added_tokens(self) -> dict[str, dict[str, Any]]:
         """The added tokens as ``added_tokens_decoder`` of a tokenizer_config.json has them."""
@@ -204,9 +187,9 @@ def _piece_bytes(library: Any, token_id: int) -> bytes:
 
 
 def _adding(ids: Mapping[str, int], special: Mapping[int, bool], side: SideTokens, source: str) -> Any:
-    """A tokenizer of the ``tokenizers`` library with the pieces of a model and the tokens added to them.
+    """A tokenizer of ``tokenizers`` with the pieces, by `ids`, of a model and the tokens added to them.
 
-    `ids`: Those of pieces. `special`: The pieces that count as added tokens: control ones, or the user's.
+    `special`: The pieces that count as added tokens, and whether they are control ones, not the user's.
     """
     new = import_tokenizers(source).AddedToken
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
@@ -266,26 +249,15 @@ _LANGUAGES: Final[Mapping[str, str]] = {
 
 
 class NumberedPieces(ByteTokenizer):
-    """A text cut into pieces by a SentencePiece model, each with its id of a vocabulary.
+    """A text cut into pieces by a SentencePiece `model`, each with its id of a vocabulary, `numbers`.
 
-    `model`: The SentencePiece model. `numbers`: The ids of pieces and special tokens. `source`: Where the
-    vocabulary was read, for messages. `codes`: Whether a text may begin with a token such as ">>de<<", as
-    Marian's of several target languages do. `before`: As in `ByteTokenizer`. `bos_id`, `eos_ids`: The model's
-    own; None: "</s>" of the vocabulary ends a text. `source_side`: What sources are encoded by; itself where
-    both sides have one vocabulary and one model.
+    `codes`: Whether a text may begin with a token such as ">>de<<". `source_side`: What encodes sources.
     """
 
     def __init__(
-        self,
-        model: Path,
-        numbers: Mapping[str, int],
-        source: str,
-        *,
-        codes: bool = False,
-        before: tuple[int, ...] = (),
-        bos_id: int | None = None,
-        eos_ids: tuple[int, ...] | None = None,
-    ) -> None:
+        self, model: Path, numbers: Mapping[str, int], source: str, *, codes: bool = False,
+        before: tuple[int, ...] = (), bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
         self._library = open_sentencepiece(model)
         self._numbers, self._codes = dict(numbers), codes
         self.source_side = self
@@ -299,14 +271,10 @@ class NumberedPieces(ByteTokenizer):
         if eos_ids is None:
             eos_ids = (numbers["</s>"],) if "</s>" in numbers else ()
         super().__init__(
-            source,
-            vocabulary=vocabulary,
+            source, vocabulary=vocabulary,
             silent={i for name, i in numbers.items() if name in _SPECIAL or _LANGUAGE.fullmatch(name)},
-            strip=Strip.ONE_SPACE,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
-            adds_bos=False,
-        )
+            strip=Strip.ONE_SPACE, bos_id=bos_id, eos_ids=eos_ids, adds_bos=False,
+        )  # fmt: skip
         self.before = before
 
     def _encode(self, text: str) -> list[int]:
@@ -320,10 +288,7 @@ class NumberedPieces(ByteTokenizer):
 
 
 def open_marian(folder: Path, **ends: Any) -> NumberedPieces:
-    """The target side of source.spm, target.spm and vocab.json, or of vocab.json and target_vocab.json.
-
-    `ends`: ``bos_id`` and ``eos_ids``.
-    """
+    """The target side of source.spm, target.spm and vocab.json, or also target_vocab.json."""
     theirs, ours = folder / "vocab.json", folder / "target_vocab.json"
     files = [theirs, ours if ours.is_file() else theirs]
     models = folder / "source.spm", folder / "target.spm"
@@ -340,10 +305,7 @@ def marian_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
 def _two_sides(
     models: Sequence[Path], numbers: Sequence[Mapping[str, int]], names: Sequence[str], **ends: Any
 ) -> NumberedPieces:
-    """Of sources, then of texts: SentencePiece models, vocabularies, and where these were read.
-
-    `ends`: Ids of texts: a vocabulary of sources has an end of text of its own.
-    """
+    """Of sources, then of texts, whose ids `ends` are: models, vocabularies, and where these were read."""
     shared = numbers[0] == numbers[1]
     source = NumberedPieces(models[0], numbers[0], names[0], codes=shared, **(ends if shared else {}))
     target = NumberedPieces(models[1], numbers[1], names[1], codes=shared, **ends)

@@ -27,10 +27,7 @@ def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 
 class MarkSpelling:
-    """A mapping between special tokens and the characters that mark them.
-
-    `characters`: By token id. `names`: The same by the names of tokens, for those that are of interest.
-    """
+    """A mapping from special tokens, and from `names` of those of interest, to characters that mark them."""
 
     def __init__(
         self, characters: Mapping[int, str] | None = None, names: Mapping[str, str] | None = None
@@ -43,11 +40,7 @@ class MarkSpelling:
 
     @classmethod
     def of(cls, special: Mapping[str, int], names: Iterable[str], *, others: bool = True) -> MarkSpelling:
-        """A spelling in which some special tokens have characters of their own.
-
-        `special`: All special tokens, by name. `names`: Those of interest; names of no special token are left
-        out. `others`: Whether the other special tokens have a character too, one for all of them.
-        """
+        """A spelling in which special tokens of these names have characters of their own, `others` one."""
         named = [name for name in dict.fromkeys(names) if name in special]
         if len(named) > _OTHER - _FIRST:
             raise InputError(f"{len(named)} special tokens are named; expected at most {_OTHER - _FIRST}")
@@ -110,16 +103,10 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
 
 
 def _check_side(
-    target: Any,
-    draft: Any,
-    words: tuple[str, str, str],
-    tokenizers: Sequence[Any],
+    target: Any, draft: Any, words: tuple[str, str, str], tokenizers: Sequence[Any],
     configs: Sequence[Mapping[str, Any]],
-) -> None:
-    """The same of texts, or of sources: of a pair of tokenizers, and of what has their ids.
-
-    ``words``: what differs, what a model does to its ids, and what another one does, for messages.
-    """
+) -> None:  # fmt: skip
+    """The same of texts, or of sources; ``words``: what differs, and what two models do to ids."""
     what, does, likewise = words
     n_target, n_draft = (config["n_vocab"] for config in configs)
     tokens = _difference(*tokenizers)
@@ -199,11 +186,7 @@ _MEANINGS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Correspondence:
-    """Pairs of tokens of a target and a draft, each token in one pair at most.
-
-    `draft_of`: The draft's token for each of the target's, -1 where there is none. `target_of`: The same
-    pairs from the other side.
-    """
+    """Pairs of tokens of a target and a draft: `draft_of` each of the target's, -1: none; `target_of`."""
 
     draft_of: NDArray[np.int32]
     target_of: NDArray[np.int32]
@@ -222,12 +205,10 @@ def token_strings(tokenizer: ByteTokenizer, n_vocab: int) -> list[bytes]:
 def correspondence_of(
     target: ByteTokenizer, draft: ByteTokenizer, n_target: int, n_draft: int
 ) -> Correspondence:
-    """The tokens that both have.
+    """The tokens that both have, among the ids of the models: the last of several with the same bytes.
 
-    Tokens with text are the same where their bytes are; of several tokens with the same bytes the last one
-    counts, which is a piece of text rather than a byte, or an added token. Special tokens are the same where
-    their names are, or what these stand for in the templates of known families; end of text is what a
-    tokenizer says it is. `n_target`, `n_draft`: Ids of the models.
+    Special ones are the same where their names are, or what these stand for in the templates of known
+    families; end of text is what a tokenizer says it is.
     """
     ours = {string: i for i, string in enumerate(token_strings(target, n_target)) if string}
     theirs = {string: i for i, string in enumerate(token_strings(draft, n_draft)) if string}

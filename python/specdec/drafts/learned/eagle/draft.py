@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft, check_model
-from specdec.drafts.learned.eagle.layouts import open_published
-from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head
+from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head, open_published
 from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
@@ -25,10 +25,9 @@ from specdec.threads import check_threads
 class Eagle(Draft):
     """EAGLE-1, EAGLE-2 or EAGLE-3: a layer that continues from the target's hidden states.
 
-    The draft reads each token next to hidden states of the target after the token before: one of them in
-    EAGLE-1 (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840). Draft tokens after the
-    first read its own output in place of what the target has not computed. EAGLE-2 (arXiv 2406.16858) is a
-    tree that grows where EAGLE is confident: ``tree=DynamicTree(n)`` on either.
+    The draft reads each token next to hidden states of the target after the token before: one in EAGLE-1
+    (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840); after draft tokens, its own
+    output instead. EAGLE-2 (arXiv 2406.16858) is ``tree=DynamicTree(n)`` on either.
 
     Parameters
     ----------
@@ -43,9 +42,9 @@ class Eagle(Draft):
         See `specdec.drafts`.
     taps : sequence of int, optional
         Hidden states of the target that make a feature, by how many layers come before them, in this order.
-        None: those that the files name. Layers in ``eagle_config`` of ``LlamaForCausalLMEagle3`` are named by
-        their outputs, as SGLang reads them; elsewhere as vLLM does. Where nothing is named: 2, the middle and
-        the third last (EAGLE-3), or what the target's head reads (EAGLE-1).
+        None: those that the files name (in ``eagle_config`` of ``LlamaForCausalLMEagle3`` as SGLang counts,
+        elsewhere as vLLM does), else 2, the middle and the third last (EAGLE-3), or what the target's head
+        reads (EAGLE-1).
 
     Attributes
     ----------
@@ -88,8 +87,10 @@ class Eagle(Draft):
         self.core = _packed(published, target, dtype, check_threads(n_threads))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
-        return _made_again, (type(self), self._files.reference(), self.target, self.taps, options)
+        options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
+        if isinstance(self, MTP):
+            return partial(MTP, **options), (self.target,)
+        return partial(_opened, taps=self.taps, **options), (self._files.reference(), self.target)
 
     @property
     def dtype(self) -> Dtype:
@@ -130,11 +131,8 @@ class MTP(Eagle):
         self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
 
 
-def _made_again(
-    kind: Any, reference: ReadFiles, target: Model, taps: Sequence[int], options: Mapping[str, Any]
-) -> Eagle:
-    folder = reference.found()
-    return MTP(target, **options) if issubclass(kind, MTP) else Eagle(folder, target, taps=taps, **options)
+def _opened(reference: ReadFiles, target: Model, **options: Any) -> Eagle:
+    return Eagle(reference.found(), target, **options)
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:

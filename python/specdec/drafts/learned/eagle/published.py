@@ -1,4 +1,12 @@
-"""Published drafts on hidden states of a target, whatever their layout is, and native heads.
+"""Published drafts on hidden states of a target: layouts of EAGLE, and native heads.
+
+Read are
+
+- EAGLE-1 (arXiv 2401.15077): ``fc``, ``layers.0.*`` without a norm of its input, the target's head;
+- EAGLE-3 (arXiv 2503.01840) as SpecForge writes it (``LlamaForCausalLMEagle3``: ``midlayer.*``) and vLLM and
+  AngelSlim read it (``Eagle3LlamaForCausalLM``: ``layers.0.*``), with the flags of vLLM and EAGLE 3.1;
+- EAGLE-3 of ``speculators`` (``speculators_model_type``: "eagle3"), which nests the layer's configuration;
+- the head of MiMo.
 
 A draft's configuration becomes that of a model of the core with features; one table for each layout says
 which tensor of the core is which of the file's. Weights in pickles (``pytorch_model.bin``) are not read.
@@ -7,8 +15,8 @@ which tensor of the core is which of the file's. Weights in pickles (``pytorch_m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.checks import check_integer, check_items
+from specdec.drafts.learned.folder import MAX_TAPS, TargetIdentity, target_tokens
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    UnsupportedModelError,
+    VocabularyMismatchError,
+)
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.checkpoints import CanonicalTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
@@ -30,40 +46,64 @@ _IGNORED: Final = re.compile(r"^t2d$|rotary_emb\.inv_freq$|^verifier_(norm|lm_he
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the core: the file's names, the shape of each, and how it is made of them."""
+    """A tensor of the core: the names of its pieces in the file, their shape, how it is made of them."""
 
     names: list[str]
-    shapes: list[tuple[int, ...]]
+    shape: list[int]
     take: Callable[[list[NDArray[Any]]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class PublishedDraft:
-    """A draft as its files have it, checked, its weights still in them."""
+    """A draft as its files have it, which hold its tensors and no others; the weights are still in them."""
 
     path: Path
     kind: str  # "EAGLE-1", "EAGLE-3" or "MTP"
     config: dict[str, Any]  # canonical, of a model with features
+    entries: Mapping[str, Entry]  # where each tensor of the core comes from
+    held: Mapping[str, StoredTensor]  # those of the files
     layers: tuple[int, ...]  # hidden states of the target that make a feature, in this order
     tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
     normed_feedback: bool  # later steps read the output of the draft's last norm
-    dtype: Dtype  # the default number format
-    _entries: Mapping[str, Entry]
-    _held: Mapping[str, StoredTensor]
+
+    def __post_init__(self) -> None:
+        path, held, used = self.path, self.held, {"d2t"}
+        for entry in self.entries.values():
+            used |= set(entry.names)
+            for name in entry.names:
+                if name not in held:
+                    wanted = f"expected it with shape {entry.shape}"
+                    raise CheckpointError(f"{path}: tensor '{name}' is missing; {wanted}")
+                tensor = held[name]
+                if list(tensor.shape) != entry.shape:
+                    where, found = f"{tensor.file}: tensor '{tensor.name}'", as_json(list(tensor.shape))
+                    raise CheckpointError(f"{where} has shape {found}; expected {entry.shape}")
+                tensor.check()
+        unknown = sorted(held[name].name for name in held if name not in used and not _IGNORED.search(name))
+        if unknown:
+            names = ", ".join(map(repr, unknown[:5]))
+            unused = f"holds tensors that its config.json leaves without use: {names}"
+            raise UnsupportedModelError(f"{path}: {unused}; expected only those of {self.kind}")
+
+    @property
+    def dtype(self) -> Dtype:
+        """The default number format."""
+        tensors = [self.held[name] for entry in self.entries.values() for name in entry.names]
+        return "bf16" if {one.format for one in tensors if len(one.shape) == 2} == {"bf16"} else "f32"
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Return the files that it is read from."""
-        return self.path / "config.json", *sorted({tensor.file for tensor in self._held.values()})
+        return self.path / "config.json", *sorted({tensor.file for tensor in self.held.values()})
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Return every weight once, read in turn."""
-        for name, entry in self._entries.items():
-            held = [self._held[stored] for stored in entry.names]
+        for name, entry in self.entries.items():
+            held = [self.held[stored] for stored in entry.names]
             yield name, entry.take([tensor.array() for tensor in held]), held[0].format
 
 
-def block_config(fields: Fields, architecture: str | None = None) -> dict[str, Any]:
+def _block_config(fields: Fields, architecture: str | None = None) -> dict[str, Any]:
     """Return the canonical configuration of the draft's layers, as its family has them."""
     if architecture is None:
         architecture = fields.choice("model_type", _BLOCKS, default="llama")
@@ -75,13 +115,13 @@ def block_config(fields: Fields, architecture: str | None = None) -> dict[str, A
     return config
 
 
-def joined_config(target: Model) -> dict[str, Any]:
+def _joined_config(target: Model) -> dict[str, Any]:
     """Return what EAGLE-1 and native heads share: one hidden state of the target, its head and context."""
     joined = {"n_ctx": target.config.n_ctx, "features": "joined", "feature_width": target.config.d_model}
-    return joined | {"shared_head": True, "tied": False} | head_config(target)
+    return joined | {"shared_head": True, "tied": False} | _head_config(target)
 
 
-def head_config(target: Model) -> dict[str, Any]:
+def _head_config(target: Model) -> dict[str, Any]:
     """Return the scaling of the logits of the target's head."""
     return {name: target.config[name] for name in ("logit_scale", "logit_softcap")}
 
@@ -97,13 +137,10 @@ _OUTSIDE: Final = {
 }  # fmt: skip
 
 
-def entries_of(
+def _entries_of(
     path: Path, config: dict[str, Any], table: Mapping[str, str], joined: Mapping[str, list[str]]
 ) -> dict[str, Entry]:
-    """Return where each tensor of the core comes from.
-
-    `table`: names outside the layers, without suffix, and the file's; `joined`: vectors that are in pieces.
-    """
+    """Return where each tensor of the core comes from: `table` outside the layers; `joined`, of pieces."""
     try:
         shapes = _core.tensor_shapes(config)
     except ValueError as error:  # the core's checks name the field of the canonical configuration
@@ -112,8 +149,7 @@ def entries_of(
     for canonical, shape in shapes.items():
         if canonical in joined:
             pieces = [f"{name}.weight" for name in joined[canonical]]
-            each = (shape[0] // len(pieces),)
-            entries[canonical] = Entry(pieces, [each] * len(pieces), np.concatenate)
+            entries[canonical] = Entry(pieces, [shape[0] // len(pieces)], np.concatenate)
             continue
         base = canonical.removesuffix(".weight").removesuffix(".bias")
         suffix = canonical[len(base) :]
@@ -122,38 +158,8 @@ def entries_of(
             stored = f"layers.{layer}.{_LAYER[base]}{suffix}"
         else:
             stored = (_OUTSIDE | dict(table))[base] + suffix
-        entries[canonical] = Entry([stored], [shape], lambda arrays: arrays[0])
+        entries[canonical] = Entry([stored], list(shape), lambda arrays: arrays[0])
     return entries
-
-
-def matched(
-    path: Path, kind: str, config: dict[str, Any], entries: dict[str, Entry],
-    held: Mapping[str, StoredTensor], layers: tuple[int, ...], tokens: NDArray[np.int32] | None,
-    normed_feedback: bool,
-) -> PublishedDraft:  # fmt: skip
-    """Make the draft, once its tensors are known to be there in the right shape, and no others."""
-    used: list[StoredTensor] = []
-    known = {"d2t"}
-    for entry in entries.values():
-        for name, shape in zip(entry.names, entry.shapes, strict=True):
-            if name not in held:
-                expected = f"expected it with shape {list(shape)}"
-                raise CheckpointError(f"{path}: tensor '{name}' is missing; {expected}")
-            tensor = held[name]
-            if tensor.shape != tuple(shape):
-                where, found = f"{tensor.file}: tensor '{tensor.name}'", as_json(list(tensor.shape))
-                raise CheckpointError(f"{where} has shape {found}; expected {list(shape)}")
-            tensor.check()
-            used.append(tensor)
-            known.add(name)
-    unknown = sorted(held[name].name for name in held if name not in known and not _IGNORED.search(name))
-    if unknown:
-        names = ", ".join(map(repr, unknown[:5]))
-        unused = f"holds tensors that its config.json leaves without use: {names}"
-        raise UnsupportedModelError(f"{path}: {unused}; expected only those of {kind}")
-    formats = {tensor.format for tensor in used if len(tensor.shape) == 2}
-    dtype: Dtype = "bf16" if formats == {"bf16"} else "f32"
-    return PublishedDraft(path, kind, config, layers, tokens, normed_feedback, dtype, entries, held)
 
 
 _NATIVE: Final = {"MiMoForCausalLM": "model.mtp_layers.0."}
@@ -171,8 +177,8 @@ def open_native_head(target: Model) -> PublishedDraft:
     n_heads = fields.integer("num_nextn_predict_layers", minimum=0, default=0)
     if n_heads != 1:
         raise fields.unsupported("num_nextn_predict_layers", "1: one head, which reads what it wrote")
-    config = block_config(fields.replaced(num_hidden_layers=1), target.architecture)
-    config |= joined_config(target) | {"feature_norms": True, "shared_embedding": True}
+    config = _block_config(fields.replaced(num_hidden_layers=1), target.architecture)
+    config |= _joined_config(target) | {"feature_norms": True, "shared_embedding": True}
     stored = {name: tensor for name, tensor in open_weights(path).items() if name.startswith(prefix)}
     table = {
         "token_norm": "token_layernorm", "feature_norm": "hidden_layernorm",
@@ -182,14 +188,203 @@ def open_native_head(target: Model) -> PublishedDraft:
     for name, tensor in stored.items():
         name = name.removeprefix(prefix)
         held[name if name.startswith(tuple(table.values())) else f"layers.0.{name}"] = tensor
-    entries = entries_of(path, config, table, {})
-    projection = entries["feature_projection.weight"]
-    entries["feature_projection.weight"] = Entry(projection.names, projection.shapes, _swapped)
+    entries = _entries_of(path, config, table, {})
+    projection = "feature_projection.weight"
+    # The core has the embedding's columns first, these files the feature's.
+    entries[projection] = replace(
+        entries[projection], take=lambda arrays: np.roll(arrays[0], arrays[0].shape[1] // 2, axis=1)
+    )
     layers = (target.config.n_layer + 1,)
-    return matched(path, "MTP", config, entries, held, layers, None, normed_feedback=True)
+    return PublishedDraft(path, "MTP", config, entries, held, layers, None, normed_feedback=True)
 
 
-def _swapped(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Columns for feature and embedding in the order of the core: the embedding's first."""
-    half = arrays[0].shape[1] // 2
-    return np.concatenate([arrays[0][:, half:], arrays[0][:, :half]], axis=1)
+_EAGLE3_NAMES: Final = frozenset(
+    {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "LlamaForCausalLM"}
+)
+_EAGLE1_NAMES: Final = frozenset(
+    {"LlamaForCausalLM", "Qwen2ForCausalLM", "EagleLlamaForCausalLM", "LlamaForCausalLMEagle"}
+)
+_OF_OUTPUTS: Final = "LlamaForCausalLMEagle3"
+"""Where ``eagle_config`` names layers by their outputs: 1 is the state after two layers, as in SGLang."""
+_MODELOPT: Final = {
+    "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False
+}  # fmt: skip
+"""Flags of ModelOpt in ``eagle_config``, as EAGLE-3 has them."""
+
+
+def is_published(folder: Path) -> bool:
+    """Return whether a folder holds a published draft of EAGLE, by its configuration and tensors."""
+    file = folder / "config.json"
+    if not file.is_file():
+        return False
+    values = read_json_object(file)
+    names = values.get("architectures")
+    named = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    if "speculators_model_type" in values or "draft_vocab_size" in values:
+        return True
+    if any("eagle" in name.lower() for name in named):
+        return True
+    if _EAGLE1_NAMES.isdisjoint(named):
+        return False
+    try:
+        return "fc.weight" in _renamed(folder)
+    except CheckpointNotFoundError:
+        return False
+
+
+def open_published(path: Path, target: Model, taps: Sequence[int] | None = None) -> PublishedDraft:
+    """Open a draft of EAGLE for a target, with the hidden states `taps` in place of those of its files."""
+    file = path / "config.json"
+    fields = Fields(read_json_object(file), file)
+    trained = fields.object("specdec_draft")  # training has added the target and the hidden states
+    if trained is None:
+        trained = fields.empty("specdec_draft")
+    else:
+        TargetIdentity.read(trained).check(target, str(path))
+    if fields.has("speculators_model_type"):
+        return _open_eagle3(path, fields, trained, target, taps, "speculators")
+    names = fields.raw("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise fields.error("architectures", "a list of names")
+    third = fields.has("draft_vocab_size") or "eagle3" in names[0].lower()
+    known = _EAGLE3_NAMES if third else _EAGLE1_NAMES
+    if names[0] not in known:
+        raise fields.unsupported("architectures", f"one of {', '.join(sorted(known))}")
+    if third:
+        return _open_eagle3(path, fields, trained, target, taps, names[0])
+    return _open_eagle1(path, fields, trained, target, taps)
+
+
+def _open_eagle3(
+    path: Path, fields: Fields, trained: Fields, target: Model, taps: Sequence[int] | None, layout: str
+) -> PublishedDraft:
+    layer = fields
+    if layout == "speculators":
+        if fields.raw("speculators_model_type") != "eagle3":
+            raise fields.unsupported("speculators_model_type", '"eagle3"')
+        layer = fields.inner("transformer_layer_config")
+    flags = fields.object("eagle_config") or fields.empty("eagle_config")
+    for holder in (fields, flags):
+        holder.require("parallel_drafting", False, because="one token is guessed after another")
+        holder.require("use_aux_hidden_state", True, because="EAGLE-3 reads hidden states of several layers")
+    for name, wanted in _MODELOPT.items():
+        flags.require(name, wanted, because="EAGLE-3 has these norms and no others")
+    on = {
+        name: flags.boolean(name, default=fields.boolean(name, default=False))
+        for name in ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
+    }
+    if on["norm_before_fc"] and on["fc_norm"]:
+        raise fields.error("fc_norm", "false with norm_before_fc: one of the two norms")
+
+    held, config = _renamed(path), _block_config(layer)
+    width = fields.integer("target_hidden_size", default=config["d_model"])
+    _check_target(path, target, width, config["n_vocab"])
+    named = "eagle_aux_hidden_state_layer_ids"
+    shift = 1 if layout == _OF_OUTPUTS else 0
+    layers = _taps(target, taps, (trained, "taps", 0), (fields, named, 0), (flags, named, shift))
+    layers = layers or usual_taps(target.config.n_layer)
+    if layers is None:
+        few = f"whose {target.config.n_layer} layers are too few for the usual ones"
+        raise InputError.of("taps", None, f"hidden states of {target.path}, {few}; the draft names none")
+    n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
+    config |= _ends(path, held, config, target, n_draft) | {
+        "n_ctx": target.config.n_ctx,
+        "features": "aside",
+        "feature_width": len(layers) * width,
+        "feature_bias": "fc.bias" in held,
+        "feature_pieces": on["norm_before_fc"] + on["fc_norm"] * len(layers),
+        "feature_normed_stream": on["norm_before_residual"],
+    }
+    table = {"token_norm": "layers.0.input_layernorm", "feature_norm": "layers.0.hidden_norm"}
+    table["output_norm"] = "norm"
+    pieces = ["input_norm"] if on["norm_before_fc"] else [f"fc_norm.{i}" for i in range(len(layers))]
+    entries = _entries_of(path, config, table, {"feature_input_norm.weight": pieces})
+    d2t = held.get("d2t")
+    tokens = target_tokens(str(d2t.file if d2t else path), d2t, n_draft, config["n_vocab"])
+    if tokens is not None and np.array_equal(tokens, range(config["n_vocab"])):
+        tokens = None
+    return PublishedDraft(path, "EAGLE-3", config, entries, held, layers, tokens, on["norm_output"])
+
+
+def _ends(
+    path: Path, held: Mapping[str, StoredTensor], config: Mapping[str, Any], target: Model, n_draft: int
+) -> dict[str, Any]:
+    """Return whose embeddings and head EAGLE-3 uses: its own, or the target's."""
+    n_vocab, d_model = config["n_vocab"], config["d_model"]
+    own_table, own_head = "embed_tokens.weight" in held, "lm_head.weight" in held
+    if not own_table and d_model != target.config.d_model:
+        expected = f"expected it with shape {[n_vocab, d_model]}, as the target's is of another width"
+        raise CheckpointError(f"{path}: tensor 'embed_tokens.weight' is missing; {expected}")
+    tied = not own_head and own_table and n_draft == n_vocab and config["tied"]
+    shared_head = not own_head and not tied and n_draft == n_vocab
+    found = {
+        "shared_embedding": not own_table, "shared_head": shared_head, "tied": tied,
+        "n_guesses": n_draft if n_draft < n_vocab else 0,
+    }  # fmt: skip
+    return found | (_head_config(target) if shared_head else {})
+
+
+def _taps(
+    target: Model, given: Sequence[int] | None, *named: tuple[Fields, str, int]
+) -> tuple[int, ...] | None:
+    """Return the hidden states of a feature: those given, or of the first field (holder, name, shift)."""
+    last = target.config.n_layer + 1
+    if given is not None:
+        listed = check_items("taps", given, "a sequence of integers")
+        if not 1 <= len(listed) <= MAX_TAPS:
+            raise InputError(f"taps names {len(listed)} hidden states; expected 1 to {MAX_TAPS}")
+        return tuple(check_integer(f"taps[{i}]", tap, 0, last) for i, tap in enumerate(listed))
+    for holder, name, shift in named:
+        if holder.raw(name) in (None, []):
+            continue
+        taps = holder.integers(name, -shift, last - shift)
+        if len(taps) > MAX_TAPS:
+            raise holder.error(name, f"at most {MAX_TAPS} hidden states of {target.path}")
+        return tuple(tap + shift for tap in taps)
+    return None
+
+
+def usual_taps(n_layer: int) -> tuple[int, ...] | None:
+    """Return those of the EAGLE-3 paper's code: 2, middle, third last; None where these are not three."""
+    usual = (2, n_layer // 2, n_layer - 3)
+    return usual if usual[0] < usual[1] < usual[2] else None
+
+
+def _open_eagle1(
+    path: Path, fields: Fields, trained: Fields, target: Model, taps: Sequence[int] | None
+) -> PublishedDraft:
+    held, config = _renamed(path), _block_config(fields)
+    if fields.boolean("qkv_bias", default=False):
+        config["qkv_bias"] = True
+    _check_target(path, target, config["d_model"], config["n_vocab"])
+    layers = _taps(target, taps, (trained, "taps", 0)) or (target.config.n_layer + 1,)
+    if len(layers) != 1:
+        raise InputError(f"taps names {len(layers)} hidden states; expected 1, as EAGLE-1 reads")
+    config |= _joined_config(target) | {
+        "feature_bias": "fc.bias" in held, "first_norm": False, "output_norm": False,
+        "shared_embedding": "embed_tokens.weight" not in held,
+    }  # fmt: skip
+    entries = _entries_of(path, config, {}, {})
+    return PublishedDraft(path, "EAGLE-1", config, entries, held, layers, None, normed_feedback=False)
+
+
+def _renamed(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of the files by the names of EAGLE-3 in vLLM's spelling."""
+    held: dict[str, StoredTensor] = {}
+    for name, tensor in open_weights(path).items():
+        plain = name.removeprefix("model.").replace("midlayer.", "layers.0.", 1)
+        if plain in held:
+            both = f"'{held[plain].name}' and '{tensor.name}'"
+            raise CheckpointError(f"{tensor.file}: holds both {both}; expected one")
+        held[plain] = tensor
+    return held
+
+
+def _check_target(path: Path, target: Model, width: int, n_vocab: int) -> None:
+    given = target.config
+    if width != given.d_model:
+        found = f"given is {target.path} of d_model {given.d_model}"
+        raise InputError(f"{path} reads hidden states of {width} numbers; {found}; expected its target")
+    if n_vocab != given.n_vocab:
+        expected = f"the {given.n_vocab} of the target {target.path}"
+        raise VocabularyMismatchError(f"{path} reads {n_vocab} tokens; expected {expected}")

@@ -1,1 +1,1 @@
-"""Early exit: the target's own first layers: its draft, network and trainer."""
+"""Early exit: network and trainer; its draft, `EarlyExit`, is with others by the target itself."""

@@ -16,19 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specdec.analysis.tune import tune
+from specdec.analysis.compare import tune
 from specdec.atomic_file import write_json
 from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit
-from specdec.drafts.learned.networks import hf_folder, open_decoder, write_decoder
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, hf_folder, open_decoder, write_decoder
+from specdec.drafts.self_drafts import EXIT_NAME, EarlyExit
 from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.settings_table import choice, flag, integer, number
-from specdec.training.batch import Batch, softmax
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Batch, DraftTrainer, softmax
 from specdec.training.training_texts import Texts
 
 _MAX_GAMMA = 6  # of those that are timed
@@ -77,10 +75,7 @@ def exit_weights(
 
 
 class ExitNetwork(nn.Module):
-    """A decoder of transformers, with a head, whose layers can be skipped and whose head reads every layer.
-
-    An architecture whose layers, output norm and head are not found, or do not give its logits, is refused.
-    """
+    """A decoder of transformers whose layers can be skipped, and whose output norm and head read each."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -114,10 +109,7 @@ class ExitNetwork(nn.Module):
             raise InputError.of("target", name, "a model whose logits are its head after its norm", name)
 
     def states(self, ids: Tensor, skips: Tensor | None = None) -> list[Tensor]:
-        """Return the residual stream [n, time, d_model] of `ids` [n, time] after each layer.
-
-        `skips`, of bool [n_layer, n], are the layers that a text skips.
-        """
+        """Return the stream [n, time, d_model] after each layer; texts skip layers `skips` [n_layer, n]."""
         kept: list[Tensor] = []
 
         def hook(layer: int) -> Callable[..., Any]:
@@ -160,9 +152,8 @@ class ExitShape:
 class ExitTrainer(DraftTrainer):
     """Fine-tuning of the target itself; every other method leaves it as it is.
 
-    Every exit learns the distribution that the target had before training; the paper has the next token of
-    the text: on average over the target's own texts that is the same, with less noise, and the last exit
-    stays where it was.
+    Every exit learns the distribution that the target had before training, in place of the paper's next token
+    of the text: the same on average over the target's own texts, with less noise.
     """
 
     name = "exit"
@@ -213,9 +204,8 @@ class ExitTrainer(DraftTrainer):
 
     def finish(self, folder: Path, texts: Texts) -> None:
         tuned = load(folder)
-        prompts = [
-            texts.ids[i, : max(1, int(texts.ends[i]) // 4)].tolist() for i in range(min(4, len(texts)))
-        ]
+        some = zip(texts.ids[:4], texts.ends[:4], strict=True)
+        prompts = [ids[: max(1, int(end) // 4)].tolist() for ids, end in some]
         exits = [EarlyExit(self.shape.layer)] if self.shape.layer else EarlyExit.exits(tuned)
         self.say(f"Timing exits: {number_of(len(exits), 'layer')} with gammas to {_MAX_GAMMA} each.")
         found = tune(

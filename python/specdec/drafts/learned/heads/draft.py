@@ -64,24 +64,20 @@ class HeadsShape:
 class Heads(LearnedDraft):
     """Heads on the target's last hidden state: head k predicts the token k places after the last one.
 
-    All of them read one vector, which the target has computed anyway: the hidden state that the last token
-    was made from. A head is some residual blocks and an output matrix (Medusa, arXiv 2401.10774); with one
-    block and the target's own output matrix these are the heads of blockwise parallel decoding (arXiv
-    1811.03115), the non-autoregressive draft of section 3.6 of arXiv 2211.17192. Heads that see guesses read
-    the embeddings of the draft tokens before theirs too (Hydra, arXiv 2402.05109); others predict each token
-    without the ones before, so that a draft token costs next to nothing, and a tree of their candidates
-    brings more than a chain.
+    All of them read the hidden state that the last token was made from. A head is some residual blocks and an
+    output matrix (Medusa, arXiv 2401.10774); with one block and the target's own output matrix these are the
+    heads of blockwise parallel decoding (arXiv 1811.03115; section 3.6 of arXiv 2211.17192). Heads that see
+    guesses read the embeddings of the draft tokens before theirs too (Hydra, arXiv 2402.05109); others
+    predict each token by itself, so a draft token costs next to nothing and a tree brings more than a chain.
 
-    Sampled draft tokens have the product of the heads' distributions, so the ordinary rule is exact for them.
     After a text of one token nothing is drafted, as there is no hidden state. The target's cache holds the
     hidden states, so heads cannot draft for a draft; they can be one of several in `Ensemble`.
 
     Parameters
     ----------
     weights : path-like or LearnedWeights
-        The folder of heads, as training writes it and `specdec.drafts.load` opens it: its ``config.json`` has
-        ``n_heads``, ``n_blocks``, ``see_guesses``, ``shared_output`` and the target's identity. Or the same
-        in memory.
+        The folder of heads, as training writes it and `specdec.drafts.load` opens it, whose ``config.json``
+        has ``n_heads``, ``n_blocks``, ``see_guesses`` and ``shared_output``; or the same in memory.
     dtype, tree, gamma, n_threads
         See `specdec.drafts`. The target's output matrix, where it is shared, keeps the target's format.
         Levels of a tree beyond the number of heads stay empty. gamma is one for each head by default.

@@ -10,16 +10,13 @@ from specdec.checks import check_integer
 from specdec.divergences import DivergenceName
 from specdec.drafts.draft import Draft, check_model
 from specdec.drafts.learned.heads.draft import Heads, HeadsShape
-from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import GoesOn, GradientLearner, relearned
+from specdec.drafts.learned.online.learner import Corrections, GoesOn, GradientLearner, relearned
 from specdec.errors import InputError
 from specdec.models.model import Model
 
 
 class HeadsLearner(GradientLearner):
-    """Heads learn by gradient steps on their corrections, as a `NetworkLearner` does.
-
-    Each correction teaches the head whose token was rejected, from the hidden state that it predicted from.
+    """Heads learn as in `NetworkLearner`: each correction teaches the head whose token was rejected.
 
     Parameters
     ----------
@@ -59,7 +56,7 @@ class HeadsLearner(GradientLearner):
     def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
         import torch
 
-        from specdec.drafts.learned.objective import scattered
+        from specdec.drafts.learned.networks import scattered
 
         n, half = len(corrections), max(1, min(self.batch // 2, n_new))
         for _ in range(math.ceil(self.passes * n_new / self.batch)):

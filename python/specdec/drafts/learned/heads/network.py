@@ -39,10 +39,7 @@ class _Head(nn.Module):
 
 
 class HeadsNetwork(OnTarget):
-    """Heads on a target, which begin as the target's own head: a block adds nothing at first.
-
-    The state dict has the tensors of the draft's folder.
-    """
+    """Heads that begin as the target's own; the state dict has the tensors of the draft's folder."""
 
     def __init__(self, shape: HeadsShape, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__(ends, draft_ids)

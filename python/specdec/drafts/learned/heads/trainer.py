@@ -17,14 +17,21 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.learned import networks
 from specdec.drafts.learned.heads.draft import HeadsShape
 from specdec.drafts.learned.heads.network import HeadsNetwork, JointHeads
-from specdec.drafts.learned.networks import TargetEnds, draft_ids_of, numbers_of, take_weights
-from specdec.drafts.learned.objective import Objective, TargetDistribution, reachable, scattered
+from specdec.drafts.learned.networks import (
+    Objective,
+    TargetDistribution,
+    TargetEnds,
+    draft_ids_of,
+    numbers_of,
+    reachable,
+    scattered,
+    take_weights,
+)
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.settings_table import flag, integer, number, other
-from specdec.training.batch import Batch
-from specdec.training.trainer import LearnedTrainer
+from specdec.training.trainer import Batch, LearnedTrainer
 
 _RARE = 50.0
 """Nats that a token of a text costs at most; one outside the draft's vocabulary has probability 0."""
@@ -49,17 +56,6 @@ class HeadsSettings:
     joint_rate: float = number(0.25, "a number above 0", lambda x: x > 0.0)
     joint_begin: float = number(0.3, "a number from 0 to below 1", lambda x: 0.0 <= x < 1.0)
 
-    def heads_shape(self, target: Model) -> HeadsShape:
-        """Return the shape for a target."""
-        most = 0 if self.joint else target.config.n_vocab
-        if self.n_draft_vocab > most:
-            expected = f"at most {most}: the target's, without joint"
-            raise InputError.of("n_draft_vocab", self.n_draft_vocab, expected)
-        return HeadsShape(
-            target.config.d_model, target.config.n_vocab, self.n_heads, self.n_blocks, self.see_guesses,
-            self.shared_output, self.n_draft_vocab,
-        )  # fmt: skip
-
 
 class HeadsTrainer(LearnedTrainer):
     """Heads on the hidden state that the target's own head reads."""
@@ -81,12 +77,17 @@ class HeadsTrainer(LearnedTrainer):
         return (self.target.config.n_layer + 1,)
 
     def network(self) -> Any:
-        shape, stored = self.shape.heads_shape(self.target), self.begun()
+        given, config, stored = self.shape, self.target.config, self.begun()
+        most = 0 if given.joint else config.n_vocab
+        if given.n_draft_vocab > most:
+            expected = f"at most {most}: the target's, without joint"
+            raise InputError.of("n_draft_vocab", given.n_draft_vocab, expected)
+        own = (given.n_heads, given.n_blocks, given.see_guesses, given.shared_output, given.n_draft_vocab)
+        shape = HeadsShape(config.d_model, config.n_vocab, *own)
         if stored is not None:
             self.check_begun(vars(HeadsShape.read(stored)))
         network: JointHeads | HeadsNetwork
-        if self.shape.joint:
-            config = self.target.config
+        if given.joint:
             decoder = networks.open_decoder(networks.hf_folder(self.target))
             network = JointHeads(decoder, shape, float(config.logit_scale), float(config.logit_softcap))
             heads = network.heads

@@ -14,12 +14,11 @@ class LookAheadEmbeddings(LearnedDraft):
     """The target predicts ahead in its own forward passes, after learned vectors (PaSS, arXiv 2311.13581).
 
     L vectors, learned for the target, follow a text in the place of tokens' embeddings. The target's
-    distribution after the k-th is that of the token k places after the next one; draft tokens of the next
-    round are sampled from it, each by itself, so that the ordinary rule is exact for them. No other model is
-    run. Instead the vectors are extra query tokens of verification: after every row that the target verifies,
-    as it is not known yet which draft tokens are accepted. A chain of gamma draft tokens is
-    (gamma + 1)(L + 1) rows of the target, so this pays where rows are nearly free; ``gamma="auto"`` counts
-    them. The head is computed for those after the last accepted token alone.
+    distribution after the k-th is that of the token k places after the next one, from which draft tokens of
+    the next round are sampled, each by itself. The vectors are extra query tokens of verification, after
+    every row that the target verifies, as it is not known yet which draft tokens are accepted: a chain of
+    gamma draft tokens is (gamma + 1)(L + 1) rows. So this pays where rows are nearly free; ``gamma="auto"``
+    counts them. The head is computed for those after the last accepted token alone.
 
     The first round, and one after a round that drafted nothing, has no draft tokens. It cannot draft for a
     draft; in `Ensemble` it can be one of several, once.
@@ -28,10 +27,8 @@ class LookAheadEmbeddings(LearnedDraft):
     ----------
     weights : path-like or LearnedWeights
         The folder of the embeddings, as training writes it and `specdec.drafts.load` opens it, or the same in
-        memory: its ``config.json`` has ``n_tokens``, L, and the target's identity, and its one tensor is
-        ``embeddings`` [L, d_model]. Positions that a target learned are added to them, and the norm of
-        embeddings applied where a target has one; the scale of embeddings (Gemma, Granite) is not: a vector
-        is what the layers see.
+        memory: ``n_tokens``, L, in ``config.json``, and one tensor, ``embeddings`` [L, d_model]. A target's
+        learned positions and its norm of embeddings are applied to them, its scale of embeddings is not.
     tree, gamma
         See `specdec.drafts`; gamma is L by default. Levels of a tree beyond L stay empty; with fewer than L
         draft tokens in a row the last embeddings are not used.
@@ -58,9 +55,8 @@ class LookAheadEmbeddings(LearnedDraft):
         weights.check_taps()
         self.n_tokens = self.gamma = weights.fields.integer("n_tokens", maximum=MAX_GAMMA)
         if weights.tokens is not None:
-            raise weights.fields.error(
-                "n_draft_vocab", f"{weights.target.n_vocab}: the target's head predicts"
-            )
+            every = f"{weights.target.n_vocab}: the target's head predicts"
+            raise weights.fields.error("n_draft_vocab", every)
         ((_, array, form),) = weights.tensors({"embeddings": (self.n_tokens, weights.target.d_model)})
         with weights.naming():
             return _core.LookAheadEmbeddings(np.ascontiguousarray(widened(array, form)))

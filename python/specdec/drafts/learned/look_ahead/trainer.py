@@ -14,19 +14,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from specdec.drafts.learned.networks import hf_folder, numbers_of, open_decoder, take_weights
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, hf_folder, numbers_of, open_decoder, take_weights
 from specdec.errors import InputError
 from specdec.settings_table import integer
-from specdec.training.batch import Batch
-from specdec.training.trainer import LearnedTrainer
+from specdec.training.trainer import Batch, LearnedTrainer
 
 
 class LookAheadNetwork(nn.Module):
-    """L embeddings after texts of a target, a decoder of transformers with rotary or learned positions.
-
-    The target is frozen and not part of the state dict. They begin near the mean of the token table.
-    """
+    """L embeddings after texts of a frozen target, a decoder of transformers, no part of the state dict."""
 
     def __init__(self, target: Any, n_tokens: int):
         super().__init__()
@@ -106,17 +101,7 @@ class LookAheadTrainer(LearnedTrainer):
     learning_rate = 3e-2
 
     def network(self) -> LookAheadNetwork:
-        self._check_target()
-        network = LookAheadNetwork(open_decoder(hf_folder(self.target)), self.shape.n_tokens)
-        if (stored := self.begun()) is not None:
-            self.check_begun({"n_tokens": stored.fields.integer("n_tokens")})
-            take_weights(network, stored)
-            with torch.no_grad():
-                network.embeddings.div_(network.scale())
-        return network
-
-    def _check_target(self) -> None:
-        """Refuse targets whose attention depends on more than a mask and positions."""
+        # A mask and positions are all that attention may depend on.
         n_tokens, length = self.shape.n_tokens, self.settings.length
         if length <= n_tokens:
             raise InputError.of("length", length, f"more than n_tokens, {n_tokens}")
@@ -129,6 +114,13 @@ class LookAheadTrainer(LearnedTrainer):
             most = min(windows) - n_tokens
             expected = f"at most {most}, as target {self.target.path} has windows of {min(windows)} tokens"
             raise InputError.of("length", self.settings.length, expected)
+        network = LookAheadNetwork(open_decoder(hf_folder(self.target)), n_tokens)
+        if (stored := self.begun()) is not None:
+            self.check_begun({"n_tokens": stored.fields.integer("n_tokens")})
+            take_weights(network, stored)
+            with torch.no_grad():
+                network.embeddings.div_(network.scale())
+        return network
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         n_tokens, total = self.shape.n_tokens, batch.weights.new_zeros(())

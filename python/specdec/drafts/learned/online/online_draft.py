@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft, loaded_again
-from specdec.drafts.learned.online.corrections import Corrections
-from specdec.drafts.learned.online.learner import Learner, TableLearner
+from specdec.drafts.learned.online.learner import Corrections, Learner, NetworkLearner, TableLearner
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram, OnlineNgram
@@ -29,10 +28,7 @@ from specdec.models.origin import ReadFiles
 
 
 class LearningThread:
-    """Calls a method every so often, until it is stopped, its object is gone, or it returns False.
-
-    The object is not kept alive. The thread ends before the interpreter does; a forked child has none.
-    """
+    """Calls a method every so often, until it is stopped or returns False, or its object or process ends."""
 
     def __init__(self, step: Callable[[], bool], interval_s: float, name: str) -> None:
         self._stopping = threading.Event()
@@ -78,29 +74,25 @@ _ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
 class Online(Draft):
     """A draft that learns from its own mistakes while it serves (OSD, arXiv 2310.07177).
 
-    Where the target rejects its draft tokens, the text before and the target's distribution there are kept,
-    in a buffer of the last ones. A thread of low priority learns from them every so often, and the better
-    draft takes the place of the old one between two rounds, also in the middle of a text. So the draft
-    follows texts that change their kind.
+    Where the target rejects its draft tokens, the last texts before and the target's distributions there are
+    kept. A thread of low priority learns from them every so often, and the better draft takes the place of
+    the old one between two rounds, also in the middle of a text.
 
     The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
     bit. With the other rules and a temperature above 0 a seed fixes the distribution and not the output,
-    since draft tokens depend on when something has been learned. Random numbers are as of `SuffixMemory`.
-    With ``interval=None`` and calls of `learn` between them runs can be repeated in the same order, by a new
-    object.
+    since draft tokens depend on when something has been learned; with ``interval=None`` and calls of `learn`
+    a new object repeats runs in the same order. Random numbers are as of `SuffixMemory`.
 
     One object serves any number of calls and threads, which learn together. What it reads is not kept in a
-    `PromptCache`, as its weights change. In a forked process it drafts with what it has learned by then and
-    learns nothing more by itself.
+    `PromptCache`, as its weights change. In a forked process it learns nothing more by itself.
 
     Parameters
     ----------
     draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
-        The first draft: a model from a Hugging Face folder or a recurrent network (learning needs
-        ``pip install torch transformers``), heads, or a table, or an `OnlineNgram` that has one.
+        The first draft: a model from a Hugging Face folder, a recurrent network or heads (learning needs
+        ``pip install torch transformers``), or a table, or an `OnlineNgram` that has one.
     learner : Learner, optional
-        What learns, with settings of its own: by default a `NetworkLearner` or a `TableLearner` of the draft.
-        Heads need a `HeadsLearner`, which knows the target.
+        By default a `NetworkLearner` or `TableLearner` of the draft; heads need a `HeadsLearner`.
     interval : float or None, default 10.0
         Seconds between two times of learning. None: there is no thread, and `learn` must be called.
     n_positions : int, default 4096
@@ -116,9 +108,8 @@ class Online(Draft):
     Notes
     -----
     An exception in the learner ends the learning; every later call that drafts with the object raises a
-    `LearningError` with it as its cause. `draft` is then still the last that was learned. A pickle names the
-    file that the object was loaded from or saved to last; without one, or with a `learner` that was given,
-    there is none.
+    `LearningError` with it as its cause. `draft` is then still the last that was learned. Pickles are as of
+    `SuffixMemory`; with a `learner` that was given there is none.
 
     Examples
     --------
@@ -158,10 +149,8 @@ class Online(Draft):
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is None or self._begun is None:
             why = "lives in this process" if self._file is None else "was given its learner"
-            raise InputError(
-                f"{self!r} cannot be pickled, as it {why}; expected one with the usual learner that was "
-                "saved to a file or loaded from one, which pickles name, or its `draft`, which learns no more"
-            )
+            expected = "one with the usual learner that was saved to a file or loaded from one"
+            raise InputError(f"{self!r} cannot be pickled, as it {why}; expected {expected}, or its `draft`")
         settings = {"interval": self.interval, "n_positions": self.n_positions}
         return loaded_again, (Online, self._file.reference(), (self._begun,), settings)
 
@@ -188,10 +177,9 @@ class Online(Draft):
         with self._changing:
             if self._target is None or self._target.core is not target.core:
                 if isinstance(self._draft, ModelDraft) and self._draft.translates(target):
-                    raise VocabularyMismatchError(
-                        f"draft {self._draft.model.path} has another vocabulary than target {target.path}; "
-                        f"expected the target's, in whose ids a draft learns"
-                    )
+                    found = f"draft {self._draft.model.path} has another vocabulary than target {target.path}"
+                    expected = "the target's, in whose ids a draft learns"
+                    raise VocabularyMismatchError(f"{found}; expected {expected}")
                 self._described = self._draft.describe(target)
                 self._target = target
             if self._thread is None and self.interval is not None and not self._closed:
@@ -287,7 +275,7 @@ class Online(Draft):
         """
         file = check_path("path", path)
         with self._learning:
-            arrays = {f"corrections.{name}": array for name, array in self._corrections.arrays.items()}
+            arrays = {f"corrections.{name}": array for name, array in vars(self._corrections).items()}
             arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
             counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
             write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
@@ -314,8 +302,9 @@ class Online(Draft):
             for name, tensor in tensors.items()
         }
         try:
-            names = list(self._corrections.arrays)
-            kept = Corrections(**{name: arrays.pop(f"corrections.{name}") for name in names})
+            kept = Corrections(
+                **{name: arrays.pop(f"corrections.{name}") for name in vars(self._corrections)}
+            )
             _check_alike(kept, self._corrections)
             self._corrections = self._corrections.followed_by(kept, self.n_positions)
             self._first_text = self._corrections.n_texts
@@ -340,43 +329,37 @@ def _learner_of(draft: Draft) -> Learner:
     if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
         return TableLearner(draft)
     if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, Recurrent):
-        from specdec.drafts.learned.online.network_learner import NetworkLearner
-
         return NetworkLearner(draft)
-    raise InputError.of(
-        "draft", draft, "one that can learn: a model without a draft of its own, a Recurrent, a table of "
-        "n-grams, or an OnlineNgram with a table; Heads with learner=HeadsLearner(...)",
-    )  # fmt: skip
+    able = "a model without a draft of its own, a Recurrent, an Ngram, or an OnlineNgram with a table"
+    raise InputError.of("draft", draft, f"one that can learn: {able}; Heads with learner=HeadsLearner(...)")
 
 
 def _check_alike(kept: Corrections, ours: Corrections) -> None:
     """Refuse corrections of another shape, or with impossible numbers."""
     n = len(kept) if kept.depth.ndim else 0
-    for name, array in kept.arrays.items():
-        expected = ours.arrays[name]
+    for name, array in vars(kept).items():
+        expected = vars(ours)[name]
         if array.dtype != expected.dtype or array.shape != (n, *expected.shape[1:]):
             found, wanted = f"{array.dtype}, {list(array.shape)}", [n, *expected.shape[1:]]
-            raise ValueError(
-                f"tensor 'corrections.{name}' is of {found}; expected {expected.dtype}, {wanted}"
-            )
+            expectation = f"expected {expected.dtype}, {wanted}"
+            raise ValueError(f"tensor 'corrections.{name}' is of {found}; {expectation}")
     for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
-        if (lowest := kept.arrays[name].min(initial=least)) < least:
+        if (lowest := vars(kept)[name].min(initial=least)) < least:
             raise ValueError(f"tensor 'corrections.{name}' has {lowest}; expected {least} or more")
     n_before = kept.before.shape[1]
     in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
     if not np.array_equal(kept.before >= 0, in_text):
         raise ValueError("tensor 'corrections.before' does not end with the tokens of each 'position'")
     for name, low, high in (("log_probs", -math.inf, 0.001), ("rest", 0.0, 1.0)):
-        array = kept.arrays[name]
+        array = vars(kept)[name]
         if not np.all((array >= low) & (array <= high)):
             raise ValueError(f"tensor 'corrections.{name}' has numbers outside of {low} to {high}")
 
 
-def _forget_threads() -> None:
-    """In a forked child there is one thread only, and others may have held locks."""
+def _after_fork() -> None:
     for online in list(_ALIVE):
         online._after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+if hasattr(os, "register_at_fork"):  # in a child there is one thread only, and others may have held locks
+    os.register_at_fork(after_in_child=_after_fork)

@@ -45,9 +45,8 @@ class RecurrentShape:
 class Recurrent(LearnedDraft):
     """A recurrent network drafts: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
 
-    It reads tokens alone, one after the other, into a state of fixed size: a step takes microseconds,
-    whatever the length of the text. So it may draft for any target whose tokens are those of the target that
-    it was trained for, and be the draft of a draft; it drafts best for the target itself.
+    It reads tokens alone into a state of fixed size: a step takes microseconds, whatever the length of the
+    text. So it may draft for any target with the tokens of the one that it was trained for, and for a draft.
 
     Parameters
     ----------

@@ -6,15 +6,12 @@ import re
 
 from torch import Tensor, nn
 
-from specdec.drafts.learned.objective import scattered
+from specdec.drafts.learned.networks import scattered
 from specdec.drafts.learned.recurrent.draft import RecurrentShape
 
 
 class RecurrentNetwork(nn.Module):
-    """Token ids [batch, time] to logits [batch, time, n_vocab]; the state before the first token is 0.
-
-    `draft_ids` [n_draft_vocab], int64, are the tokens that it drafts; the logits of others are -inf.
-    """
+    """Ids [batch, time] to logits [batch, time, n_vocab], -inf of tokens that are not `draft_ids` [n]."""
 
     draft_ids: Tensor | None
 

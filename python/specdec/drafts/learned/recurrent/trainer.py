@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.drafts.learned.networks import numbers_of, take_weights
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, numbers_of, take_weights
 from specdec.drafts.learned.recurrent.draft import RecurrentShape
 from specdec.drafts.learned.recurrent.network import RecurrentNetwork
-from specdec.training.batch import Batch
-from specdec.training.trainer import LearnedTrainer
+from specdec.training.trainer import Batch, LearnedTrainer
 from specdec.training.training_texts import TextWriter
 
 

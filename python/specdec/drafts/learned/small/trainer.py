@@ -11,14 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.networks import end_ids, open_decoder, transformers, write_decoder
-from specdec.drafts.learned.objective import Objective
+from specdec.drafts.learned.networks import Objective, open_decoder, transformers, write_decoder
 from specdec.errors import InputError
 from specdec.models.loading import load
 from specdec.models.model import Model
-from specdec.models.tokenizer import check_same_vocabulary
-from specdec.training.batch import Batch
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import Batch, DraftTrainer, load_small
 from specdec.training.training_texts import TextWriter, continued
 
 
@@ -52,11 +49,8 @@ class SmallTrainer(DraftTrainer):
     def network(self) -> Any:
         if self.settings.begin is None:
             return small_decoder(self.target, self.shape)
-        begin, n_vocab = load(self.settings.begin), self.target.config.n_vocab
-        check_same_vocabulary(self.target, begin)
+        begin = load_small("begin", self.settings.begin, self.target)
         config = begin.config
-        if config.n_vocab != n_vocab:
-            raise InputError(f"begin {begin.path} has {config.n_vocab} ids; expected the target's {n_vocab}")
         shape = SmallShape(config.d_model, config.n_layer, config.n_head, config.n_kv_head, config.d_ff)
         self.check_begun(vars(shape))
         return open_decoder(begin.path)
@@ -82,17 +76,14 @@ class SmallTrainer(DraftTrainer):
 
 
 def small_decoder(target: Model, shape: SmallShape) -> Any:
-    """Make a decoder of random weights, transformers' ``LlamaForCausalLM``, whose head is its token table.
-
-    Matrices that add to the residual stream begin at 0, so that the logits are those of its embedding.
-    """
+    """Make a ``LlamaForCausalLM`` of random weights, whose logits are at first those of its embedding."""
     library, shape = transformers(), shape.settled()
-    bos_id, eos_ids = end_ids(target)
+    bos_id = None if target.tokenizer is None else target.tokenizer.bos_id
     config = library.LlamaConfig(
         vocab_size=target.config.n_vocab, hidden_size=shape.d_model, intermediate_size=shape.d_ff,
         num_hidden_layers=shape.n_layers, num_attention_heads=shape.n_heads,
         num_key_value_heads=shape.n_kv_heads, max_position_embeddings=target.config.n_ctx, rms_norm_eps=1e-5,
-        tie_word_embeddings=True, bos_token_id=bos_id, eos_token_id=eos_ids, pad_token_id=None,
+        tie_word_embeddings=True, bos_token_id=bos_id, eos_token_id=list(target.eos_ids), pad_token_id=None,
     )  # fmt: skip
     network = library.LlamaForCausalLM(config)
     for name, weight in network.named_parameters():

@@ -1,0 +1,17 @@
+"""Libraries that only oracle tests use, imported at their first use: to import them takes seconds."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class _Lazily:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+peft, torch, transformers = (_Lazily(name) for name in ("peft", "torch", "transformers"))
