@@ -119,11 +119,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Any:
-    """(target, draft): the trained pair that comes with the package."""
-    import specdec
+def small_models() -> Any:
+    """(target, draft): the small trained pair of tests/models."""
+    from trained import small_pair
 
-    return specdec.embedded_pair()
+    return small_pair()
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def chatting_pair() -> Any:
-    """(target, draft): the embedded pair, with a chat template that knows tools."""
+    """(target, draft): the small pair, with a chat template that knows tools."""
     from chat_templates import chatting_pair
 
     return chatting_pair()

@@ -25,6 +25,7 @@ from specdec import reference
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import canonical
 from toy_pair import blurred
+from trained import small_pair
 from worlds.adapters import (
     LLAMA_MODULES,
     adapter_config,
@@ -543,7 +544,7 @@ def test_adapters_are_merged_into_what_is_converted(adapted: Adapted, tmp_path: 
 def test_importance_is_that_of_the_merged_model(tmp_path: Path) -> None:
     config = llama_config(vocab_size=4096, hidden_size=256, intermediate_size=256, max_position_embeddings=64)
     base = write_hf(tmp_path / "base", config, seed=1)
-    shutil.copy(specdec.embedded_pair()[0].path / "tokenizer.json", base)
+    shutil.copy(small_pair()[0].path / "tokenizer.json", base)
     adapter = llama_adapter(tmp_path / "adapter", config, 1)
     text = tmp_path / "text.txt"
     text.write_text("It was the best of times, it was the worst of times. " * 4)
@@ -598,7 +599,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
 
 def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
     """`--adapter` merges, here into the target in the package."""
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     fields = json.loads((target.path / "config.json").read_text())
     folder = llama_adapter(tmp_path / "adapter", fields, 1)
     arguments = [*"--temperature 0 --repetition-penalty 1 --max-new-tokens 12".split(), "Once upon a time"]

@@ -26,6 +26,7 @@ from specdec import AdaptiveGamma, _core, drafts
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, RunKind
 from specdec.drafts.model_draft import as_draft
 from toy_pair import blurred
+from trained import small_pair
 from weights import verify_weights
 from worlds.canonical import LLAMA, build, random_tensors, with_drafts
 from worlds.folders import llama_config, tensors_for, write_hf
@@ -379,7 +380,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
     return Models(target, draft, target.tokenizer.encode(text))
 
@@ -536,7 +537,7 @@ def test_wrong_gammas_are_refused(models: Models) -> None:
 
 
 def test_a_session_refuses_gammas_of_another_number() -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     session = new_session(target.core, by_method("model", draft.core), [[1, 2]], gamma=4)
     session.prefill()
     wrong = ([1, 2], "gammas has 2 entries"), ([-2], "gamma is -2"), ([2000], "gamma is 2000")

@@ -19,10 +19,11 @@ from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import tensors_in, write_tensors
+from trained import MODELS
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf, write_llama2c
 
-EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
+EMBEDDED = MODELS / "target"
 IDS = [1, 2, 3, 4, 5, 6, 7]
 SOURCE = [3, 4, 5, 6] * 3
 BITS = {"int8": 8, "int4": 4}
@@ -88,7 +89,7 @@ def test_a_folder_is_the_model_in_this_format(tmp_path: Path, dtype: str, tied: 
 
 
 FUSED = ("GPTBigCodeForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM", "OPTForCausalLM")
-NOT_LINEAR = ("GPT2LMHeadModel", "GptOssForCausalLM")
+NOT_LINEAR = ("GptOssForCausalLM",)
 NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]]
 
 
@@ -107,7 +108,7 @@ def test_families(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", NOT_LINEAR)
 def test_matrices_that_are_no_linear_layers(tmp_path: Path, name: str) -> None:
     folder = folder_of(tmp_path / "folder", name)
-    message = "c_attn.weight' does not have a row for .* end in .specdec|whose matrices of codes are in mxfp4"
+    message = "whose matrices of codes are in mxfp4"
     with pytest.raises(UnsupportedModelError, match=message):
         specdec.convert(folder, tmp_path / "made", "int8")
     assert not (tmp_path / "made").exists()
@@ -389,3 +390,21 @@ def test_codes_that_the_library_packs(codes: Path, bits: int, size: int) -> None
     state["weight_scale"] = scale.float()
     expected = compressor.decompress(state, layer)["weight"].numpy()
     assert np.array_equal(specdec.load(codes).core.matrix("layers.0.mlp_up.weight"), expected)
+
+
+def test_files_of_a_folder_have_a_size(tmp_path: Path) -> None:
+    """A tensor that is larger than the size is a file by itself; the model is that of one file."""
+    folder = llama(tmp_path / "folder")
+    one = specdec.convert(folder, tmp_path / "one", "int4")
+    total = (one / "model.safetensors").stat().st_size
+    for size, least in ((total // 3, 3), (1, 10)):
+        made = specdec.convert(folder, tmp_path / f"by{size}", "int4", max_shard_size=size)
+        files = sorted(made.glob("*.safetensors"))
+        index = json.loads((made / "model.safetensors.index.json").read_text())
+        assert len(files) >= least and set(index["weight_map"].values()) == {file.name for file in files}
+        assert size == 1 or all(file.stat().st_size < size + 8192 for file in files)  # and a header
+        assert np.array_equal(specdec.load(made).logits(IDS), specdec.load(one).logits(IDS))
+    with refuses("max_shard_size", 0):
+        specdec.convert(folder, tmp_path / "none", max_shard_size=0)
+    with refuses("max_shard_size", 9):
+        specdec.convert(folder, tmp_path / "model.gguf", "F32", max_shard_size=9)

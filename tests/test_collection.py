@@ -32,7 +32,7 @@ def models() -> tuple[_core.Model, _core.Model]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_leaks(models: Any, embedded: Any) -> Iterator[None]:
+def nothing_leaks(models: Any, small_models: Any) -> Iterator[None]:
     """The core has as many blocks, and the collector as many sessions, as before the test."""
     gc.collect()
     before = live()
@@ -116,8 +116,8 @@ def attributed(draft: Any, chat: Chat) -> Any:
 
 @pytest.mark.parametrize("ending", ["not begun", "begun", "ended", "closed"])
 @pytest.mark.parametrize("owner", OWNERS)
-def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, embedded: Any) -> None:
-    chat = OWNERS[owner](*embedded)
+def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, small_models: Any) -> None:
+    chat = OWNERS[owner](*small_models)
     if ending != "not begun":
         next(chat.stream)
     if ending == "ended":

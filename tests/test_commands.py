@@ -27,6 +27,7 @@ from specdec.commands.program import PROMPT_VERB, program
 from specdec.commands.verb import OPTION_OF, by_option
 from specdec.display.rounds import visible
 from toy_pair import load_pair, notice_interrupts
+from trained import small_pair
 
 Pair = tuple[specdec.Model, specdec.Model]
 
@@ -228,7 +229,7 @@ def test_errors_are_one_line(pair: Pair, monkeypatch: Any, arguments: list[str],
 
 
 def test_a_draft_alone_drafts_for_the_target_in_the_package() -> None:
-    _, small = specdec.embedded_pair()
+    _, small = small_pair()
     done = run("--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "It was")
     assert "identical, all 8 tokens" in done.stdout
     assert done.stderr == f"specdec: no --target, so {small.path} drafts for the one in the package\n"

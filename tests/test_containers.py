@@ -14,6 +14,7 @@ from refusals import refuses
 from specdec import drafts
 from specdec.errors import InputError, TokenizerError
 from specdec.tokenizer import ByteTokenizer, resolve_tokenizer
+from trained import small_pair
 
 
 class Tensor:
@@ -78,7 +79,7 @@ ONE = [
 
 @pytest.fixture(scope="module")
 def target() -> specdec.Model:
-    return specdec.embedded_pair()[0]
+    return small_pair()[0]
 
 
 @pytest.mark.parametrize("ids", ONE)

@@ -22,10 +22,11 @@ from specdec import _core
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_writing import weighted_blocks
+from trained import MODELS
 from worlds.folders import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 from worlds.gguf_files import CASES, Case, llama3_factors
 
-EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
+EMBEDDED = MODELS / "target"
 SOURCE = [3, 9, 4, 11, 2, 5] * 4
 TEXTS = ["Once upon a time, there was 1 naïve café.\n\n  12345 x", "<|endoftext|> We're here", ""]
 
@@ -339,7 +340,7 @@ def test_the_verb(tmp_path: Path) -> None:
     done = run("convert", folder, tmp_path / "m.gguf", "--type", "BF16")
     assert done.exit_code == 0 and "m.gguf: 0.0 MB" in done.output
     done = run("convert", "embedded", tmp_path / "e.specdec", "--type", "bf16")
-    assert done.exit_code == 0 and specdec.load(tmp_path / "e.specdec").config.n_vocab == 4096
+    assert done.exit_code == 0 and specdec.load(tmp_path / "e.specdec").config.n_vocab == 8192
     again = run("convert", folder, tmp_path / "m.gguf")
     assert again.exit_code != 0 and "--force" in again.output
     assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"

@@ -80,8 +80,6 @@ def test_drafts_that_come_with_their_target() -> None:
     assert isinstance(draft, drafts.ModelDraft) and draft.model.path == small.path
     quick = named("embedded", target, dtype="int8")
     assert isinstance(quick, drafts.ModelDraft) and quick.model.dtype == "int8"
-    heads = named("heads", target, dtype="int8")
-    assert isinstance(heads, drafts.Heads) and heads.n_heads == 2
     assert isinstance(named("mtp", mimo_target()), drafts.MTP)
 
 

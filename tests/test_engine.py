@@ -23,6 +23,7 @@ from processes import wait_for
 from refusals import refuses
 from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Sampling, Speculative
 from specdec.errors import ContextLengthError
+from trained import small_pair
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
 WAIT_S = 120.0
@@ -32,7 +33,7 @@ OTHERS = [name for name in DRAFTS if name != "model"]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("draft")
-    _, target = specdec.embedded_pair()
+    _, target = small_pair()
     return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
 
 

@@ -19,6 +19,7 @@ from sessions import Session
 from specdec import _core
 from specdec.drafts import Bigram, Ensemble, Lookahead, ModelDraft, Proposal
 from specdec.errors import InputError
+from trained import small_pair
 from worlds.canonical import LLAMA, random_model, run_session, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
@@ -184,7 +185,7 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
 @pytest.mark.parametrize(("guesses", "n_asked"), [([3], 10), ([], 30)], ids=str)
 def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_asked: int) -> None:
     """It costs so much that its first trial is far off. One that never guesses loses a few tokens first."""
-    model, _ = specdec.embedded_pair()
+    model, _ = small_pair()
     slow = Scripted(guesses, seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert 1 <= len(slow.budgets) < n_asked < out.trace.n_calls
@@ -194,7 +195,7 @@ def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_aske
 
 def test_a_draft_of_a_draft_is_left_out_too() -> None:
     """The next round of the draft shows what came of its guesses, which need not become text."""
-    model, draft = specdec.embedded_pair()
+    model, draft = small_pair()
     slow = Scripted(lambda _, budget: [3] * min(3, budget), gamma=3, seconds=0.03)
     nested = ModelDraft(draft, draft=Ensemble(slow))
     out = specdec.generate(model, nested, "Once upon a time", max_new_tokens=60, gamma=6, ignore_eos=True)
@@ -203,7 +204,7 @@ def test_a_draft_of_a_draft_is_left_out_too() -> None:
 
 def test_rows_of_earlier_drafts_are_counted_once() -> None:
     """Two drafts guess alike, and pay. Rounds without the one behind them are known, so it is tried again."""
-    model, _ = specdec.embedded_pair()
+    model, _ = small_pair()
     how = {"max_new_tokens": 200, "ignore_eos": True}
     plain = specdec.generate(model, None, "Once upon a time", **how)
     text = [*plain.prompt_ids, *plain.tokens]
@@ -218,7 +219,7 @@ def test_without_adapting_all_are_asked() -> None:
     slow = Scripted([], seconds=0.002)
     best = Ensemble(Scripted([]), slow, adaptive=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
-    out = specdec.generate(specdec.embedded_pair()[0], best, "Once upon a time", **options)
+    out = specdec.generate(small_pair()[0], best, "Once upon a time", **options)
     assert len(slow.budgets) == out.trace.n_calls - 1  # the last round has no room for a guess
 
 
@@ -250,7 +251,7 @@ def test_best_of_bests(target: _core.Model) -> None:
 
 
 def test_arguments() -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     best = Ensemble(Bigram([1, 2, 1], target.config["n_vocab"]), draft, Scripted([], gamma=9))
     assert best.gamma == 17 and best.adaptive and len(best.drafts) == 3
     assert repr(Ensemble(best, adaptive=False)).endswith("adaptive=False)")

@@ -30,6 +30,7 @@ from sessions import Session
 from specdec import _core, reference
 from specdec.drafts.model_draft import as_draft
 from toy_pair import blurred, tiny_pair
+from trained import small_pair
 from weights import VerifyWeights
 from worlds.canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of
@@ -92,7 +93,7 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 
 def small_world(folder: Path) -> World:
-    _, target = specdec.embedded_pair()
+    _, target = small_pair()
     return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
 
 
@@ -108,7 +109,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pair = EncoderDecoder("t5", n_ctx=200)
         return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in TEXT])
     if request.param == "embedded":
-        target, draft = specdec.embedded_pair()
+        target, draft = small_pair()
         return World(target, draft, target.tokenizer.encode(TEXT))
     if request.param == "small":
         return small_world(tmp_path_factory.mktemp("small"))

@@ -13,11 +13,12 @@ import specdec
 from blocks import TYPES, f16_bytes, random_blocks
 from compiled import Model, prompt_logits
 from specdec.checkpoints import open_checkpoint
+from trained import MODELS
 from worlds.canonical import LLAMA, random_tensors
 from worlds.folders import llama_config, llama_tensors, write_hf
 from worlds.gguf_files import CASES
 
-EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
+EMBEDDED = MODELS / "draft"
 
 
 def same_models(ours: Model, theirs: Model) -> None:

@@ -28,6 +28,7 @@ from specdec.decoding.guided.guidance import Guidance, GuidanceState, _known, _l
 from specdec.errors import ConstraintError, InputError, MissingPackageError
 from specdec.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
+from trained import small_pair
 from worlds.encoder_decoders import EncoderDecoder
 from worlds.vocabularies import VOCABULARIES, model_with
 
@@ -70,7 +71,7 @@ DRAFTS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return specdec.embedded_pair()
+    return small_pair()
 
 
 def check(name: str, text: str) -> None:

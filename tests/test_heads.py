@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import specdec
 from allocations import needs_hooks
 from specdec import PromptCache, drafts, reference
 from toy_pair import load_pair
+from trained import MODELS, small_pair
 from worlds.canonical import VARIANTS, random_tensors
 from worlds.encoder_decoders import EncoderDecoder, model_of
 from worlds.learned import (
@@ -163,18 +163,16 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
     assert ask(heads, [*ids, 6, 7, 8]) == len(ids)  # the longer text of the plain run has no hidden states
 
 
-def test_the_heads_of_the_embedded_target() -> None:
-    """They are small, as exact as any draft, and right more often than not."""
-    target, small = specdec.embedded_pair()
-    folder = importlib.resources.files("specdec") / "embedded" / "heads"
-    assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 3_000_000
-    heads = drafts.load("embedded-heads")
+def test_trained_heads() -> None:
+    """They are as exact as any draft, and right more often than not."""
+    target, small = small_pair()
+    heads = drafts.load(MODELS / "heads", target)
     options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True, "n_threads": 1}
     for prompt in ("It was a dark and stormy night", "The old man looked at"):
         found = specdec.generate(target, heads, prompt, **options)
         assert found.tokens == specdec.generate(target, None, prompt, **options).tokens
         assert found.trace.tokens_per_call > 1.3
     tree = drafts.StaticTree((2, 2))
-    assert drafts.load("embedded-heads", specdec.embedded_pair("int8")[0], tree=tree).gamma == 6
-    with pytest.raises(specdec.InputError, match="for the target 'embedded/target'; given is .*draft"):
-        drafts.load("embedded-heads", small)
+    assert drafts.load(MODELS / "heads", small_pair("int8")[0], tree=tree).gamma == 6
+    with pytest.raises(specdec.InputError, match="for the target '[^']*target'; given is .*draft"):
+        drafts.load(MODELS / "heads", small)

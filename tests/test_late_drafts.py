@@ -48,8 +48,8 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 
 @pytest.fixture(scope="module")
-def models(embedded: Any) -> World:
-    return World(*embedded, embedded[0].tokenizer.encode(TEXT))
+def models(small_models: Any) -> World:
+    return World(*small_models, small_models[0].tokenizer.encode(TEXT))
 
 
 def repeats(tokens: Sequence[int], budget: int) -> list[int]:

@@ -15,6 +15,7 @@ from exact import prefixes_of
 from sessions import Session, all_rounds
 from specdec import InputError, reference
 from specdec.drafts import Bigram, EarlyExit, Ensemble, SkipLayers
+from trained import small_pair
 from worlds import canonical
 from worlds.canonical import FORMATS, LLAMA, VARIANTS, Tensors, build, random_tensors, with_drafts
 
@@ -161,7 +162,7 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
 def test_what_does_not_fit_the_target_is_refused() -> None:
     with pytest.raises(InputError, match="attn and mlp are empty"):
         SkipLayers()
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     n = target.config["n_layer"]
     for draft, message in [
         (EarlyExit(n), f"layer is {n}; expected 1 to {n - 1}"),
@@ -183,7 +184,7 @@ def test_repr() -> None:
 @pytest.mark.parametrize("order", ["first", "last"])
 def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -> None:
     """The exit's guesses need not be the first of the tree: the target goes on from them all the same."""
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times, it was the age")
     prompts, n_layer = [ids, ids[:3]], target.config["n_layer"]
     parts = [EarlyExit(2), Bigram(ids, target.config["n_vocab"])]

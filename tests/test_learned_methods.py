@@ -14,6 +14,7 @@ from allocations import allowing, fail_each_allocation, needs_hooks
 from refusals import refuses
 from specdec import drafts
 from toy_pair import load_pair
+from trained import small_pair
 from worlds.canonical import GPT, random_tensors
 from worlds.eagles import eagle_for
 from worlds.encoder_decoders import model_of
@@ -86,7 +87,7 @@ def test_a_folder_is_loaded(target: specdec.Model, tmp_path: Path, name: str, dt
 def test_another_target_is_refused_by_name(
     target: specdec.Model, tmp_path: Path, name: str, of_the_core: str
 ) -> None:
-    draft, other = random_draft(name, target), specdec.embedded_pair()[0]
+    draft, other = random_draft(name, target), small_pair()[0]
     folder = draft.weights.save(tmp_path)
     for use in (lambda: drafts.load(folder, other), lambda: specdec.generate(other, draft, PROMPT)):
         with pytest.raises(specdec.InputError, match=r"was trained for the target '.*target'; given is"):

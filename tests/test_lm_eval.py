@@ -23,6 +23,7 @@ from scripted_models import write_scripted_model
 from specdec import Engine
 from specdec.errors import InputError
 from specdec.serve import Server, Service
+from trained import small_pair
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -75,7 +76,7 @@ def asked(kind: str, *arguments: Any) -> list[Any]:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_every_way_gives_the_same_scores(dtype: Any, tasks: Path, tmp_path: Path) -> None:
-    target, draft = specdec.embedded_pair(dtype, dtype)
+    target, draft = small_pair(dtype, dtype)
     ways = harness.WAYS if dtype == "f32" else ("plain", "speculative, batched, prompts cached")
     first: dict[str, harness.Evaluation] = {}
     for way in ways:
@@ -98,7 +99,7 @@ def test_every_way_gives_the_same_scores(dtype: Any, tasks: Path, tmp_path: Path
 
 
 def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
-    target, draft = specdec.embedded_pair("f32", "f32")
+    target, draft = small_pair("f32", "f32")
     ours = SpecdecLM(target, draft, gamma="auto", batch_size=4, n_threads=1)
     theirs = harness.hf_lm(harness.hf_folder(target, tmp_path / "checkpoint"), 1)
     for task in harness.TASKS:
@@ -197,7 +198,7 @@ def test_an_encoder_decoder_against_the_harness_model(shared: Path, tmp_path: Pa
 
 
 def test_samples_depend_on_nothing_but_the_seed() -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     gen_kwargs = {"until": [], "max_gen_toks": 16, "do_sample": True, "temperature": 0.9, "top_k": 0}
     requests = asked("generate_until", *((text, gen_kwargs) for text in (CONTEXT, "The", CONTEXT)))
 
@@ -219,7 +220,7 @@ def test_samples_depend_on_nothing_but_the_seed() -> None:
 def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = "specdec.integrations.lm_eval.harness_model"
     monkeypatch.setattr(f"{model}._SCORED_TOGETHER", 2)
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     pairs = asked("loglikelihood", *((CONTEXT[:n], " He") for n in (10, 20, 30, 40, 50)))
     texts = asked("generate_until", *((CONTEXT[:n], {"until": [], "max_gen_toks": 6}) for n in range(10, 22)))
     rolled = asked("loglikelihood_rolling", *((CONTEXT[:n],) for n in (10, 20, 30, 40, 50)))

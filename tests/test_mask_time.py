@@ -16,6 +16,7 @@ from specdec.decoding.guided import mask_time
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import ConstraintError
+from trained import small_pair
 
 Pair = tuple[specdec.Model, specdec.Model]
 AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"
@@ -26,7 +27,7 @@ WAIT_S = 120.0
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return specdec.embedded_pair()
+    return small_pair()
 
 
 class Computing:

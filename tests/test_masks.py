@@ -14,6 +14,7 @@ from exact import chain_distribution
 from refusals import refuses
 from specdec import drafts, reference
 from toy_pair import blurred
+from trained import small_pair
 from worlds.folders import llama_config, tensors_for, write_hf
 
 PROMPT = [1, 3, 0, 4, 3, 1, 3]
@@ -155,7 +156,7 @@ def test_min_tokens_counts_new_tokens(pair: Any) -> None:
 
 def test_bad_words_by_their_texts() -> None:
     """A text is masked with a space before it and without, and where it goes on from the prompt."""
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     encode = target.tokenizer.encode  # type: ignore[union-attr]
     how: Settings = {"n": 20, "temperature": 1.0, "seed": 1, "max_new_tokens": 40}
     words = ["the", "a", " night", [target.eos_ids[0]]]

@@ -21,6 +21,7 @@ from specdec import DecodingOptions, Speedup, reference, theory
 from specdec.drafts import ContextCopy, ModelDraft, OnlineNgram
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import N_CTX, N_VOCAB, load_pair
+from trained import small_pair
 from worlds.folders import llama_config, tensors_for, write_hf
 
 pytestmark = pytest.mark.usefixtures("quick_timing")
@@ -214,7 +215,7 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pyt
         assert counts[-1] == [8, 8]
     timing = specdec.Timing(2, 12, leniences=True)
     specdec.measure(*pair, PROMPTS, n_tokens=30, gammas=[1], timing=timing)
-    tuned = specdec.tune(*specdec.embedded_pair(), max_gamma=1, n_tokens=40)  # of prompts of our own
+    tuned = specdec.tune(*small_pair(), max_gamma=1, n_tokens=40)  # of prompts of our own
     assert tuned.row.n_tokens == 40 and 0.3 < tuned.row.alpha <= 1.0
     assert all(done == total > 30 for total, done in counts[-2:])
 
@@ -294,7 +295,7 @@ def test_views_show_what_there_is(measured: specdec.Measurement, untimed: specde
 
 
 def test_a_model_that_is_wrapped_as_a_draft_is_measured_as_the_model() -> None:
-    target, small = specdec.embedded_pair()
+    target, small = small_pair()
     options: dict[str, Any] = {"temperatures": [0.0], "n_tokens": 30, "timing": False}
     found = [specdec.measure(target, one, ["It was"], **options) for one in (small, ModelDraft(small))]
     assert found[0].rows[0].alpha == found[1].rows[0].alpha > 0.0
@@ -302,7 +303,7 @@ def test_a_model_that_is_wrapped_as_a_draft_is_measured_as_the_model() -> None:
 
 
 def test_betas_that_are_all_alike_have_no_correlation() -> None:
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
 
     class Never:
         """All mass on a token that the target never writes."""

@@ -20,6 +20,7 @@ from sessions import Session, all_rounds
 from specdec import InputError
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
+from trained import small_pair
 from worlds.canonical import LLAMA, random_model, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
@@ -108,7 +109,7 @@ def test_what_cannot_be_counted_is_refused(draft: type[Ngram], ids: Any) -> None
         draft([0], 5).probabilities([9])
     assert draft([0, 1], 5).probabilities([]).shape == (0, 5)
     with pytest.raises(specdec.VocabularyMismatchError, match="draft has 5 tokens"):
-        specdec.generate(specdec.embedded_pair()[0], draft([0], 5), "It was")
+        specdec.generate(small_pair()[0], draft([0], 5), "It was")
 
 
 @given(TEXTS, TEXTS, st.integers(1, 4))
@@ -152,9 +153,9 @@ def test_a_bad_update_changes_nothing() -> None:
     assert_same(table, Ngram([0, 1, 2], 5, 2))
 
 
-def test_counts_of_what_the_target_writes(embedded: Any) -> None:
+def test_counts_of_what_the_target_writes(small_models: Any) -> None:
     """They guess what it writes, all of it where they have counted it."""
-    target, prompts = embedded[0], ["It was", "Once upon a time"]
+    target, prompts = small_models[0], ["It was", "Once upon a time"]
     results = specdec.generate(target, None, prompts, max_new_tokens=30)
     table = Ngram.from_results(results, target, 4)
     with pytest.raises(InputError, match=r"results\[1\] is 7; expected a specdec.Result"):
@@ -167,9 +168,9 @@ def test_counts_of_what_the_target_writes(embedded: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
 def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
-    tmp_path: Path, kind: type[Ngram], n: int, embedded: Any
+    tmp_path: Path, kind: type[Ngram], n: int, small_models: Any
 ) -> None:
-    target, file = embedded[0], tmp_path / "text.txt"
+    target, file = small_models[0], tmp_path / "text.txt"
     file.write_text("It was night — and the wind", encoding="utf-8")
     texts = ["Once upon a time", file]
     result = specdec.generate(target, None, "It was", max_new_tokens=20)
@@ -187,9 +188,9 @@ def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
 
 @pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2)])
 def test_a_unigram_or_bigram_of_another_n_is_refused(
-    tmp_path: Path, kind: type[Ngram], n: int, embedded: Any
+    tmp_path: Path, kind: type[Ngram], n: int, small_models: Any
 ) -> None:
-    target, _ = embedded
+    target, _ = small_models
     result = specdec.generate(target, None, "It was", max_new_tokens=5)
     for made in (kind.from_text, kind.from_results):
         with refuses("n", 3):
@@ -371,7 +372,7 @@ def test_bad_online_drafts_are_refused(start: Any, smoothing: str | None, name: 
     with pytest.raises(InputError, match="n_vocab is None"):
         OnlineNgram(3).probabilities([0])
     with pytest.raises(specdec.VocabularyMismatchError, match="draft has 7 tokens"):
-        specdec.generate(specdec.embedded_pair()[0], OnlineNgram(Ngram([0], 7)), "It was")
+        specdec.generate(small_pair()[0], OnlineNgram(Ngram([0], 7)), "It was")
 
 
 def test_random_is_uniform() -> None:

@@ -16,6 +16,7 @@ from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import fastest, outcomes, replayed
 from specdec.analysis.prediction import ForwardTimes
 from specdec.drafts import ModelDraft, StaticTree, SuffixMemory
+from trained import small_pair
 
 Pair = tuple[specdec.Model, specdec.Model]
 TIMES = ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, 50)}, 0.05)
@@ -24,7 +25,7 @@ PROMPTS = ["It was a dark and stormy night, and", "The captain of the ship"]
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return specdec.embedded_pair()
+    return small_pair()
 
 
 @pytest.fixture(autouse=True)

@@ -27,10 +27,11 @@ from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
 from specdec.models.model import LaterTexts, ModelTexts
 from specdec.tokenizer import resolve_tokenizer
+from trained import MODELS
 from worlds.folders import llama_config, write_hf, write_llama2c, write_llama2c_tokenizer
 from worlds.gguf_files import CASES
 
-EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
+EMBEDDED = MODELS / "draft"
 TEXT = "Once upon a time"
 
 

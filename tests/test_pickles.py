@@ -28,6 +28,7 @@ from specdec.models import model as model_module
 from specdec.models.checkpoints import hub
 from specdec.models.origin import HubPlace, ReadFiles
 from toy_pair import N_VOCAB, ToyTokenizer
+from trained import small_pair
 from worlds.adapters import llama_adapter
 from worlds.eagles import eagle_folder, mimo_target
 from worlds.folders import llama_config, write_llama2c, write_llama2c_tokenizer
@@ -85,7 +86,7 @@ def test_another_process_loads_the_same_files_in_the_same_formats(
         specdec.load(os.path.relpath(path), prefill="blas"),
         specdec.load(path, adapter=adapter),
         specdec.load(path).with_adapter(adapter),
-        *specdec.embedded_pair("int8"),
+        *small_pair("int8"),
     ]
     said = (
         "[(m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None, os.path.abspath(m.path), "
@@ -233,7 +234,7 @@ def test_models_of_the_package_are_found_where_the_package_lies() -> None:
 
 
 def test_what_is_of_a_process_is_pickled_empty() -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     auto, cache = specdec.AdaptiveGamma(5), specdec.PromptCache(2**20)
     specdec.generate(target, draft, "It was", max_new_tokens=8, gamma=auto, prompt_cache=cache)
     assert (again(auto).max_gamma, again(auto).to_dict()) == (5, {})
@@ -246,7 +247,7 @@ def test_what_is_of_a_process_is_pickled_empty() -> None:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("small")
-    _, target = specdec.embedded_pair()
+    _, target = small_pair()
     assert target.tokenizer is not None
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
     return World(target, first_layers(embedded_llama2c(folder), 1, folder), ids)
@@ -292,8 +293,8 @@ def test_mtp_and_eagle_are_pickled_by_reference() -> None:
     head = drafts.MTP(target, gamma=2)
     copied = again(head)
     assert (type(copied), copied.gamma, copied.target) == (drafts.MTP, 2, target)
-    folder = eagle_folder(specdec.embedded_pair()[1], "reduced")
-    eagle = drafts.Eagle(folder, specdec.embedded_pair()[1], dtype="int8")
+    folder = eagle_folder(small_pair()[1], "reduced")
+    eagle = drafts.Eagle(folder, small_pair()[1], dtype="int8")
     copied = again(eagle)
     assert (copied.dtype, copied.taps, copied.path) == ("int8", eagle.taps, folder)
 

@@ -23,6 +23,7 @@ from colours import contrast, least_distance
 from specdec import Comparison, ExperimentRow, Measurement, Result, Round, Speedup, Trace
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer
+from trained import small_pair
 
 pytestmark = [pytest.mark.notebook, pytest.mark.usefixtures("quick_timing")]
 
@@ -57,7 +58,7 @@ def closed(library: None) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def runs() -> dict[int, Result]:
     """Real runs of the embedded pair by gamma, 0 for plain decoding."""
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     return {
         gamma: specdec.generate(
             target, draft if gamma else None, PROMPT, gamma=gamma, max_new_tokens=90, temperature=1.0, seed=5

@@ -21,6 +21,7 @@ from refusals import refuses
 from sessions import Session, read_prompts
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.prompt_cache import PrefixCacheAdapter
+from trained import small_pair
 from worlds.canonical import VARIANTS, build, random_tensors
 
 Factory = Callable[..., Path]
@@ -33,7 +34,7 @@ DRAFTED_ALIKE = (
 
 @pytest.fixture(scope="module")
 def target() -> specdec.Model:
-    return specdec.embedded_pair()[1]  # the smaller model
+    return small_pair()[1]  # the smaller model
 
 
 @pytest.fixture(scope="module")

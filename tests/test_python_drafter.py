@@ -18,6 +18,7 @@ from sessions import Session
 from specdec.drafts import Drafter, Ensemble, ModelDraft, Proposal, PythonDraft
 from specdec.errors import InputError
 from toy_pair import tiny_pair
+from trained import small_pair
 from worlds.canonical import LLAMA, random_model, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
@@ -42,7 +43,7 @@ def test_the_example_of_the_docstring_drafts() -> None:
         line.strip()[4:] for line in str(Drafter.__doc__).splitlines() if line.strip()[:3] in (">>>", "...")
     ]
     exec("\n".join(lines[: lines.index("import specdec")]), namespace)
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     for how in ({}, {"temperature": 0.3, "verify": "coupled", "seed": 4}):
         options = {"max_new_tokens": 100, "ignore_eos": True, "logits": True, **how}
         plain = specdec.generate(target, None, "Once upon a time", **options)
@@ -67,7 +68,7 @@ def test_what_the_object_is_told(target: Any) -> None:
 
 
 def test_a_text_is_read_only_and_stays() -> None:
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     seen: list[Sequence[int]] = []
     copies: list[list[int]] = []
 
@@ -85,7 +86,7 @@ def test_a_text_is_read_only_and_stays() -> None:
 
 
 def test_gamma_is_the_objects_unless_the_caller_says() -> None:
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     drafter = Scripted([])
     drafter.gamma = 9
     specdec.generate(target, drafter, "It was", max_new_tokens=4)
@@ -186,7 +187,7 @@ def test_guesses_beyond_the_room_of_the_text_are_left_out(target: Any) -> None:
 @pytest.mark.parametrize("method", ["begin", "propose", "commit"])
 @pytest.mark.parametrize("wrap", [PythonDraft, lambda bad: Ensemble(Scripted([3]), bad)])
 def test_exceptions_pass_through(method: str, wrap: Any) -> None:
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     drafter, error = Scripted([3]), OSError()
 
     def fail(*_: Any) -> None:
@@ -202,7 +203,7 @@ def test_exceptions_pass_through(method: str, wrap: Any) -> None:
 
 def test_nothing_is_kept() -> None:
     """References to the object, what it returns and what it is given, after good runs and failed ones."""
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     rows = np.full((2, target.config["n_vocab"]), 1 / target.config["n_vocab"])
     good = Proposal([3, 4], parents=[0, 0], probs=rows, confidence=[0.5, 0.5])
     bad = Proposal([3, 4], parents=[0, 0], probs=rows * 2, confidence=[0.5, 0.5])

@@ -26,9 +26,10 @@ from specdec.ray.generating import open_generation
 from specdec.ray.jobs import Places, described, places_on
 from specdec.ray.records import OutputFolder, records_of
 from specdec.ray.scoring import open_scoring
+from trained import MODELS, small_pair
 from worlds.encoder_decoders import EncoderDecoder
 
-EMBEDDED = Path(specdec.__file__).parent / "embedded"
+EMBEDDED = MODELS
 TARGET, DRAFT = str(EMBEDDED / "target"), str(EMBEDDED / "draft")
 
 PROMPTS: list[Any] = [
@@ -129,11 +130,11 @@ def test_descriptions_are_the_same_in_every_process(tmp_path: Path) -> None:
     class Own:
         def propose(self) -> None: ...
 
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     assert described({"a": (1, None), 2: Path("x")}) == {"a": [1, None], "2": "x"}
     assert described(specdec.drafts.EarlyExit(2)) == repr(specdec.drafts.EarlyExit(2))
     assert re.fullmatch(r".*target \(bf16, cache bf16, files [0-9a-f]{32}\)", described(target))
-    folder = shutil.copytree(specdec.embedded_pair()[1].path, tmp_path / "draft")
+    folder = shutil.copytree(small_pair()[1].path, tmp_path / "draft")
     before = described(specdec.load(folder))
     assert described(specdec.load(folder)) == before
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")

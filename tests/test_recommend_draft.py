@@ -21,6 +21,7 @@ from specdec.analysis.recommend import known_models, known_vocabularies, memory_
 from specdec.drafts.model_draft import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
+from trained import small_pair
 from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
@@ -99,9 +100,9 @@ def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], **QUICK)
     names = [*recommend_module.WITHOUT_MODEL, "exit:1"]
     assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
-    embedded, _ = specdec.embedded_pair()
-    assert {"heads", "exit:3"} < recommend_module.without_model(embedded).keys()
-    assert "mtp" not in recommend_module.without_model(embedded)
+    small_models, _ = small_pair()
+    assert "exit:3" in recommend_module.without_model(small_models)
+    assert "mtp" not in recommend_module.without_model(small_models)
 
 
 def test_names_of_drafts_are_short() -> None:
@@ -180,7 +181,7 @@ def test_small_models_are_known_by_the_targets_vocabulary(shared: Path) -> None:
         found = vocabulary_of(model)
         assert found is not None and found.name == name
         assert known_models(model) == ()  # all of them are larger than this one
-    assert vocabulary_of(specdec.embedded_pair()[0]) is None
+    assert vocabulary_of(small_pair()[0]) is None
     # Qwen's marks are the first ids behind those of its vocab.json.
     ids = json.loads((folder / "qwen2.5_vocab.json").read_text()).values()
     assert sorted(ids) == list(range(min(KNOWN[0].marks)))

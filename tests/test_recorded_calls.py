@@ -18,6 +18,7 @@ import pytest
 
 import specdec
 from specdec import drafts
+from trained import small_pair
 
 FILE = Path(__file__).parent / "data" / "recorded_calls.json"
 N_CALLS, N_PER_ITEM = 500, 25
@@ -90,7 +91,7 @@ def calls() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def models(dtype: str) -> tuple[specdec.Model, specdec.Model]:
-    return specdec.embedded_pair(dtype, "f32")
+    return small_pair(dtype, "f32")
 
 
 @cache

@@ -11,6 +11,7 @@ import pytest
 import specdec
 from specdec import drafts
 from toy_pair import load_pair
+from trained import small_pair
 from worlds.learned import (
     check_distributions,
     open_session,
@@ -84,7 +85,7 @@ def test_prompts_are_read_in_slices(tmp_path: Path) -> None:
 
 def test_threads_change_no_bit() -> None:
     """Of a head so large that threads share it."""
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 16, 1)))
     options = SAMPLED | {"max_new_tokens": 12, "seed": 3}
     one, three = (specdec.generate(target, draft, text(9), n_threads=n, **options) for n in (1, 3))

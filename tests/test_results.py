@@ -19,13 +19,14 @@ from refusals import refuses
 from specdec import Result, Trace, drafts
 from specdec.errors import InputError, MissingPackageError
 from toy_pair import ToyTokenizer
+from trained import small_pair
 
 PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Result]:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     bare = [specdec.Model(one.core, one.config, None, one.path, "bare") for one in (target, draft)]
     tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 1, 2)))
     sampled: dict[str, Any] = {"temperature": 1.0, "seed": 7}
@@ -61,7 +62,7 @@ def test_a_result_is_its_text_and_its_figure_has_colours_if_asked(runs: dict[str
 
 
 def test_results_are_equal_by_value(runs: dict[str, Result]) -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     again = specdec.generate(target, draft, PROMPT, max_new_tokens=40, seed=1)
     other_rounds = specdec.generate(target, draft, PROMPT, max_new_tokens=40, gamma=1, seed=1)
     out = runs["greedy"]
@@ -249,7 +250,7 @@ def paths_of(value: Any, path: str = "") -> list[str]:
 
 @pytest.mark.slow
 def test_no_damage_makes_anything_else_than_a_result_or_a_named_error() -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 1)))
     out = specdec.generate(
         target, tree, PROMPT, max_new_tokens=9, logprobs=2, prompt_logprobs=1, temperature=1, seed=1

@@ -28,6 +28,7 @@ from processes import wait_for
 from scripted_engine import ScriptedEngine, log_prob, serving
 from specdec.errors import ContextLengthError, InputError, NotFiniteError, SpecdecError
 from specdec.serve import Server, ServerLimits, Service
+from trained import small_pair
 
 CHAT, TEXTS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 REPLY = "Naïve 🙂 it is, by the sea."
@@ -555,7 +556,7 @@ def test_bodies_that_do_not_come_or_do_not_end(url: str) -> None:
 
 def test_templates_without_a_place_for_tools() -> None:
     """Tools are refused by name, unless the request says that none is to be called."""
-    target = specdec.embedded_pair()[0]
+    target = small_pair()[0]
     with serving(target) as (_, server):
         for changes in ({}, {"tools": TOOLS, "tool_choice": "required"}):
             message = refused(post(server.url, CHAT, **changes), code="unsupported_model")

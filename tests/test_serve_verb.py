@@ -22,6 +22,7 @@ import command_line
 import specdec
 from http_talk import ask
 from specdec.serve import Server, Service
+from trained import small_pair
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +42,7 @@ def serving(port: int = 0, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
 @pytest.mark.slow
 def test_a_process_that_serves_and_stops_gently() -> None:
     body = {"model": "embedded", "prompt": "Once", "temperature": 0, "max_tokens": 300, "ignore_eos": True}
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     wanted = specdec.generate(target, None, "Once", max_new_tokens=300, ignore_eos=True).text
     answers: list[Any] = []
     with serving(0, "--threads", "1") as (process, line):
@@ -141,7 +142,7 @@ def test_files_that_cannot_be_read(started: SimpleNamespace, tmp_path: Path) -> 
 def test_the_name_of_a_folder_that_one_is_in(
     started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     monkeypatch.chdir(target.path)
     assert run("--target", ".").exit_code == 0
     assert started.service.names == ["target"]

@@ -14,8 +14,9 @@ import pytest
 
 import specdec
 from specdec.errors import CheckpointError, InputError, SpecdecError
+from trained import MODELS, small_pair
 
-EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
+EMBEDDED = MODELS / "draft"
 
 
 class LateError(TimeoutError, ValueError):
@@ -106,7 +107,7 @@ def hub(patched: pytest.MonkeyPatch, place: Path) -> None:
 def grammar(patched: pytest.MonkeyPatch, place: Path) -> None:
     llguidance = pytest.importorskip("llguidance")
     patched.setattr(llguidance.LLMatcher, "grammar_from_regex", interrupted)
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     specdec.generate(target, None, "a", regex="a+", max_new_tokens=3)
 
 
@@ -117,12 +118,12 @@ class Interrupted:
 
 
 def transform(patched: pytest.MonkeyPatch, place: Path) -> None:
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     specdec.generate(target, draft, "Once", max_new_tokens=3, transform=interrupted)
 
 
 def own_draft(patched: pytest.MonkeyPatch, place: Path) -> None:
-    target, _ = specdec.embedded_pair()
+    target, _ = small_pair()
     specdec.generate(target, Interrupted(), "Once", max_new_tokens=3)
 
 
@@ -156,7 +157,7 @@ def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("llguidance")
     from specdec.decoding.guided.guidance import GuidanceState
 
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     usual = GuidanceState.mask
     for nth in range(1, 12):
         calls = iter(range(1, 1000))
@@ -190,7 +191,7 @@ def test_errors_of_specdec_after_a_handled_one(handled: None) -> None:
 def test_it_comes_through_at_any_moment(handled: None, tmp_path: Path) -> None:
     """Timers of random lengths, over loading, encoding, scoring, decoding and converting."""
     rng = random.Random(11)
-    target, draft = specdec.embedded_pair("int8", "int8")
+    target, draft = small_pair("int8", "int8")
     text = "Once upon a time there was a house. " * 200
     path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
     expected = specdec.generate(target, None, "Once", max_new_tokens=8).tokens

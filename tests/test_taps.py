@@ -9,6 +9,7 @@ import pytest
 
 import specdec
 from specdec import reference
+from trained import small_pair
 from worlds.canonical import LLAMA, VARIANTS, build, decoder_of, random_tensors
 
 N_LAYER = LLAMA["n_layer"]
@@ -73,7 +74,7 @@ def test_bits_of_a_hidden_state_depend_on_its_text_alone(dtype: str) -> None:
 
 
 def test_a_model_gives_hidden_states_of_a_text() -> None:
-    model, _ = specdec.embedded_pair()
+    model, _ = small_pair()
     n_layer = model.config["n_layer"]
     states = model.hidden_states("It was a dark", [n_layer + 1, 2])
     assert list(states) == [2, n_layer + 1]

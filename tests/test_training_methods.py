@@ -17,6 +17,7 @@ import specdec
 from learnable_target import PROMPTS, VOCABULARY, learnable_target, train
 from refusals import refuses
 from specdec import drafts
+from trained import small_pair
 
 pytestmark = pytest.mark.oracle  # torch
 
@@ -291,7 +292,7 @@ def test_a_training_begins_with_the_weights_that_it_is_given(
     with refuses(setting, value):
         trainer_of(target, name, {setting: value, **more}, begin=begin).network()
     with pytest.raises(specdec.SpecdecError, match=Path(begin).name):
-        trainer_of(specdec.embedded_pair()[0], name, {}, begin=begin).network()
+        trainer_of(small_pair()[0], name, {}, begin=begin).network()
 
 
 # ------------------------------------------------------------------------------------ heads, look-ahead

@@ -12,8 +12,9 @@ import specdec
 from experiments import use_forward_times
 from refusals import refuses
 from specdec import DecodingOptions, drafts
+from trained import small_pair
 
-TARGET, DRAFT = specdec.embedded_pair()
+TARGET, DRAFT = small_pair()
 N_VOCAB = TARGET.config.n_vocab
 PAIR = {"target": TARGET, "draft": DRAFT, "prompts": ["It was"], "n_threads": 1}
 GIVEN: dict[str, dict[str, Any]] = {

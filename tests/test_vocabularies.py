@@ -26,6 +26,7 @@ from specdec.models.tokenizer.vocabulary import correspondence_of
 from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
 from tokenizer_files import published_folder
 from toy_pair import _PIECES
+from trained import small_pair
 from worlds.canonical import with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of
 from worlds.vocabularies import (
@@ -106,7 +107,7 @@ def test_turns_of_a_chat_and_ends_of_text_correspond() -> None:
 
 
 def test_words_are_cut_behind_a_text_as_within_it() -> None:
-    _, small = specdec.embedded_pair()
+    _, small = small_pair()
     tokenizer: Any = small.tokenizer
     words = ["Once", " upon", " a time", ",\n", "\nthere was é", "'s", " 123"]
     for before, text in itertools.product(words, words):
@@ -448,7 +449,7 @@ def test_a_tokenizer_that_fails_ends_the_run_with_its_error(target: Any) -> None
 
 
 def test_same_vocabularies_are_not_translated() -> None:
-    target, small = specdec.embedded_pair()
+    target, small = small_pair()
     draft = drafts.ModelDraft(small)
     assert not draft.translates(target) and draft.named_share(target) == 1.0
     assert draft.describe(target)[1]["model"] is small.core

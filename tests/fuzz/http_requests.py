@@ -17,12 +17,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-import specdec
 from fuzz.running import Failure
 from http_talk import JSON, ask, connected
 from processes import wait_for
 from specdec import Engine
 from specdec.serve import Server, ServerLimits, Service
+from trained import small_pair
 from worlds.draws import Draws
 
 TEMPLATE = (
@@ -155,7 +155,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 @contextmanager
 def served() -> Iterator[Served]:
     """A server that at the end writes what it wrote at the beginning, holds no text, and has not grown."""
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     with (
         Engine(target.with_chat_template(TEMPLATE), draft, n_slots=4, n_threads=1, max_waiting=64) as engine,
         Server(Service(engine, ["mine"], limits=LIMITS, draft_name="small"), port=0) as server,

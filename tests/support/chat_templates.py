@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import specdec
+from trained import small_pair
 
 Factory = Callable[..., Path]
 
@@ -120,5 +121,5 @@ def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model
 
 def chatting_pair() -> tuple[specdec.Model, specdec.Model]:
     """The embedded pair, with a template that knows tools."""
-    target, draft = specdec.embedded_pair()
+    target, draft = small_pair()
     return target.with_chat_template(TEMPLATES["qwen2.5"][0]), draft

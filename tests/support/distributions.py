@@ -21,6 +21,7 @@ import specdec
 from exact import Conditional, Probs, Tokens
 from specdec import reference
 from toy_pair import blurred
+from trained import MODELS, small_pair
 from worlds.folders import Tensors, llama2c_tensors, write_llama2c
 
 FALSE_ALARM = 1e-3
@@ -90,7 +91,7 @@ TRAINED = ["embedded", "stories260K"]
 def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
     """One of TRAINED; its drafts are written to the folder."""
     if name == "embedded":
-        tokenizer = specdec.embedded_pair()[1].tokenizer
+        tokenizer = small_pair()[1].tokenizer
         file, amounts = embedded_llama2c(folder), (0.3, 0.4)
         drafts = [blurred_llama2c(file, amount, folder / f"{amount}.bin") for amount in amounts]
         models = [specdec.load(path, tokenizer=False) for path in (file, *drafts)]
@@ -132,7 +133,7 @@ def read_llama2c(file: Path) -> tuple[tuple[int, ...], Tensors]:
     return header, tensors
 
 
-EMBEDDED_DRAFT = Path(specdec.__file__).parent / "embedded" / "draft"
+EMBEDDED_DRAFT = MODELS / "draft"
 
 
 def embedded_llama2c(folder: Path) -> Path:
