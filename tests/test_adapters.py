@@ -25,7 +25,7 @@ from specdec import reference
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import canonical
 from toy_pair import blurred
-from trained import small_pair
+from trained import MODELS, small_pair
 from worlds.adapters import (
     LLAMA_MODULES,
     adapter_config,
@@ -598,14 +598,14 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
 
 
 def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
-    """`--adapter` merges, here into the target in the package."""
+    """`--adapter` merges, with a draft and without."""
     target, _ = small_pair()
     fields = json.loads((target.path / "config.json").read_text())
     folder = llama_adapter(tmp_path / "adapter", fields, 1)
     arguments = [*"--temperature 0 --repetition-penalty 1 --max-new-tokens 12".split(), "Once upon a time"]
     found = [
-        run("generate", *own, *arguments).stdout
-        for own in (["--adapter", folder], ["--adapter", folder, "--draft", "embedded"], [])
+        run("generate", "--target", target.path, *own, *arguments).stdout
+        for own in (["--adapter", folder], ["--adapter", folder, "--draft", MODELS / "draft"], [])
     ]
     merged = specdec.load(target.path, adapter=folder)
     assert found[0] == found[1] != found[2]

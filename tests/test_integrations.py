@@ -7,6 +7,7 @@ import pytest
 import specdec
 from specdec.errors import InputError
 from specdec.integrations.pair import EvaluatedPair, Tally
+from trained import MODELS
 
 Embedded = tuple[specdec.Model, specdec.Model]
 
@@ -20,7 +21,7 @@ def test_pairs_by_name(embedded: Embedded) -> None:
     pair = EvaluatedPair.open("embedded", "embedded")
     assert (pair.target, pair.name, pair.draft_name) == (embedded[0], "embedded", "embedded")
     assert EvaluatedPair.open("embedded", "none").draft is EvaluatedPair.open("embedded").draft is None
-    int8 = EvaluatedPair.open(str(embedded[0].path), "copy", dtype="int8", n_ctx=64)
+    int8 = EvaluatedPair.open(str(MODELS / "target"), "copy", dtype="int8", n_ctx=64)
     assert (int8.target.dtype, int8.target.config.n_ctx, int8.draft_name) == ("int8", 64, "copy")
     given = EvaluatedPair.open(*embedded)
     assert given.draft is embedded[1] and given.draft_name == str(embedded[1].path)

@@ -219,7 +219,7 @@ def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) 
     """Load the target (92M parameters) and the draft (3.9M) in the package, each once in a format.
 
     They are the GPT-like pair of section 4.2 of Leviathan et al. (2023), trained on English fiction in the
-    public domain. The target's weights are on the grid of int4, so every format holds them exactly.
+    public domain. The target's weights are on the grid of int4, which f32, bf16 and int4 hold exactly.
 
     Parameters
     ----------
