@@ -287,12 +287,15 @@ def test_a_prompt_is_scored_while_one_sample_is_wanted(
     with Engine(world.target, None, n_slots=2, n_text=100) as engine:
         how: dict[str, Any] = {"max_new_tokens": 2, "prompt_logprobs": 0}
         generations = [engine.submit([1, 2, 3], n=2, **how) for _ in range(2)]
+        assert engine.metrics().n_waiting == 4
         generations[1].cancel(0)
         scores_that_wait.set()
         expected = alone(world, [1, 2, 3], how)[0].prompt_logprobs
         reasons = [result.finish_reason for result in generations[1].results(WAIT_S)]
         assert reasons == ["cancelled", "length"]
         assert np.array_equal(generations[1].results()[1].prompt_logprobs, expected)
+        generations[0].results(WAIT_S)
+        assert engine.metrics().n_waiting == 0
 
 
 def test_an_engine_that_breaks_tells_those_whose_prompts_are_scored(

@@ -291,6 +291,10 @@ def test_views_show_what_there_is(measured: specdec.Measurement, untimed: specde
     table = measured.tables()[0]
     assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed-up (min to max) |"
     assert len({len(row) for row in (table.head, *table.rows)}) == 1
+    first, second = measured.rows[0], measured.rows[-1]
+    mixed = replace(untimed, rows=(first, replace(second, lenience=1.0), first))
+    samplings = next(one for one in mixed.tables() if one.title.startswith("Table 3"))
+    assert [row[1] for row in samplings.rows] == ["T=0", "T=1.3"]
 
 
 def test_a_model_that_is_wrapped_as_a_draft_is_measured_as_the_model() -> None:
@@ -466,5 +470,7 @@ def test_tune_on_a_tiny_pair(pair: Pair) -> None:
     assert list(found.speedups) == list(found.idealised) == [0, 1, 2, 3]
     assert found.speedups[found.gamma] == max(found.speedups.values())
     assert found.rows[0].verify_ratio == 1.0 and found.row.c > 0.0
-    assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 4
+    assert (found.alpha, found.c, found.ran) == (found.row.alpha, found.row.c, False)
+    rows = json.loads(json.dumps(found.to_dict()))["rows"]
+    assert [row["c"] for row in rows] == [found.c] * 4 and rows[1]["tokens_per_call"] is None
     assert found._repr_html_().count("<tr>") == 5 and f"gamma {found.gamma}" in repr(found)

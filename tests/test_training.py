@@ -330,6 +330,13 @@ def test_bad_arguments_are_refused_by_name(
     assert not (tmp_path / "training" / "settings.json").exists()  # so that the right command begins there
 
 
+def test_a_length_is_refused_before_anything_is_measured(target: specdec.Model, tmp_path: Path) -> None:
+    said: list[str] = []
+    with refuses("length", 65):
+        train(target, tmp_path, steps=None, minutes=1.0, length=65, say=said.append)
+    assert not said
+
+
 @pytest.fixture
 def work(target: specdec.Model, tmp_path: Path) -> Path:
     """The folder of a training that has not written its summary."""
