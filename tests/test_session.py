@@ -132,6 +132,26 @@ def test_a_draft_of_fixed_acceptance_is_right_as_often_as_it_is_told(models, alp
     assert abs(np.mean(whole) - expected) < 4 * np.std(whole) / np.sqrt(len(whole))
 
 
+BAD_PROMPTS = [
+    ([], "has 0 tokens"), ([101], "token 0 is 101"), ([1, -2], "token 1 is -2"),
+    ([1] * 256, "has 256 tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS)
+def test_bad_prompts_are_refused(models, prompt, message):
+    """Where a session begins, and beside a text that goes on as if nothing had been asked."""
+    with pytest.raises(ValueError, match=message):
+        new_session(*models[:2], [[1], prompt])
+    plain, session = (new_session(*models[:2], [[1], [2]], max_new_tokens=8) for _ in range(2))
+    session.prefill()
+    session.finish(1)
+    found = session.round()
+    with pytest.raises(ValueError, match=message):
+        session.replace(1, prompt, (1, 1))
+    assert tokens_of(found + all_rounds(session)) == tokens_of(all_rounds(plain))
+
+
 def test_rounds_need_the_prompt(models):
     session = new_session(models[0], models[1], [[1, 2, 3]])
     with pytest.raises(RuntimeError, match="prompts have not been read"):
@@ -227,6 +247,34 @@ def test_rounds_go_on_while_a_prompt_is_read(pair):
         n_between += 1
     assert n_between >= 13
     assert {record["sequence"] for record in session.round()} == {0, 1}
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("prefill", ["rows", "tiles", "blas"])
+def test_prompts_are_read_in_the_order_in_which_they_came(prefill, drafted):
+    """Whatever their slots: slot 3 comes first, and the lowest slot is taken again and again."""
+    config = LLAMA | {"n_ctx": 1000, "n_layer": 1}
+    how = {"prefill": prefill, "dtype": "bf16" if prefill == "tiles" else "f32"}
+    tensors = random_tensors(config)
+    target = build(config, tensors, **how)
+    draft = build(config, perturbed(tensors, 0.05), **how) if drafted else None
+    options = {"gamma": 2 if drafted else 0, "n_slots": 4, "n_text": 900, "mixed": True}
+    session = Session(target, draft, [], seeds=[], **options)
+    sizes, waiting, ready = [800, 300, 600, *[200] * 9], {}, []
+    for number, slot in enumerate((3, 1, 2)):
+        joined(session, slot, [number] * sizes[number], max_new_tokens=1)
+        waiting[slot] = number
+    came = 3
+    while waiting:
+        unread = session.prefill_slice()
+        read = sorted(waiting.pop(slot) for slot in set(waiting) - set(unread))
+        ready += read
+        if read:
+            session.round()
+        if came < 12 and 0 not in waiting:
+            joined(session, 0, [came] * sizes[came], max_new_tokens=1)
+            waiting[0], came = came, came + 1
+    assert ready == list(range(12))
 
 
 def test_a_text_with_a_negative_gamma_sits_a_round_out(pair):
