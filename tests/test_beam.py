@@ -162,11 +162,11 @@ def test_speculative_beams_are_the_plain_ones(width: int) -> None:
         assert all(1 <= r["n_levels"] <= gamma + 1 for r in records)
         assert all(r["n_nodes"] <= width + (width + wider) * gamma for r in records)
         levels[name, gamma, wider] = 20 / len(records)
-        if name == "itself" and wider == 0:  # makes the TARGET's own steps: nothing is ever rejected
+        if name == "itself" and wider == 0:  # makes the target's own steps: nothing is ever rejected
             assert len(records) == -(-20 // (gamma + 1))
     found, _ = search(TARGET, DRAFTS["friend"], width=width, draft_width=2 * width, n_threads=2)
     assert equal(found, plain)
-    # the comparison means something: DRAFTS are accepted and rejected
+    # the comparison means something: drafts are accepted and rejected
     assert levels["friend", 4, width] > levels["stranger", 4, width] >= 1.0
     assert 1.0 < levels["friend", 4, width] < 5.0
 

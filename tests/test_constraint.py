@@ -12,13 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
+from allocations import needs_hooks
 from distributions import FALSE_ALARM, count, p_value
 from drafters import CHOSEN, DRAFTS, World, named
 from exact import chain_distribution
 from refusals import refuses
+from sessions import Session, all_rounds
 from specdec import drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
+from worlds.canonical import with_drafts
 from worlds.constraints import Form, obeys
 
 HOW: dict[str, dict[str, Any]] = {
@@ -92,6 +95,29 @@ def guessed(out: specdec.Result) -> list[list[int]]:
         paths += down[1:]
         new += round_.tokens[: round_.kept]
     return paths
+
+
+@needs_hooks
+@pytest.mark.parametrize("name", ["model", "trigram", "random", "ensemble"])
+def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) -> None:
+    """What nodes were drawn from has no mass on tokens that may not come."""
+    form, made = Form(world.n_vocab), DRAFTS[name](world)
+    draft = made if hasattr(made, "describe") else drafts.ModelDraft(made)
+    session = Session(
+        world.target.core, draft.describe(world.target), [PROMPT], gamma=4, max_new_tokens=20,
+        temperature=1.0, constraint=form,
+    )  # fmt: skip
+    new: list[int] = []
+    for record in all_rounds(with_drafts(session)):
+        down: list[list[int]] = [list(new)]
+        drawn = zip(record["drafted"], record["parents"], record["draft_probs"][1:], strict=True)
+        for token, parent, row in drawn:
+            mask = form.allowed(down[parent])
+            assert mask is not None and not row[~mask].any() and row[token] > 0
+            assert row.sum() == pytest.approx(1.0)
+            down.append([*down[parent], token])
+        new += record["tokens"]
+    assert obeys(form, new) and len(new) >= 20
 
 
 def test_batches_slots_and_streams(world: World) -> None:

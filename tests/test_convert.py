@@ -132,6 +132,20 @@ def test_weighted_blocks(kind: str) -> None:
     assert np.square(uneven[:, ::6]).mean() < 0.7 * np.square(even[:, ::6]).mean()
 
 
+@pytest.mark.parametrize(
+    ("n_in", "kind", "n_importance", "message"),
+    [
+        (256, "q3_k", None, 'type is "q3_k", expected'),
+        (256, "q4_k", 3, "importance has 3 numbers, expected 256"),
+        (255, "q4_k", None, "rows have 255 numbers, expected a multiple of 256"),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_quantiser(n_in: int, kind: str, n_importance: int | None, message: str) -> None:
+    importance = None if n_importance is None else np.zeros(n_importance, np.float32)
+    with pytest.raises(ValueError, match=message):
+        _core.quantise(np.zeros((2, n_in), np.float32), kind, importance=importance)
+
+
 def test_a_mixture(tmp_path: Path) -> None:
     """Types of matrices as llama-quantize has them; an importance file; a model like the whole one."""
     folder = wide(tmp_path / "folder", n_layer=8)

@@ -293,6 +293,16 @@ def test_a_configuration_that_does_not_fit_is_refused(config, message):
         _core.tensor_shapes(config)
 
 
+@pytest.mark.parametrize("encoder", [3, [], "x"])
+def test_an_encoder_is_a_dict(encoder):
+    with pytest.raises(TypeError, match="config: encoder: expected a dict"):
+        _core.tensor_shapes(LLAMA | {"encoder": encoder})
+    circle = dict(OTHER_SIZES)
+    circle["encoder"] = circle
+    with pytest.raises(ValueError, match="has an encoder, expected none"):
+        _core.tensor_shapes(circle)
+
+
 def test_tensors_of_an_encoder_are_checked():
     tensors, name = random_tensors(OTHER_SIZES), "encoder.layers.1.attn_q.weight"
     for changed, message in (

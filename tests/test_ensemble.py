@@ -181,6 +181,27 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
     assert sum(covered for _, covered in found[5:]) < 0.1 * 150
 
 
+@needs_hooks
+def test_what_changes_is_noticed() -> None:
+    """A draft that becomes good is asked again, and one that becomes bad is left."""
+    rounds, seldom = Rounds(), 0.1 * 500
+    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
+    rounds.run(500, brings=2, n_nodes=2, seconds=0.1)
+    assert rounds.run(500, brings=2, n_nodes=2, seconds=0.1) > 450
+    rounds.run(200, brings=0, n_nodes=2, seconds=0.1)
+    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
+
+
+@needs_hooks
+@pytest.mark.parametrize("hiccup", [{"seconds": 300.0}, {"seconds": 0.1, "after_s": 300.0}], ids=str)
+def test_one_long_round_changes_little(hiccup: dict[str, Any]) -> None:
+    """The system was elsewhere while it drafted, or while the target ran."""
+    rounds = Rounds()
+    rounds.run(200, brings=2, n_nodes=2, seconds=0.1)
+    rounds.run(1, brings=2, n_nodes=2, **hiccup)
+    assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
+
+
 @pytest.mark.parametrize(("guesses", "n_asked"), [([3], 10), ([], 30)], ids=str)
 def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_asked: int) -> None:
     """It costs so much that its first trial is far off. One that never guesses loses a few tokens first."""
@@ -241,6 +262,19 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
     for mine, its in zip(behind[2], alone[2], strict=True):
         assert mine["tokens"] == its["tokens"]
         assert mine["drafted"][1:] == its["drafted"]
+
+
+def test_what_the_drafts_are_told(target: _core.Model) -> None:
+    """Each prompt once, and each text after every round, to its end."""
+    told = [Scripted([5]), Scripted([6])]
+    best = describe(Ensemble(*told, adaptive=False))
+    tokens, _, records = run_session(target, best, PROMPTS, gamma=8, max_new_tokens=4)
+    for draft in told:
+        begun = [note for note in draft.told if note[0] == "begin"]
+        assert begun == [("begin", i, prompt) for i, prompt in enumerate(PROMPTS)]
+        last = {note[1]: note[2] for note in draft.told if note[0] == "commit"}
+        assert last == {i: [*prompt, *tokens[i]] for i, prompt in enumerate(PROMPTS)}
+        assert sum(note[0] == "commit" for note in draft.told) == len(records)
 
 
 def test_best_of_bests(target: _core.Model) -> None:

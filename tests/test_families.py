@@ -257,7 +257,7 @@ def scale(part: str, name: str) -> float:
 
 
 class Sides:
-    """The same of a model with an encoder."""
+    """A model with an encoder: the network of transformers, its files, and what specdec loads of them."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder

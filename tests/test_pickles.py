@@ -269,6 +269,22 @@ def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> N
     assert repr(copied) == repr(draft) or " at 0x" in repr(draft)
 
 
+def test_drafts_decode_the_same_tokens_in_another_process() -> None:
+    """A model, a table, copies, and an ensemble of them, with their target."""
+    target, small = specdec.embedded_pair()
+    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 3)
+    made = [drafts.ModelDraft(small, tree=drafts.StaticTree((2, 1))), drafts.ContextCopy(min_match=1),
+            drafts.Ngram(ids, target.config.n_vocab, 3)]  # fmt: skip
+    made.append(drafts.Ensemble(*made, adaptive=False))
+    said = (
+        "[(run.tokens, [round_.drafted for round_ in run.trace.rounds]) for draft in value[1] for run in "
+        "[__import__('specdec').generate(value[0], draft, value[2], **value[3])]]"
+    )
+    value = target, made, ids[:20], OPTIONS
+    here = eval(said, {"value": value})
+    assert elsewhere(value, said) == here and all(any(drafted) for _, drafted in here)
+
+
 def test_a_learnt_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
     made = {
         "heads": (drafts.Heads, random_heads(world.target)),

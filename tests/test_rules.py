@@ -261,6 +261,18 @@ def test_the_distribution_with_lenience_in_closed_form(verify: Rule, lenience: f
 
 
 @implementations
+@pytest.mark.parametrize("n_siblings", [1, 2, 3])
+def test_the_bound_of_lenience_is_reached(verify: Rule, n_siblings: int) -> None:
+    """A draft that insists on one token makes it 1 / l times as likely, and no likelier."""
+    rows = np.array([[0.25, 0.5, 0.25]] * (n_siblings + 1))
+    insist = np.array([[0.0, 0.0, 0.0], *[[1.0, 0.0, 0.0]] * n_siblings])
+    tree = [0] * (n_siblings + 1), [-1] + [0] * n_siblings
+    law = outcome_distribution(partial(verify, lenience=0.5), *tree, rows, insist)
+    first = sum(probability for (path, token), probability in law.items() if path or token == 0)
+    assert first == pytest.approx(0.5, abs=1e-12)
+
+
+@implementations
 def test_a_lenient_distribution_with_two_chosen_guesses_by_hand(verify: Rule) -> None:
     """T = 1/2, 1/4, 1/8, 1/8 and l = 1/4: the chosen tokens 2 and 3 get 1/2 each, all that T / l allows.
 
@@ -325,6 +337,24 @@ def test_block_verification_by_hand(verify: Rule) -> None:
     for rule, expected in (("rejection", 10 / 9), ("block", 11 / 9)):
         found = prove(verify, [-1, 0, 1], lambda prefix: target, lambda prefix: draft, rule=rule)
         assert found.accepted.sum() == pytest.approx(expected, abs=1e-12)
+
+
+@implementations
+@pytest.mark.parametrize("pair", ["plain", "ties", "rational", "greedy-draft"])
+def test_a_greedy_tree_finds_the_longest_of_its_sequences(verify: Rule, pair: str) -> None:
+    """Stratos' note, appendix A: what checking K sequences one by one gives, without any randomness."""
+    target, draft = models(pair, 2, with_core=False)
+    parents, rng = shapes()["three long"], np.random.default_rng(0)
+
+    def output(tree: Any, rows: Probs, nodes: list[int], above: Sequence[int]) -> list[int]:
+        tokens, uniforms = [tree.tokens[node] for node in nodes], rng.random(len(nodes) + 1)
+        path, token, _ = verify(tokens, above, rows[nodes], tree.probs[nodes], uniforms, rule="greedy")
+        return [*(tokens[i] for i in path), token]
+
+    for tree in drafts(parents, independent(parents, draft)):
+        rows = rows_after(tree, target)
+        alone = [output(tree, rows, [0, node, node + 3], [-1, 0, 1]) for node in (1, 2, 3)]
+        assert output(tree, rows, list(range(len(parents))), parents) == max(alone, key=len)
 
 
 @pytest.mark.parametrize("pair", ["plain", "temperatures", "rational", "disjoint", "top-k-of-both"])

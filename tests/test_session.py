@@ -132,6 +132,26 @@ def test_a_draft_of_fixed_acceptance_is_right_as_often_as_it_is_told(models, alp
     assert abs(np.mean(whole) - expected) < 4 * np.std(whole) / np.sqrt(len(whole))
 
 
+BAD_PROMPTS = [
+    ([], "has 0 tokens"), ([101], "token 0 is 101"), ([1, -2], "token 1 is -2"),
+    ([1] * 256, "has 256 tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS)
+def test_bad_prompts_are_refused(models, prompt, message):
+    """Where a session begins, and beside a text that goes on as if nothing had been asked."""
+    with pytest.raises(ValueError, match=message):
+        new_session(*models[:2], [[1], prompt])
+    plain, session = (new_session(*models[:2], [[1], [2]], max_new_tokens=8) for _ in range(2))
+    session.prefill()
+    session.finish(1)
+    found = session.round()
+    with pytest.raises(ValueError, match=message):
+        session.replace(1, prompt, (1, 1))
+    assert tokens_of(found + all_rounds(session)) == tokens_of(all_rounds(plain))
+
+
 def test_rounds_need_the_prompt(models):
     session = new_session(models[0], models[1], [[1, 2, 3]])
     with pytest.raises(RuntimeError, match="prompts have not been read"):

@@ -204,6 +204,26 @@ def test_a_source_in_another_vocabulary_is_not_copied() -> None:
     assert_equal(generate(pair.target, drafts.InputCopy([5, 6, 7]), source), plain)
 
 
+def test_drafts_within_drafts_and_other_ways_to_run(texts: EncoderDecoder) -> None:
+    """With and without an encoder, one for the other; gamma, a stop string and a stop id as for others."""
+    source, small = "ab é a", decoder_only()
+    whole = generate(texts.target, None, source, max_new_tokens=30)
+    assert whole.text == ToyTokenizer().decode(whole.tokens)
+    within = (drafts.ModelDraft(texts.draft, draft=small), drafts.ModelDraft(small, draft=texts.draft))
+    for draft in (small, drafts.Ensemble(texts.draft, *within, adaptive=False), *within):
+        found = generate(texts.target, draft, source, max_new_tokens=30)
+        assert_equal(found, whole)
+        assert found.trace.n_drafted > 0
+    for gamma in ("auto", 0, 7, lambda rounds: len(rounds) % 4):
+        assert_equal(generate(texts.target, texts.draft, source, max_new_tokens=30, gamma=gamma), whole)
+    string, token = whole.text[7:9], whole.tokens[5]
+    for draft in (None, texts.draft, within[0]):
+        found = generate(texts.target, draft, source, max_new_tokens=30, stop=string)
+        assert found.stop == string and found.text == whole.text[: whole.text.index(string)]
+        found = generate(texts.target, draft, source, max_new_tokens=30, stop=token)
+        assert found.tokens == whole.tokens[: whole.tokens.index(token) + 1]
+
+
 def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) -> None:
     encoder = t5.config["encoder"] | {"n_ctx": 10}
     draft = model_of(t5.config | {"encoder": encoder}, t5.tensors)
@@ -315,6 +335,45 @@ def test_what_is_measured(texts: EncoderDecoder) -> None:
     once: dict[str, Any] = {"gammas": [1], "temperatures": [0.0], "n_tokens": 10, "timing": False}
     for draft in (drafts.Bigram(tokens, 61), decoder_only()):
         assert 0.0 <= specdec.measure(texts.target, draft, source, **once).rows[0].alpha <= 1.0
+
+
+@pytest.mark.usefixtures("quick_timing")
+def test_drafts_are_compared(texts: EncoderDecoder) -> None:
+    given = {"model": texts.draft, "itself": texts.target}
+    found = specdec.compare(texts.target, given, ["ab", "a bb"], gammas=[2], temperatures=[0.0], n_tokens=16,
+                            timing=False)  # fmt: skip
+    rows = {row.draft: row for row in found.rows}
+    assert rows["itself"].alpha == 1.0 > rows["model"].alpha > 0.0
+
+
+@pytest.mark.slow
+def test_tuning_and_oracle(texts: EncoderDecoder) -> None:
+    assert specdec.tune(texts.target, texts.draft, ["ab", "a"], n_tokens=20, max_gamma=2).gamma in (0, 1, 2)
+    found = specdec.oracle(texts.target, texts.draft, "ab", gammas=[1, 2], max_gamma=2, max_new_tokens=10)
+    assert found.n_tokens == 10
+
+
+@pytest.mark.notebook
+def test_figures(texts: EncoderDecoder) -> None:
+    """Of runs and of a measurement: as many tokens as were written are colored."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from specdec import plot
+
+    options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    runs = [specdec.generate(texts.target, draft, "a bb", **options) for draft in (texts.draft, None)]
+    axes = plot.timeline(runs)
+    assert axes.collections or axes.patches
+    pyplot.close("all")
+    found = specdec.measure(
+        texts.target, texts.draft, ["ab", "b"], gammas=[1], temperatures=[1.0], leniences=[1.0], n_tokens=16,
+        timing=False,
+    )  # fmt: skip
+    for shown in (runs[0], found):
+        assert plot.heat_map_html(shown).count("<span") > 8
 
 
 def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) -> None:

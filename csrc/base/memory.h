@@ -47,7 +47,8 @@ typedef struct sd_arena {
 /* Next piece: `count` elements of `size` bytes, aligned; NULL while counting. */
 void* sd_arena_take(sd_arena* arena, size_t count, size_t size);
 
-/* The next piece as a copy of `count` elements of `size` bytes; nothing for NULL. */
+/* The next piece as a copy of `from` [count], elements of `size` bytes, borrowed; NULL while counting. A NULL
+ * `from` takes no piece. */
 void* sd_arena_copy(sd_arena* arena, const void* from, int count, size_t size);
 
 /* Allocate the block for the sizes counted so far and start handing out from it. */

@@ -227,7 +227,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
 static int distance_biases_from(PyObject* dict, sd_config* c) {
     double* slopes;
     int32_t* starts;
-    if (c->layers == NULL) return 0; /* the core says so */
+    if (c->layers == NULL || c->layers[0].n_head < 1) return 0; /* the core says so */
     int n_head = c->layers[0].n_head, n;
     if (optional_numbers(dict, "alibi", n_head, &slopes, &n) < 0) return -1;
     if (slopes != NULL) {

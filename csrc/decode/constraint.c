@@ -95,7 +95,7 @@ static sd_status fill(sd_constraint* c, int state) {
     for (int i = 0; i < c->n_words && !complete; i++) n += __builtin_popcount(words[i]);
     if (n == 0 && !complete)
         return sd_fail(SD_ERR_SETTING,
-                       "the form of the text: no token of the vocabulary may follow, and it is not complete");
+                       "the constraint: no token of the vocabulary may follow, and the text is not complete");
     c->states.nodes[state].tag = complete ? COMPLETE : n;
     return SD_OK;
 }

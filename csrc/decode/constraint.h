@@ -39,7 +39,8 @@ typedef struct sd_constraint {
     int n_vocab;
     sd_state_tree states; /* owned */
     sd_arena arena;       /* owns the array below */
-    uint32_t* words;      /* [states.capacity, n_words] of states whose number of tokens, the tag, is known */
+    uint32_t*
+        words; /* [states.capacity, n_words] of states whose number of allowed tokens, the tag, is known */
     int n_words;
     int complete;                  /* the committed text is: nothing can follow */
     sd_status status;              /* of what was asked for the text: after a failure nothing is masked */

@@ -18,7 +18,7 @@ typedef struct sd_drafter sd_drafter;
 typedef struct sd_extra_queries {
     int n; /* after a row, at most; 0: there are none */
     int d_model;
-    const float* embeddings; /* [n, d_model] inputs, in order; borrowed */
+    const float* embeddings; /* [n, d_model] inputs, in order; borrowed from the drafter */
 } sd_extra_queries;
 
 /* What every drafting method is told of the session that it drafts for. Borrowed while a drafter is created,

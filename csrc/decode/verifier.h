@@ -55,7 +55,7 @@ typedef struct sd_verification {
     int n_prompt;     /* of them the prompt */
     sd_stream stream; /* random numbers of the sequence */
     const sd_tree* tree;
-    const int32_t* node_rows; /* [tree.n_nodes] node i has the logits from node_rows[i] · stride on */
+    const int32_t* node_rows; /* [tree.n_nodes] node i: logits [n_vocab] from node_rows[i] · stride on */
     const float* logits;
     ptrdiff_t stride;
     sd_workspace* forward; /* these logits are rows of its last forward, from first_row on */

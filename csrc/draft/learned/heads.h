@@ -32,7 +32,7 @@ typedef struct sd_head {
     sd_matrix output;  /* [n_draft_vocab, d_model], unless the target's is shared */
 } sd_head;
 
-/* Immutable once finished, shared between threads. */
+/* Immutable once all tensors are given (sd_tensor_list_check), shared between threads. */
 typedef struct sd_heads {
     sd_heads_config config;
     sd_arena arena;        /* owns the arrays below */
