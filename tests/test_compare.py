@@ -117,7 +117,9 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
         assert set(found.rows) >= {1, 2} and ("2 ★" in str(found)) != nothing
     else:
         assert list(found.speedups) == [0, 1, 2]
-    json.dumps(found.to_dict(), allow_nan=False)
+    loaded = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    plain = loaded["rows"][0]
+    assert (plain["gamma"], plain["verify_ratio"], plain["c"]) == (0, 1.0, loaded["c"])
 
 
 @pytest.mark.parametrize("name", sorted(REMEMBERING))

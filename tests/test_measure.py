@@ -291,6 +291,10 @@ def test_views_show_what_there_is(measured: specdec.Measurement, untimed: specde
     table = measured.tables()[0]
     assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed-up (min to max) |"
     assert len({len(row) for row in (table.head, *table.rows)}) == 1
+    first, second = measured.rows[0], measured.rows[-1]
+    mixed = replace(untimed, rows=(first, replace(second, lenience=1.0), first))
+    samplings = next(one for one in mixed.tables() if one.title.startswith("Table 3"))
+    assert [row[1] for row in samplings.rows] == ["T=0", "T=1.3"]
 
 
 def test_a_model_that_is_wrapped_as_a_draft_is_measured_as_the_model() -> None:
@@ -414,6 +418,17 @@ def test_one_prompt_and_paths_are_taken(make_llama) -> None:
         specdec.tune(target, draft)
 
 
+def test_a_prediction_by_hand(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that is its target: 3 tokens a run, in 2 drafts of half a run and one of one and a half."""
+    use_forward_times(monkeypatch, {1: 2.0, 2: 2.4, 3: 3.0}, draft_s=1.0)
+    how: dict[str, Any] = {"gammas": [2], "temperatures": [1.0], "leniences": [1.0], "n_tokens": 20}
+    (row,) = specdec.measure(
+        pair[0], pair[0], PROMPTS, timing=specdec.Timing(repeats=1, n_tokens=4), **how
+    ).rows
+    assert (row.c, row.verify_ratio) == (0.5, 1.5)
+    assert row.predicted_speedup == pytest.approx(1.2) and row.ideal_speedup == pytest.approx(1.5)
+
+
 def with_law(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
     use_forward_times(monkeypatch, dict(enumerate(target_s, start=1)), draft_s)
 
@@ -455,5 +470,7 @@ def test_tune_on_a_tiny_pair(pair: Pair) -> None:
     assert list(found.speedups) == list(found.idealised) == [0, 1, 2, 3]
     assert found.speedups[found.gamma] == max(found.speedups.values())
     assert found.rows[0].verify_ratio == 1.0 and found.row.c > 0.0
-    assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 4
+    assert (found.alpha, found.c, found.ran) == (found.row.alpha, found.row.c, False)
+    rows = json.loads(json.dumps(found.to_dict()))["rows"]
+    assert [row["c"] for row in rows] == [found.c] * 4 and rows[1]["tokens_per_call"] is None
     assert found._repr_html_().count("<tr>") == 5 and f"gamma {found.gamma}" in repr(found)

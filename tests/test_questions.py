@@ -81,7 +81,9 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
         (['{"messages": [{"role": "tool"}]}'], "line 1: messages[0].role"),
         (['{"messages": [{"role": "user", "content": [1]}]}'], "line 1: messages[0].content"),
         (['{"messages": [{"role": "assistant", "content": "a"}]}'], "line 1: messages"),
-        (['{"messages": "a"}'], "line 1: messages"), (['{"messages": [1]}'], "line 1: messages"),
+        (['{"messages": "a"}'], "line 1: messages"), (['{"messages": [1]}'], "line 1: messages[0]"),
+        (['{"messages": [{"role": "system"}]}'], "line 1: messages[0].content"),
+        (['{"messages": [{"role": "system", "content": ""}]}'], "line 1: messages[0].content"),
         ([{"turns": [f"{PLACEHOLDER} USING SPECDEC_BENCH"]}], "line 1: turns[0]"),
     ],
 )  # fmt: skip
@@ -99,6 +101,7 @@ def test_what_is_no_file_of_questions(tmp_path: Path) -> None:
         (written(tmp_path, "[" * 100_000, name="3"), "line 1: is no JSON"),
         (written(tmp_path, "\udcff", name="4", errors="surrogateescape"), "line 1: is no JSON"),
         (written(tmp_path, "{}", name="5"), "line 1: has none of the fields 'turns', 'prompt', 'messages'"),
+        (written(tmp_path, '{"prompt": 5}', name="7"), "line 1: prompt is 5; expected a text, or a list"),
         (written(tmp_path, "", "  ", name="6"), "has no question"), (gone, "cannot be read: No such file"),
         (tmp_path, "cannot be read: Is a directory"),
     ):  # fmt: skip

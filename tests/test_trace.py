@@ -246,6 +246,7 @@ def test_to_dict_is_json_and_complete() -> None:
     assert loaded["rounds"][0]["accepted"] == [11, 12]
     assert loaded["rounds"][0]["origin"] == ["draft", "draft", "correction"]
     assert {name for name in Round.__dataclass_fields__} <= loaded["rounds"][0].keys()
+    assert type("MyTrace", (Trace,), {})(TRACE.rounds, prefill_s=0.5).to_dict() == TRACE.to_dict()
 
 
 def test_summary_and_repr_show_the_figures() -> None:

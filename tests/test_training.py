@@ -73,6 +73,14 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
     np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
 
 
+def test_equal_seeds_give_equal_weights(target: specdec.Model, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        train(target, tmp_path / name, steps=4, passes=1, seed=seed)
+    one, same, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "same", "other"))
+    assert all(np.array_equal(one[name], same[name]) for name in one)
+    assert not all(np.array_equal(one[name], other[name]) for name in one)
+
+
 def test_an_interruption_says_what_is_kept(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +328,13 @@ def test_bad_arguments_are_refused_by_name(
     with refuses(argument):
         train(target, tmp_path, kind, **options)
     assert not (tmp_path / "training" / "settings.json").exists()  # so that the right command begins there
+
+
+def test_a_length_is_refused_before_anything_is_measured(target: specdec.Model, tmp_path: Path) -> None:
+    said: list[str] = []
+    with refuses("length", 65):
+        train(target, tmp_path, steps=None, minutes=1.0, length=65, say=said.append)
+    assert not said
 
 
 @pytest.fixture

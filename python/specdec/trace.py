@@ -22,14 +22,7 @@ else:
     DataFrame = Any  # pandas is imported on use
 
 __all__ = [
-    "Round",
-    "RoundTimes",
-    "Step",
-    "StepFigures",
-    "Trace",
-    "invalid_ratio",
-    "invalid_speedup",
-    "steps_of",
+    "Round", "RoundTimes", "Step", "StepFigures", "Trace", "invalid_ratio", "invalid_speedup", "steps_of",
     "wilson_interval",
 ]  # fmt: skip
 
@@ -100,8 +93,12 @@ class Round:
         """
         rows = self.rows
         end = rows[self.path[-1]] if self.path else 0
-        rejected = any(rows[parent] == end for parent in self.parents)
-        last = ("correction" if rejected else "bonus") if self.drafted else "target"
+        if not self.drafted:
+            last = "target"
+        elif any(rows[parent] == end for parent in self.parents):
+            last = "correction"
+        else:
+            last = "bonus"
         return ("draft",) * self.n_accepted + (last,)
 
     @property
@@ -125,9 +122,13 @@ class Round:
         return max(depths)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | Fields) -> Round:
+    def from_dict(cls, values: Mapping[str, Any]) -> Round:
         """The round that `to_dict` gave; InputError where a field is missing or wrong, or two do not fit."""
-        found = values if isinstance(values, Fields) else Fields(values, "", kind=InputError)
+        return cls._described(Fields(values, "", kind=InputError))
+
+    @classmethod
+    def _described(cls, found: Fields) -> Round:
+        """The same of a dict within another one."""
         drafted, parents = found.integers("drafted"), found.integers("parents")
         if len(parents) != len(drafted):
             raise found.error("parents", f"{len(drafted)} nodes, one for each of drafted")
@@ -213,7 +214,7 @@ class RoundTimes:
 
     def _properties(self) -> dict[str, Any]:
         """The value of each property by its name."""
-        owners = (type(self), RoundTimes)
+        owners = type(self).__mro__
         names = (n for owner in owners for n, x in vars(owner).items() if isinstance(x, property))
         return {name: getattr(self, name) for name in names}
 
@@ -256,6 +257,7 @@ class Trace(RoundTimes):
 
         Examples
         --------
+        >>> results = specdec.generate(target, draft, prompts)
         >>> specdec.Trace.joined(result.trace for result in results).acceptance_interval()
         """
         several = check_items("traces", traces, "a list of specdec.Trace")
@@ -490,14 +492,22 @@ class Trace(RoundTimes):
         return found
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | Fields) -> Trace:
+    def from_dict(cls, values: Mapping[str, Any]) -> Trace:
         """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
 
         InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
+
+        Examples
+        --------
+        >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        found = values if isinstance(values, Fields) else Fields(values, "", kind=InputError)
+        return cls._described(Fields(values, "", kind=InputError))
+
+    @classmethod
+    def _described(cls, found: Fields) -> Trace:
+        """The same of a dict within another one."""
         found.check_version("specdec_trace", VERSION)
-        rounds = [Round.from_dict(round_) for round_ in found.inner_items("rounds")]
+        rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
         prefill_s, n_sequences = found.amount("prefill_s", below=MAX_TIME), found.integer("n_sequences")
         target_s = found.amount("target_s", None, below=MAX_TIME)
         trace = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
@@ -646,9 +656,10 @@ def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
     """Why a speed-up is an error of measuring: it is above the tokens per run; empty if not, and for NaN."""
     if not speedup > tokens_per_run * (1.0 + 1e-9):  # sums of equal times may differ by a rounding
         return ""
-    written = ((f"{speedup:.{digits}f}", f"{tokens_per_run:.{digits}f}") for digits in range(2, 10))
-    above, below = next((pair for pair in written if pair[0] != pair[1]), (speedup, tokens_per_run))
-    return f"invalid: {above} is above {below} tokens per run"
+    digits = 2
+    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_run:.{digits}f}":  # as of a weak draft
+        digits += 1
+    return f"invalid: {speedup:.{digits}f} is above {tokens_per_run:.{digits}f} tokens per run"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -97,7 +97,7 @@ def compare(
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
-    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=bool(timing))
+    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
 
 
 def compare_ways(
@@ -210,8 +210,9 @@ class Comparison(Tabular):
             body += [row for row in self.rows if row.temperature == temperature]
         best = [row for row in map(self.best, self.temperatures) if row is not None]
         columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(best)]
+        n_settings = len(columns)
         columns += experiment.columns_of(*names)
-        optional = tuple(3 + names.index(name) for name in _OPTIONAL if name in names)
+        optional = tuple(n_settings + names.index(name) for name in _OPTIONAL if name in names)
         notes = "; ★ the fastest that beats plain decoding" * timed + experiment.NAMED * named
         return Table.of(f"Drafts for {self.target}{notes}", body, columns, optional)
 
@@ -288,10 +289,25 @@ class Tuning(OneTable):
         return self.rows.get(self.gamma, self.rows[min(self.rows)])
 
     @property
+    def ran(self) -> bool:
+        """Whether the draft was measured by running it."""
+        return self.row.by_running
+
+    @property
+    def alpha(self) -> float | None:
+        """Mean acceptance rate (Corollary 3.6), that of `row`; None for trees."""
+        return self.row.alpha
+
+    @property
+    def c(self) -> float:
+        """Cost coefficient (Definition 3.7), that of `row`; 0 for a draft that is no model."""
+        return number_of(self.row.c)
+
+    @property
     def speedups(self) -> dict[int, float]:
         """Speed-up over plain decoding by gamma: the median of runs, or E(tokens) / (gamma c + t(gamma + 1)).
 
-        In units of t(1), a t(gamma + 1) below which counts as 1, so that none is above `idealised`.
+        t(gamma + 1) is in units of t(1); a ratio below 1 counts as 1, so that none is above `idealised`.
         """
         return {0: 1.0} | {gamma: row.speedup_bounds[0] for gamma, row in self.rows.items()}
 
@@ -314,36 +330,36 @@ class Tuning(OneTable):
     @property
     def idealised_gamma(self) -> int | None:
         """The gamma that Theorem 3.8 would choose, among those looked at; None where it says nothing."""
-        if self.row.by_running:
+        if self.ran:
             return None
-        alpha, c = number_of(self.row.alpha), number_of(self.row.c)
-        return int(theory.optimal_gamma(alpha, c, max_gamma=max(self.rows)))
+        return int(theory.optimal_gamma(number_of(self.alpha), self.c, max_gamma=max(self.rows)))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
-        row, intervals = self.row, self.speedup_intervals
-        of_rows = ("verify_ratio", "tokens_per_call", "by_position", "c")
-        figures = [
-            {
+        intervals, ideal, invalid = self.speedup_intervals, self.idealised, self.invalid_predictions
+        rows = []
+        for gamma, speedup in self.speedups.items():
+            row = self.rows.get(gamma)  # None: plain decoding, where drafts were run
+            ran = row if self.ran else None
+            rows.append({
                 "gamma": gamma, "speedup": speedup, "speedup_interval": intervals[gamma],
-                "invalid": self.invalid_predictions.get(gamma, ""), "idealised": self.idealised.get(gamma),
-                **{name: getattr(self.rows.get(gamma), name, None) for name in of_rows},
-            }
-            for gamma, speedup in self.speedups.items()
-        ]  # fmt: skip
-        of_self = ("target", "draft", "temperature", "others", "gamma", "idealised_gamma")
-        of_row = ("n_tokens", "c", "alpha", "alpha_low", "alpha_high", "reason")
+                "invalid": invalid.get(gamma, ""), "idealised": ideal.get(gamma),
+                "verify_ratio": 1.0 if row is None else row.verify_ratio, "c": ran.c if ran else self.c,
+                "tokens_per_call": ran and ran.tokens_per_call, "by_position": ran and ran.by_position,
+            })  # fmt: skip
+        of_self = ("target", "draft", "temperature", "others", "gamma", "idealised_gamma", "alpha", "c")
         found = {name: plain(getattr(self, name)) for name in of_self}
-        return found | {name: plain(getattr(row, name)) for name in of_row} | {"rows": plain(figures)}
+        of_row = ("n_tokens", "alpha_low", "alpha_high", "reason")
+        return found | {name: plain(getattr(self.row, name)) for name in of_row} | {"rows": plain(rows)}
 
     def table(self) -> Table:
         """Every gamma with its speed-ups; the chosen one has a star."""
-        if self.row.by_running:
+        if self.ran:
             return self._table_of_runs()
         row = self.row
         title = (
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
-            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.row.c:.3f}"
+            f"alpha {row.alpha:.3f} ({row.alpha_low:.3f} to {row.alpha_high:.3f}), c {self.c:.3f}"
         )
         columns = [
             experiment.starred([self.rows[self.gamma]]), figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
@@ -364,11 +380,11 @@ class Tuning(OneTable):
         )
 
     def __repr__(self) -> str:
-        row, several = self.row, f"{self.draft}, " if self.others else ""
+        several = f"{self.draft}, " if self.others else ""
         speedup = marked(f"{self.speedups[self.gamma]:.2f}", self.invalid_predictions.get(self.gamma))
-        found = f"{'measured' if row.by_running else 'predicted'} speed-up {speedup}"
-        alpha = "" if row.alpha is None else f", alpha {row.alpha:.3f}"
-        return f"<specdec.Tuning: {several}gamma {self.gamma}, {found}{alpha}, c {number_of(row.c):.3f}>"
+        found = f"{'measured' if self.ran else 'predicted'} speed-up {speedup}"
+        alpha = "" if self.alpha is None else f", alpha {self.alpha:.3f}"
+        return f"<specdec.Tuning: {several}gamma {self.gamma}, {found}{alpha}, c {self.c:.3f}>"
 
 
 def tune(

@@ -392,8 +392,8 @@ class Configuration:
     def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
         """Return c, draft_ratio and verify_ratio of an `ExperimentRow`: medians of the repetitions.
 
-        The speed-up exceeds the ideal, tokens per round over draft_ratio + 1, only if verify_ratio is below
-        1.
+        Only with a verify_ratio below 1 does the speed-up exceed the ideal, tokens per round over
+        draft_ratio + 1.
         """
         guess, draft, verify = [], [], []
         for trace, seconds, step_s in self._shared(plain):

@@ -249,13 +249,15 @@ def measure(
     leniences = arguments.different_numbers("leniences", leniences)
     timed = timing if isinstance(timing, Timing) else Timing() if check_flag("timing", timing) else None
     arguments.check_say(say)
-    asked: Any = (
-        arguments.check_gammas(gammas), [decoding.replace(temperature=one) for one in temperatures],
-        [check_lenience("leniences", one, "has") for one in leniences], timed, TimeLimit.of(seconds), say,
-    )  # fmt: skip
+    asked: dict[str, Any] = {
+        "gammas": arguments.check_gammas(gammas),
+        "samplings": [decoding.replace(temperature=one) for one in temperatures],
+        "leniences": [check_lenience("leniences", one, "has") for one in leniences],
+        "timing": timed, "limit": TimeLimit.of(seconds), "say": say,
+    }  # fmt: skip
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)
-    measuring = _Measuring(setup, *setup.draft(draft), *asked)
+    measuring = _Measuring(setup, *setup.draft(draft), **asked)
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.result()
@@ -439,8 +441,12 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
 
 def _speedup_table(ran: Sequence[ExperimentRow], target: str) -> Table:
     """Make Table 2; the fastest valid row of each draft and temperature has a star, if it pays."""
-    faster = [row for row in ran if not row.invalid and row.timed.median > 1.0]
-    fastest = {row.setting: row for row in sorted(reversed(faster), key=lambda row: row.timed.median)}
+    fastest: dict[Any, ExperimentRow] = {}
+    for row in ran:
+        # If none is above 1, plain decoding is the fastest.
+        least = fastest[row.setting].timed.median if row.setting in fastest else 1.0
+        if not row.invalid and row.timed.median > least:
+            fastest[row.setting] = row
     columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(fastest.values()), _ALPHA]
     columns.append(("speed-up (min to max)", lambda row: _measured(row, "X")))
     title = f"Table 2: measured speed-up of {target} (★ the fastest that beats plain decoding)"
@@ -511,4 +517,7 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
 
 def _first_of_each(rows: Sequence[ExperimentRow]) -> list[ExperimentRow]:
     """The first row of each draft and temperature."""
-    return list({row.setting: row for row in reversed(rows)}.values())[::-1]
+    firsts: dict[Any, ExperimentRow] = {}
+    for row in rows:
+        firsts.setdefault(row.setting, row)
+    return list(firsts.values())

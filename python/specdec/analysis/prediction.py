@@ -138,7 +138,8 @@ class _Rounds:
 
 
 def _median(values: Iterable[float]) -> float:
-    return statistics.median(found) if (found := list(values)) else math.nan
+    found = list(values)
+    return statistics.median(found) if found else math.nan
 
 
 def step_seconds(setup: Setup) -> float:

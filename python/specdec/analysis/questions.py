@@ -211,6 +211,8 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
         turns, system = _turns_of_messages(place, given[asked])
     elif isinstance(given[asked], list):
         turns = {f"{asked}[{i}]": turn for i, turn in enumerate(given[asked])}
+    elif not isinstance(given[asked], str) or not given[asked]:
+        raise InputError.of(f"{place}: {asked}", given[asked], "a text, or a list of texts")
     for name, turn in turns.items():
         if isinstance(turn, str) and turn.startswith(_PLACEHOLDER):
             expected = "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches"
@@ -227,13 +229,18 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
 
 def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
     """(what the user says by field, what the system says first) of a conversation."""
-    expected = "a list; each is an object with 'role' and 'content'"
-    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-        raise InputError.of(f"{place}: messages", value, expected)
+    expected = "an object with 'role' and 'content'"
+    if not isinstance(value, list):
+        raise InputError.of(f"{place}: messages", value, f"a list; each is {expected}")
     turns, system = {}, None
     for i, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise InputError.of(f"{place}: messages[{i}]", message, expected)
         role, content = message.get("role"), message.get("content")
         if role == "system" and i == 0:
+            if not isinstance(content, str) or not content:
+                expected = "a text of at least one character"
+                raise InputError.of(f"{place}: messages[0].content", content, expected)
             system = content
         elif role == "user":
             turns[f"messages[{i}].content"] = content

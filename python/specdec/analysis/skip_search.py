@@ -171,7 +171,9 @@ def _trial(entry: Fields, settings: Fields) -> SkipTrial:
         raise entry.error("gamma", "one of the search's gammas")
     optional = ("acceptance_rate", "speedup_low", "speedup_high")
     names = [field.name for field in fields(SkipTrial)[3:]]
-    numbers = {name: entry.amount(name, *[math.nan] * (name in optional)) for name in names}
+    numbers = {
+        name: entry.amount(name, math.nan) if name in optional else entry.amount(name) for name in names
+    }
     return SkipTrial(draft.attn, draft.mlp, gamma, **numbers)
 
 
@@ -377,12 +379,12 @@ def import_optuna() -> Any:
 
 def promising(n_layer: int, gamma: int) -> list[Choice]:
     """Where to begin: layers in the middle, whole or in part, every other one, and the last (early exits)."""
-    whole, quarter, none = tuple(range(n_layer)), n_layer // 4, ()
-    middle = whole[max(1, quarter) : max(2, n_layer - quarter)] if n_layer > 1 else none
+    whole, quarter = tuple(range(n_layer)), n_layer // 4
+    middle = whole[max(1, quarter) : max(2, n_layer - quarter)] if n_layer > 1 else ()
     others, half, last = whole[1:-1:2], whole[(n_layer + 1) // 2 :], whole[-1:]
     pairs = [
-        (middle, middle), (middle, none), (none, middle), (others, others), (others, none), (half, half),
-        (last, last), (last, none),
+        (middle, middle), (middle, ()), ((), middle), (others, others), (others, ()), (half, half),
+        (last, last), (last, ()),
     ]  # fmt: skip
     drafts = [(*pair, gamma) for pair in pairs if 0 < sum(map(len, pair)) < 2 * n_layer]
     return list(dict.fromkeys(drafts))

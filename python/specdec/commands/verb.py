@@ -108,7 +108,9 @@ OPTION_OF: Final = {
     "idle_s": "--idle-seconds",
     "event_s": "--stream-interval",
     "drain_s": "--drain-seconds",
-    **{name: f"--{name}" for name in ("schema", "regex", "grammar")},
+    "schema": "--schema",
+    "regex": "--regex",
+    "grammar": "--grammar",
 }
 """Options by the arguments that they become."""
 

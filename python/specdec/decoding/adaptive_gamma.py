@@ -142,7 +142,10 @@ class AdaptiveGamma:
     def table(self) -> Table:
         """What the last run left: every gamma with its times and what is expected of it; a star at the best.
 
-        InputError if there has been no run.
+        Raises
+        ------
+        InputError
+            If there has been no run.
         """
         found = self.to_dict()
         if not found:

@@ -174,12 +174,14 @@ def generate(
         token after them; of several names either all are tokens or all are text. `Model.eos_ids` of the
         target are always among the stops, except with `ignore_eos`.
     n_threads : int, optional
-        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use.
+        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
+        does not change the output.
     logits : bool, default False
         Keep the target's logits that each new token was chosen from, in `Result.logits`.
     logprobs : int, optional
         Keep ln p of each new token, in `Result.logprobs`, and of so many of the most probable tokens in its
-        place, in `Result.top_logprobs`; 0: of the token alone.
+        place, in `Result.top_logprobs`; 0: of the token alone. Neither draft, gamma nor batch changes a bit
+        of them.
     logprobs_of : {"model", "sampling"}
         Which distribution `logprobs` are of: that of the target's logits as they are, as `Model.score` has
         it; or the one that is sampled from, after all settings and the `transform`, which is called once more

@@ -133,14 +133,14 @@ class RequestQueue:
         self.closing = self.hurries = False
         # Samples without a slot, by request; the request that has waited longest is first.
         self._waiting: dict[Generation, deque[Sample]] = {}
+        self._n_waiting = 0  # samples in it
         self._n_scored = 0  # samples whose prompt is being scored: they wait too
         self._n_held: Counter[Generation] = Counter()  # slots of each request that has some
 
     @property
     def n_waiting(self) -> int:
         """Texts without a slot."""
-        with self.lock:
-            return sum(map(len, self._waiting.values())) + self._n_scored
+        return self._n_waiting + self._n_scored
 
     @property
     def n_taken(self) -> int:
@@ -166,8 +166,7 @@ class RequestQueue:
             self.check_room(generation.n)
             self._counters.n_submitted += 1
             if generation.request.options.prompt_logprobs is None:
-                self._waiting[generation] = deque(generation.samples)
-                self.lock.notify_all()
+                self._admit(generation)
                 return
             if self._scorer is None:
                 self._scorer = ThreadPoolExecutor(1, "specdec-scores")
@@ -185,10 +184,16 @@ class RequestQueue:
         with self.lock:
             self._n_scored -= generation.n
             if error is None:
-                self._waiting[generation] = deque(generation.samples)
+                self._admit(generation)
             else:
                 self.fail(generation, error)
-            self.lock.notify_all()
+                self.lock.notify_all()
+
+    def _admit(self, generation: Generation) -> None:
+        """Let the samples of a request wait for a slot; the lock is held."""
+        self._waiting[generation] = deque(generation.samples)
+        self._n_waiting += generation.n
+        self.lock.notify_all()
 
     def stop_scoring(self, *, wait: bool = False) -> None:
         """End the thread that scores prompts; `wait` for those that it has."""
@@ -237,6 +242,7 @@ class RequestQueue:
             self._n_held[chosen] += 1
             samples = self._waiting.pop(chosen)
             sample = samples.popleft()
+            self._n_waiting -= 1
             if samples:
                 self._waiting[chosen] = samples  # last in the order again
             return sample
@@ -257,6 +263,7 @@ class RequestQueue:
                     del self._waiting[generation]
                 elif unwanted:
                     self._waiting[generation] = deque(one for one in samples if one not in unwanted)
+            self._n_waiting -= len(gone)
         return gone
 
     def is_unwanted(self, sample: Sample) -> bool:

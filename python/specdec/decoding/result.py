@@ -142,7 +142,9 @@ class Result(DecodedText):
 
         Examples
         --------
-        >>> print(json.dumps(result.to_dict()), file=file)
+        >>> with open("results.jsonl", "w") as file:
+        ...     for result in results:
+        ...         print(json.dumps(result.to_dict()), file=file)
         """
         texts = self._texts()
         found = {name: getattr(self, name) for name in (*_OF_VALUE, "seed", "n_cached_tokens", "source_text")}
@@ -159,11 +161,12 @@ class Result(DecodedText):
 
         Examples
         --------
-        >>> results = [specdec.Result.from_dict(json.loads(line)) for line in file]
+        >>> with open("results.jsonl") as file:
+        ...     results = [specdec.Result.from_dict(json.loads(line)) for line in file]
         """
         found = Fields(values, "", kind=InputError)
         found.check_version("specdec_result", VERSION)
-        trace = Trace.from_dict(found.inner("trace"))
+        trace = Trace._described(found.inner("trace"))
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
@@ -241,8 +244,8 @@ def result_fields(result: Result) -> dict[str, Any]:
 
     Log-probabilities are among them where they were asked for. `Result.to_dict` has everything instead.
     """
-    found: dict[str, Any] = {"seed": list(result.seed), "n_prompt_tokens": len(result.prompt_ids)}
-    found |= {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "stop")}
+    found = {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "stop")}
+    found |= {"seed": list(result.seed), "n_prompt_tokens": len(result.prompt_ids)}
     found |= {name: getattr(result.trace, name) for name in ("n_calls", "n_drafted", "n_accepted")}
     values = {name: _listed(getattr(result, name)) for name in _LOGPROBS}
     return found | {name: value for name, value in values.items() if value is not None}

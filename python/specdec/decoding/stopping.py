@@ -94,10 +94,13 @@ class StopScanner:
         """Append `piece`; return the stop string that this completes, if any: the text ends before it."""
         if self.match is not None:
             raise ValueError("the text has already ended")
+        if not self.strings:
+            self._waiting.append(piece)
+            return None
         text = self._spelling.without_marks(piece) if self._with_marks else piece
         self._waiting.append(text)
         n = 0  # characters of the text in the piece so far
-        for character in piece if self.strings else "":
+        for character in piece:
             found = []  # (where it begins, relative to the piece, string) of each match that ends here
             if not self._with_marks or not self._spelling.is_mark(character):
                 n += 1

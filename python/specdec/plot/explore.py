@@ -67,8 +67,8 @@ class Explorer:
     ) -> None:  # fmt: skip
         pyplot()
         self._max_gamma = check_integer("max_gamma", max_gamma, 1)
-        check_integer("max_new_tokens", options["max_new_tokens"], 1)
-        check_integer("seed", options["seed"], 0, 2**64 - 1)
+        options["max_new_tokens"] = check_integer("max_new_tokens", options["max_new_tokens"], 1)
+        options["seed"] = check_integer("seed", options["seed"], 0, 2**64 - 1)
         self._options = options
         self._target, self._prompt = as_model("target", target), prompt
         self.drafts = _named(draft, self._target)
@@ -94,7 +94,7 @@ class Explorer:
         asked = replace(self.settings, **changes)
         if not isinstance(asked.draft, str) or asked.draft not in self.drafts:
             raise InputError.of("draft", asked.draft, f"one of {', '.join(map(repr, self.drafts))}")
-        check_integer("gamma", asked.gamma, 0, self._max_gamma)
+        asked = replace(asked, gamma=check_integer("gamma", asked.gamma, 0, self._max_gamma))
         options = DecodingOptions(**{name: getattr(asked, name) for name in names[1:]})
         how = {name: getattr(options, name) for name in names[1:]}
         settings = replace(asked, **how)

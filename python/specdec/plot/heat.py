@@ -5,7 +5,6 @@ from __future__ import annotations
 import html as html_escapes
 import unicodedata
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -170,8 +169,9 @@ def _run_cells(result: Result) -> list[Cell]:
     figure, cells = Figure.of(result), []
     for round_ in result.trace.rounds:
         pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]
-        for piece, beta in zip_longest(pieces[: round_.kept], round_.betas[: round_.kept]):
-            cells.append(Cell(piece.text or _PART, None if beta is None else min(1.0, beta), piece.token))
+        for position, piece in enumerate(pieces[: round_.kept]):
+            beta = min(1.0, round_.betas[position]) if position < len(round_.betas) else None
+            cells.append(Cell(piece.text or _PART, beta, piece.token))
     return cells
 
 

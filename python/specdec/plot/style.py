@@ -57,7 +57,7 @@ class Look(NamedTuple):
 
 def looks() -> Iterator[Look]:
     """One look after the other; the first 28 pairs of colour and line style are different."""
-    return map(Look, *map(cycle, (_COLOURS, _DASHES, _MARKERS)))
+    return map(Look, cycle(_COLOURS), cycle(_DASHES), cycle(_MARKERS))
 
 
 def pyplot() -> Any:

@@ -8,7 +8,6 @@ import pickle
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -208,9 +207,12 @@ class LossCurve:
         """Read the lines of a curve; what is no line is passed over."""
         rows = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
-            with suppress(ValueError):
+            try:
                 row = tuple(float(text) for text in line.split("\t"))
-                rows += [row] if len(row) == len(cls.HEAD) else []
+            except ValueError:
+                continue
+            if len(row) == len(cls.HEAD):
+                rows.append(row)
         return rows
 
 

@@ -6,7 +6,6 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
@@ -115,13 +114,13 @@ def train_draft(
     n_ctx, speed, work = model.config.n_ctx, WritingSpeed(0.0, 0.0), folder / "training"
     given = asked.length or _stored_length(work)
     length = given or min(LENGTHS[0], n_ctx)
+    if length > n_ctx:
+        raise InputError.of("length", length, f"at most {n_ctx}, the target's context")
     if asked.steps is None and not (work / "summary.json").exists():
         say("Measuring how fast the target writes.")
         begun = Prompts.read(model, prompts, max(1, length // 2))
         speed = WritingSpeed.measured(model, begun, batch=asked.batch, n_threads=threads, limit=limit)
         length = given or affordable_length(speed, asked.batch, limit.left_s, n_ctx)
-    if length > n_ctx:
-        raise InputError.of("length", length, f"at most {n_ctx}, the target's context")
     found = Prompts.read(model, prompts, max(1, length // 2))
     settled = {
         "kind": kind, "length": length, "threads": threads, "device": device,
@@ -137,10 +136,11 @@ def train_draft(
 
 def _stored_length(work: Path) -> int | None:
     """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
-    with suppress(CheckpointError):  # `TrainingSettings.check_same` says what is wrong
+    try:
         stored = read_json_object(work / "settings.json").get("length")
-        return stored if type(stored) is int else None
-    return None
+    except CheckpointError:
+        return None  # `TrainingSettings.check_same` says what is wrong
+    return stored if type(stored) is int else None
 
 
 def check_device(device: str | None) -> str:

@@ -73,7 +73,8 @@ class SpecdecAPI(ModelAPI):
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`.
     batch_size : int, default 16
-        Requests that are decoded at once. It changes no result.
+        Requests that are decoded at once: as many sequences of the whole context are made. It changes no
+        result.
     prompt_cache : bool, default False
         Keep texts that were read, so that the next turn of a conversation is read alone. It changes no
         result.
@@ -117,8 +118,8 @@ class SpecdecAPI(ModelAPI):
         self._prompt_cache = PromptCache() if prompt_cache else None
         self._engine_options: dict[str, Any] = {
             "gamma": gamma, "n_slots": self._size, "n_text": self.pair.target.config.n_ctx,
-            "max_waiting": sys.maxsize, "predictions": False, "prompt_cache": self._prompt_cache,
-            "n_threads": load.get("n_threads"),
+            "max_waiting": sys.maxsize, "max_top_logprobs": self.pair.target.config.n_vocab,
+            "predictions": False, "prompt_cache": self._prompt_cache, "n_threads": load.get("n_threads"),
         }  # fmt: skip
         self._engine: Engine | None = None  # while requests may come
         self._has_template = use_chat_template and self.pair.target.chat_template is not None
