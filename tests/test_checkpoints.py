@@ -595,6 +595,23 @@ def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
                 open_checkpoint(file.parent)
 
 
+@pytest.mark.filterwarnings("ignore")  # of an end id of 4,000 digits
+@pytest.mark.parametrize(
+    "value", [b"1" + b"0" * 4000, b'"' + b"long " * 100_000 + b'"'], ids=["huge", "long"]
+)
+@pytest.mark.parametrize(
+    "field", ["hidden_size", "architectures", "layer_types", "rope_scaling", "eos_token_id", "rms_norm_eps"]
+)
+def test_values_that_cannot_be_shown(make_llama, field, value):
+    folder = make_llama()
+    text = json.dumps(llama_config(**{field: "HERE", "model_type": None})).encode()
+    (folder / "config.json").write_bytes(text.replace(b'"HERE"', value))
+    with pytest.raises(CheckpointError, match="config.json: ") as caught:
+        open_checkpoint(folder)
+        raise CheckpointError("config.json: was read")
+    assert len(str(caught.value)) < 1000
+
+
 def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
     """Escape sequences, marks that turn the direction of text, lone surrogates, names without end."""
     bad = "\x1b[31mred\x07\u202e\x9b2J\n\ud800"

@@ -69,7 +69,9 @@ def test_a_name_makes_its_draft(name: str, target: specdec.Model, tmp_path: Path
     eagle = eagle_folder(target, "eagle3") if name.startswith("eagle") else None
     draft = named(name.format(model=target.path, text=tmp_path / "text.txt", eagle=eagle), target)
     assert type(draft) is NAMES[name.partition(":")[0]].draft
-    assert specdec.generate(target, draft, "ab ab", max_new_tokens=8).trace.n_tokens > 0
+    prompt = "ab ab ba\nab ab ba\nab"
+    plain, found = (specdec.generate(target, one, prompt, max_new_tokens=30) for one in (None, draft))
+    assert found.tokens == plain.tokens and found.trace.n_drafted > 0
     if isinstance(draft, drafts.Online):
         draft.close()
 

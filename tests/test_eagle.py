@@ -181,12 +181,16 @@ def test_what_is_the_targets_is_in_memory_once(target: specdec.Model, tmp_path: 
 
 def test_a_prompt_cache_changes_no_draft_token(target: specdec.Model, tmp_path: Path) -> None:
     draft, cache = drafts.Eagle(eagle3(target).write(tmp_path), target), specdec.PromptCache()
-    options: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True, "temperature": 1.0, "seed": 3}
+    options: dict[str, Any] = {
+        "max_new_tokens": 20, "ignore_eos": True, "temperature": 1.0, "seed": 3, "verify": "coupled",
+    }  # fmt: skip
+    plain = specdec.generate(target, None, PROMPT * 4, **options)
     runs = [
         specdec.generate(target, draft, PROMPT * 4, prompt_cache=c, **options) for c in (None, cache, cache)
     ]
     assert [run.n_cached_tokens > 0 for run in runs] == [False, False, True]
-    for got in runs[1:]:
+    for got in runs:
+        assert got.tokens == plain.tokens and got.trace.n_drafted > 0
         assert [one.drafted for one in got.trace.rounds] == [one.drafted for one in runs[0].trace.rounds]
 
 

@@ -26,7 +26,8 @@ from specdec.errors import ContextLengthError
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
 WAIT_S = 120.0
-OTHERS = [name for name in DRAFTS if name != "model"]
+QUICK = ["model", "samples", "ensemble"]
+OTHERS = [name for name in DRAFTS if name not in QUICK]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def check_equal(found: list[specdec.Result], expected: list[specdec.Result]) -> 
 
 
 @pytest.mark.parametrize("gamma", [4, "auto"])
-@pytest.mark.parametrize("name", ["model", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_clients_that_come_and_go(world: World, name: str, gamma: Any) -> None:
     """Clients that submit at random moments, read or do not, and leave."""
 
@@ -137,6 +138,16 @@ def test_an_error_is_of_its_own_request(world: World, engine: Engine) -> None:
     assert generations[1].done
     wait_for(lambda: not engine.metrics().n_running)
     assert engine.metrics().n_failed == n_failed + 1  # one request, though both of its samples fail
+
+
+def test_settings_that_cannot_be_met_end_their_own_request(world: World, engine: Engine) -> None:
+    expected = alone(world, world.ids[:10], {"max_new_tokens": 20})
+    unmet = {"presence_penalty": -3e38, "frequency_penalty": -3e38}
+    generations = [engine.submit(world.ids[:10], max_new_tokens=20, **how) for how in ({}, unmet, {})]
+    with pytest.raises(InputError, match="presence_penalty and frequency_penalty: the logit of token"):
+        generations[1].results(WAIT_S)
+    for i in (0, 2):
+        check_equal(generations[i].results(WAIT_S), expected)
 
 
 class Noting:

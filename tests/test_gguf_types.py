@@ -9,6 +9,7 @@ import pytest
 
 import specdec
 from blocks import random_blocks
+from compiled import in_instruction_sets
 
 gguf = pytest.importorskip("gguf")
 
@@ -70,6 +71,20 @@ def test_weights_are_those_of_the_file(tmp_path, types):
     assert model.n_bytes < exact.n_bytes / 3.9
     close = np.corrcoef(model.logits(IDS).ravel(), exact.logits(IDS).ravel())[0, 1]
     assert close > 0.99
+
+
+IN_EACH_SET = """
+import sys
+import specdec
+model = specdec.load(sys.argv[1], tokenizer=False)
+run = specdec.generate(model, None, list(range(3, 23)), max_new_tokens=20, ignore_eos=True, logits=True)
+print(run.tokens, model.logits(list(range(3, 23))).tobytes().hex(), run.logits.tobytes().hex())
+"""
+
+
+def test_every_instruction_set_gives_the_same_bits(tmp_path):
+    found = in_instruction_sets(IN_EACH_SET, str(write(tmp_path / "model.gguf", ("Q4_K",))))
+    assert len(found) > 1 and len(set(found.values())) == 1
 
 
 def test_prompts_in_tiles(tmp_path):

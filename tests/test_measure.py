@@ -418,6 +418,17 @@ def test_one_prompt_and_paths_are_taken(make_llama) -> None:
         specdec.tune(target, draft)
 
 
+def test_a_prediction_by_hand(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that is its target: 3 tokens a run, in 2 drafts of half a run and one of one and a half."""
+    use_forward_times(monkeypatch, {1: 2.0, 2: 2.4, 3: 3.0}, draft_s=1.0)
+    how: dict[str, Any] = {"gammas": [2], "temperatures": [1.0], "leniences": [1.0], "n_tokens": 20}
+    (row,) = specdec.measure(
+        pair[0], pair[0], PROMPTS, timing=specdec.Timing(repeats=1, n_tokens=4), **how
+    ).rows
+    assert (row.c, row.verify_ratio) == (0.5, 1.5)
+    assert row.predicted_speedup == pytest.approx(1.2) and row.ideal_speedup == pytest.approx(1.5)
+
+
 def with_law(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
     use_forward_times(monkeypatch, dict(enumerate(target_s, start=1)), draft_s)
 

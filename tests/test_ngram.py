@@ -91,6 +91,16 @@ def test_unigrams_and_bigrams_by_hand() -> None:
     np.testing.assert_array_equal(found[3:], [Unigram(TEXT, 5).probs] * 2)
 
 
+def test_trigrams_by_hand() -> None:
+    """0 1 was followed by 0 and 3, once each; 1 0 by 2; 3 0 by nothing, so 0 decides: 1 twice, 2 once."""
+    pairs = Bigram(TEXT, 5).probabilities([0, 1])
+    found = Ngram(TEXT, 5, 3).probabilities([0, 1, 0])
+    np.testing.assert_allclose(found[1], (np.array([1, 0, 0, 1, 0]) + 2 * pairs[1]) / (2 + 2), rtol=1e-14)
+    np.testing.assert_allclose(found[2], (np.array([0, 0, 1, 0, 0]) + pairs[0]) / (1 + 1), rtol=1e-14)
+    np.testing.assert_allclose(found[2][2], (1 + (1 + 2 * (1 + 4 / 5) / 11) / 5) / 2, rtol=1e-14)
+    np.testing.assert_allclose(Ngram(TEXT, 5, 3).probabilities([3, 0])[1], pairs[0], rtol=1e-14)
+
+
 def test_memory_grows_with_the_pairs() -> None:
     (pairs,) = Bigram(np.arange(1000), 200_000).counts.levels
     assert len(pairs.tokens) == len(pairs.counts) == 999

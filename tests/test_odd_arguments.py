@@ -464,6 +464,14 @@ def test_what_a_transform_returns(index: int, pair: Any) -> None:
     assert complaint(specdec.generate, {**run, "transform": lambda *_: values()[index]}) is None
 
 
+def test_errors_of_the_caller_s_own_come_through(pair: Any) -> None:
+    """They are raised while the items are computed, and say nothing of the argument."""
+    with pytest.raises(ZeroDivisionError):
+        specdec.generate(pair[0], None, [3], max_new_tokens=2, stop=(1 // token for token in [1, 0]))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        pair[0].logits(token + "x" for token in ["3", 4])
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [("a  b\tc", "'a  b\\tc'"), (np.array([[1, 2], [3, 4]]), "array([[1, 2], [3, 4]])"), ("x" * 300, "...")],

@@ -88,10 +88,18 @@ def test_guesses_are_those_of_the_tokens_alone(models: Any, sizes: tuple[int, in
 
 
 @pytest.mark.parametrize("sizes", PAIRS)
-def test_beam_search(models: Any, sizes: tuple[int, int]) -> None:
+def test_beam_search_and_measurements(models: Any, sizes: tuple[int, int]) -> None:
     target, draft = models["target", sizes[0]], models["draft", sizes[1]]
     options: dict[str, Any] = {"width": 3, "max_new_tokens": 12}
     found = specdec.beam_search(target, draft, [5, 9, 7], **options)
     plain = specdec.beam_search(target, None, [5, 9, 7], **options)
     one, other = ([(beam.tokens, beam.score) for beam in run.beams] for run in (found, plain))
     assert one == other
+    once: dict[str, Any] = {"temperatures": [1.0], "gammas": [2], "timing": False}
+    measured = specdec.measure(target, draft, [[5, 9, 7]], n_tokens=20, **once)
+    text, (betas,) = [5, 9, 7, *measured.tokens[1.0][0][:-1]], measured.betas[1.0]
+    read = [min(token, sizes[1] - 1) for token in text]  # an id that the draft lacks is read as its last
+    for i, beta in enumerate(betas, start=2):  # of the ids that both have, normalized
+        p = specdec.distribution(target.logits(text)[i], temperature=1.0)
+        q = specdec.distribution(draft.logits(read)[i, : min(sizes)], temperature=1.0)
+        assert beta == pytest.approx(np.minimum(p[: len(q)], q).sum(), abs=1e-6)

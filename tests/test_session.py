@@ -249,6 +249,34 @@ def test_rounds_go_on_while_a_prompt_is_read(pair):
     assert {record["sequence"] for record in session.round()} == {0, 1}
 
 
+@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("prefill", ["rows", "tiles", "blas"])
+def test_prompts_are_read_in_the_order_in_which_they_came(prefill, drafted):
+    """Whatever their slots: slot 3 comes first, and the lowest slot is taken again and again."""
+    config = LLAMA | {"n_ctx": 1000, "n_layer": 1}
+    how = {"prefill": prefill, "dtype": "bf16" if prefill == "tiles" else "f32"}
+    tensors = random_tensors(config)
+    target = build(config, tensors, **how)
+    draft = build(config, perturbed(tensors, 0.05), **how) if drafted else None
+    options = {"gamma": 2 if drafted else 0, "n_slots": 4, "n_text": 900, "mixed": True}
+    session = Session(target, draft, [], seeds=[], **options)
+    sizes, waiting, ready = [800, 300, 600, *[200] * 9], {}, []
+    for number, slot in enumerate((3, 1, 2)):
+        joined(session, slot, [number] * sizes[number], max_new_tokens=1)
+        waiting[slot] = number
+    came = 3
+    while waiting:
+        unread = session.prefill_slice()
+        read = sorted(waiting.pop(slot) for slot in set(waiting) - set(unread))
+        ready += read
+        if read:
+            session.round()
+        if came < 12 and 0 not in waiting:
+            joined(session, 0, [came] * sizes[came], max_new_tokens=1)
+            waiting[0], came = came, came + 1
+    assert ready == list(range(12))
+
+
 def test_a_text_with_a_negative_gamma_sits_a_round_out(pair):
     session, plain = slots_of(*pair, 3), slots_of(pair[0], None, 0)
     for slot in range(2):

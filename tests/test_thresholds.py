@@ -152,6 +152,19 @@ def test_wrong_thresholds_are_refused_and_change_nothing(change, error, message)
     assert _core.thresholds() == before
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"dtype": "f8"}, "dtype"), ({"n_rows": 0}, "n_rows is 0"), ({"n_in": 65537}, "n_in 65537"),
+     ({"panels": np.ones(8, np.int32)}, "panels")],
+)  # fmt: skip
+def test_wrong_panels_are_refused(change, message) -> None:
+    sound = {"panels": np.ones(1 << 12, np.float32), "dtype": "f32", "n_rows": 1, "n_in": 32, "near": False}
+    assert _core.panel_seconds(sound["panels"], **{n: v for n, v in sound.items() if n != "panels"}) > 0.0
+    given = sound | change
+    with pytest.raises(ValueError, match=message):
+        _core.panel_seconds(given.pop("panels"), **given)
+
+
 # ------------------------------------------------------------------------------------- which are chosen
 
 

@@ -73,6 +73,14 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
     np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
 
 
+def test_equal_seeds_give_equal_weights(target: specdec.Model, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        train(target, tmp_path / name, steps=4, passes=1, seed=seed)
+    one, same, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "same", "other"))
+    assert all(np.array_equal(one[name], same[name]) for name in one)
+    assert not all(np.array_equal(one[name], other[name]) for name in one)
+
+
 def test_an_interruption_says_what_is_kept(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

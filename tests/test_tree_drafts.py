@@ -227,6 +227,26 @@ def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) 
     return best()
 
 
+@pytest.mark.parametrize("n_nodes", [1, 2, 3])
+def test_a_grown_tree_is_the_best_of_all(n_nodes: int) -> None:
+    """With steps and width enough none of all trees of so many nodes has more expected accepted tokens."""
+    target, draft = random_model(3, 1), random_model(3, 2, 2.2)
+    prefixes = [
+        prefix for depth in range(1, n_nodes + 1) for prefix in itertools.product(range(3), repeat=depth)
+    ]
+    trees = [tree for tree in itertools.combinations(prefixes, n_nodes)
+             if all(len(prefix) == 1 or prefix[:-1] in tree for prefix in tree)]  # fmt: skip
+    for prompt in ([1, 2], [2], [0, 1, 1]):
+        probs = conditional(draft, prompt)
+        chances = {prefix: float(np.prod([probs(prefix[:i])[token] for i, token in enumerate(prefix)]))
+                   for prefix in prefixes}  # fmt: skip
+        (record,) = rounds(target, by_method("dynamic_tree", draft, 3, n_nodes, 1.0), [prompt], gamma=n_nodes)
+        found = prefixes_of(record["drafted"], record["parents"])[1:]
+        best = max(sum(chances[prefix] for prefix in tree) for tree in trees)
+        assert len(found) == n_nodes
+        assert sum(chances[prefix] for prefix in found) == pytest.approx(best, abs=1e-12)
+
+
 @pytest.mark.parametrize(("temperature", "sharpness"), [(0.0, 1.0), (0.0, 3.5), (1.0, 3.5)])
 @pytest.mark.parametrize(("width", "steps"), [(1, 3), (2, 3), (3, 2), (4, 1)])
 def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float, sharpness: float) -> None:

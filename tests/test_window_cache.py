@@ -9,6 +9,7 @@ import pytest
 
 from allocations import bytes_held, needs_hooks
 from compiled import Decoder, Model, prompt_logits, trees_along
+from sessions import Session, all_rounds
 from specdec import reference
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
@@ -81,6 +82,23 @@ def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
         assert found[0] == plain[0]
         for one, other in zip(found[1], plain[1], strict=True):
             assert np.array_equal(one[: len(other)], other[: len(one)])
+
+
+@pytest.mark.parametrize("n_common", [0, 100, 520, 640])
+def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: Model, n_common: int) -> None:
+    """A text of 640 tokens is left at various places; what is read again gives the same bits."""
+
+    def session_of(prompt: list[int]) -> Session:
+        return Session(model, None, [prompt], gamma=0, max_new_tokens=30, temperature=0.0, keep_logits=True)
+
+    first, prompt = session_of(ids(640)), [*ids(640)[:n_common], *ids(60, seed=9)]
+    first.prefill()
+    cached, again = first.cached_text(0), session_of(prompt)
+    n_known = again.begin_with(0, cached)
+    assert n_known in (0, min(n_common, len(cached.tokens)))
+    assert n_known > 0 or n_common < 520
+    for one, plain in zip(all_rounds(again), all_rounds(session_of(prompt)), strict=True):
+        assert one["tokens"] == plain["tokens"] and np.array_equal(one["logits"], plain["logits"])
 
 
 @needs_hooks
