@@ -179,7 +179,7 @@ class _OfferedFunction(RequestFields):
     strict: Annotated[bool, AfterValidator(lambda strict: strict or None)] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        return {**self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})}
+        return self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})
 
 
 class _ChatTool(_TypedTool):
