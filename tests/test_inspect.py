@@ -121,9 +121,9 @@ def test_log_probabilities() -> None:
     target, _ = specdec.embedded_pair()
     (output,) = ask(
         SpecdecAPI("embedded", draft="embedded"), PROMPT,
-        max_tokens=12, logprobs=True, top_logprobs=3, prompt_logprobs=1,
+        max_tokens=12, logprobs=True, top_logprobs=21, prompt_logprobs=1,
     )  # fmt: skip
-    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logprobs=3)
+    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logprobs=21)
     content = output.choices[0].logprobs.content
     assert "".join(one.token for one in content) == result.text
     assert b"".join(bytes(one.bytes) for one in content) == (result.text or "").encode()

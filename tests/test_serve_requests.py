@@ -5,6 +5,7 @@ The engine writes texts that the tests name; `test_serve.py` has the real one.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -351,6 +352,8 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
 def test_a_refusal_says_what_was_expected(url: str) -> None:
     for changes, message in MESSAGES:
         assert message in refused(post(url, CHAT, **changes))
+    foreign = post(url, RESPONSES, include=["file_search_call.results"])
+    assert "'message.output_text.logprobs'" in refused(foreign, code="unsupported_parameter")
 
 
 FAULTS: dict[str, tuple[str, bytes, str]] = {
@@ -480,6 +483,39 @@ def test_a_client_that_leaves_ends_its_texts(
     wait_for(lambda: engine.generations[-1].cancelled.is_set() and engine.n_open == 0)
     engine.held.clear()
     wait_for(lambda: clients_gone(url) == n_gone + 1)
+
+
+def test_a_request_that_is_cancelled_while_its_texts_begin_ends_them(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, REPLY)
+    begun, go_on, submit = threading.Event(), threading.Event(), engine.submit
+
+    def slow(**options: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return submit(**options)
+
+    engine.submit = slow
+    service = Service(engine, ["mine"])
+    app: Any = Server(service, port=0).config.app
+    scope = {
+        "type": "http", "method": "POST", "path": CHAT, "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1")],
+    }  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body_of(CHAT)).encode()}
+
+    async def cancelled() -> None:
+        request = asyncio.ensure_future(app(scope, receive, None))
+        assert await asyncio.to_thread(begun.wait, 60)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        go_on.set()
+        await asyncio.to_thread(wait_for, lambda: bool(engine.generations) and engine.n_open == 0)
+
+    asyncio.run(cancelled())
+    assert engine.generations[0].cancelled.is_set() and service.n_active == 0
 
 
 def clients_gone(url: str) -> float:

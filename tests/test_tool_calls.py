@@ -192,7 +192,11 @@ def test_calls_that_have_to_be() -> None:
     for n in range(len(text)):  # cut off anywhere: the calls that are complete, and nothing else
         n_complete = (n >= len(OBJECT) + 1) + (n >= len(text) - 1)
         assert read("hermes", list(text[:n]), both) == [KOELN, STOP][:n_complete]
-    assert read("hermes", [ARGUMENTS[:-1]], named) == []
+    # Clients get the text of arguments itself, so it has to be JSON strictly.
+    for text in (ARGUMENTS[:-1], '{"place": "a\nb"}', '{"place": "a\x00b"}'):
+        assert read("hermes", [text], named) == []
+    for text in ("null", r'{"place": "a\nb"}'):
+        assert read("hermes", [text], named) == [ToolCall("weather", text)]
 
 
 def test_a_template_says_how_calls_are_written() -> None:

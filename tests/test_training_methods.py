@@ -184,6 +184,13 @@ def test_a_training_raises_alpha_beyond_chance(name: str, trained: Any) -> None:
     assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == n_threads
 
 
+def test_a_target_whose_texts_have_no_end(tmp_path: Path) -> None:
+    trainer = trainer_of(learnable_target(tmp_path, eos_token_id=None), "small", {})
+    trainer.export(trainer.network(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert config.get("eos_token_id") is None and specdec.load(tmp_path).eos_ids == ()
+
+
 def probs_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarray:
     """What torch predicts after a text, whose last `n` tokens are draft tokens after a root."""
     root = len(text) - n - 1

@@ -52,10 +52,11 @@ class Table:
         cells = [[printable(cell) for cell in row] for row in (self.head, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         shown = list(range(len(self.head)))
-        for i in reversed(self.optional if width is not None else ()):
-            if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= (width or 0):
-                break
-            shown.remove(i)
+        if width is not None:
+            for i in reversed(self.optional):
+                if sum(widths[k] for k in shown) + 2 * (len(shown) - 1) <= width:
+                    break
+                shown.remove(i)
         lines = [self.title]
         for row in cells:
             line = (row[i].rjust(widths[i]) if i else row[i].ljust(widths[i]) for i in shown)

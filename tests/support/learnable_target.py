@@ -12,11 +12,10 @@ VOCABULARY = 24
 PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]
 
 
-def learnable_target(folder: Path) -> specdec.Model:
+def learnable_target(folder: Path, eos_token_id: int | None = 2) -> specdec.Model:
     """A Hugging Face folder of a target that depends on the last token above all, in f32."""
-    config = llama_config(
-        vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2
-    )
+    ends: Any = {"bos_token_id": 1, "eos_token_id": eos_token_id}
+    config = llama_config(vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, **ends)
     tensors = llama_tensors(config, 11)
     for name, tensor in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):

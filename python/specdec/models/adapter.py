@@ -103,8 +103,10 @@ def fit_adapter(
     if dora and not merging:
         found = f"is of DoRA ('{dora[0].module}'), which cannot be laid beside weights"
         raise UnsupportedModelError(f"{path}: {found}; expected one without, or the adapter {_MERGED}")
-    modules = {family.full_name(f"{name}.weight") or name: of for name, of in folder.low_rank.items()}
-    folder = replace(folder, whole={family.full_name(name) or name: of for name, of in folder.whole.items()})
+    full_name = family.full_name
+    modules = {full_name(f"{name}.weight") or name: stored for name, stored in folder.low_rank.items()}
+    whole_tensors = {full_name(name) or name: tensor for name, tensor in folder.whole.items()}
+    folder = replace(folder, whole=whole_tensors)
     low_rank: dict[str, LowRank] = {}
     whole: dict[str, Source] = {}
     used: set[str] = set()
@@ -148,8 +150,8 @@ def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
         why = f"as '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
         raise CheckpointError(f"{down.file}: {found}; expected {expected}, {why}")
     if stored.base is not None and stored.base.shape != (shape := source.stored_shapes[0]):
-        of = stored.base
-        raise wrong_shape(of.file, of.name, of.shape, shape, f", that of '{source.stored[0]}' in the base")
+        base, whose = stored.base, f", that of '{source.stored[0]}' in the base"
+        raise wrong_shape(base.file, base.name, base.shape, shape, whose)
     if stored.of_table != (source.canonical == "token_embedding"):
         found = f"'{stored.down.name}' is {'of' if stored.of_table else 'not of'} a table of embeddings"
         expected = f"the other, as '{source.stored[0]}' is"

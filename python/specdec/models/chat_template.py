@@ -156,11 +156,10 @@ class ChatTemplate:
         """
         conversation = _checked(messages)
         for message in conversation:
-            if (
-                reasoning := next((message[name] for name in _REASONING if name in message), None)
-            ) is not None:
-                message["reasoning_content"] = reasoning
-                message.setdefault("thinking", reasoning)
+            given = [message[name] for name in _REASONING if name in message]
+            if given and given[0] is not None:
+                message["reasoning_content"] = given[0]
+                message.setdefault("thinking", given[0])
         add, carry_on = _endings(conversation, add_generation_prompt, continue_final_message)
         if carry_on:
             _mark(conversation[-1])

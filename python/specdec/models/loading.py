@@ -199,8 +199,13 @@ def _made(
     except ValueError as error:
         # The core's own checks, such as that of finite weights, name the tensor but not the file.
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
-    c = checkpoint
-    texts = ModelTexts(c.tokenizer, c.chat_template, c.source_tokenizer, c.bos_id, tuple(c.eos_ids))
+    texts = ModelTexts(
+        checkpoint.tokenizer,
+        checkpoint.chat_template,
+        checkpoint.source_tokenizer,
+        checkpoint.bos_id,
+        tuple(checkpoint.eos_ids),
+    )
     return Model(
         core,
         ModelConfig.from_canonical(checkpoint.config),

@@ -180,7 +180,13 @@ class Model:
 
     @property
     def core(self) -> _core.Model:
-        """The packed weights; CheckpointError where another program has changed the file that they are in."""
+        """The packed weights, to compute with.
+
+        Raises
+        ------
+        CheckpointError
+            Another program has changed the packed file that they are mapped from.
+        """
         if self.mapped is not None:
             self.mapped.check_unchanged()
         return self._weights

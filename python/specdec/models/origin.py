@@ -42,7 +42,7 @@ class HubPlace:
         """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
-        return cls(str(path), revision, cache_dir and str(cache_dir))
+        return cls(str(path), revision, None if cache_dir is None else str(cache_dir))
 
 
 @dataclass(frozen=True)

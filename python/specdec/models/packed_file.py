@@ -147,7 +147,7 @@ def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_thr
         )
     text = json.dumps(header).encode("utf-8")
     with replacing(path) as file:
-        file.write(_HEAD.pack(MAGIC, len(text), _core.checksums(text)[0]) + text)
+        file.write(_HEAD.pack(MAGIC, len(text), int(_core.checksums(text)[0])) + text)
         for i, size in enumerate(sizes):
             _pad(file)
             for piece in _pieces(core, i, size):
@@ -220,7 +220,7 @@ class PackedFile:
         if n_text > most:
             raise self.error(f"has a header of {n_text} bytes; expected at most {most}")
         text = opened.read(_HEAD.size, n_text).tobytes()
-        if _core.checksums(text)[0] != checksum:
+        if int(_core.checksums(text)[0]) != checksum:
             raise self.error(f"has a header with another checksum than when it was written{_SAME}")
         self.header = self._read_header(text)
         for name, value in _built().items():

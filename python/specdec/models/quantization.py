@@ -167,9 +167,12 @@ def report(
             options = {"tokenizer": False, "n_ctx": model.config.n_ctx, "progress": progress}
             exact = model.origin.load(model.path, "f32", cache_dtype="f32", n_threads=threads, **options)
             f32 = _log_probs(exact, tokens, read, threads)
-    entropies = (-float(found.mean()) if len(found) else None for found in (ours, f32))
-    of_model = model.path, model.dtype, model.cache_dtype, model.n_bytes
-    return QuantizationReport(*of_model, tuple(matrices), relative_error, len(ours), *entropies)
+    return QuantizationReport(
+        path=model.path, dtype=model.dtype, cache_dtype=model.cache_dtype, n_bytes=model.n_bytes,
+        matrices=tuple(matrices), relative_error=relative_error, n_tokens=len(ours),
+        cross_entropy=-float(ours.mean()) if len(ours) else None,
+        cross_entropy_f32=-float(f32.mean()) if len(f32) else None,
+    )  # fmt: skip
 
 
 def _log_probs(model: Any, tokens: NDArray[np.int32], source: Any, n_threads: int) -> NDArray[np.float64]:

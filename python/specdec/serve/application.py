@@ -186,7 +186,12 @@ class _Endpoints:
             try:
                 body = await _read_body(request, service.limits)
                 self._check_serving()
-                asked = await asyncio.to_thread(begin, body)
+                started = asyncio.ensure_future(asyncio.to_thread(begin, body))
+                try:
+                    asked = await asyncio.shield(started)
+                except asyncio.CancelledError:  # the thread goes on
+                    started.add_done_callback(_cancel_started)
+                    raise
                 if not asked.alone:
                     answer = TextAnswer(asked, lambda gone: self._end(request, asked, gone))
                 return answer or await self._scored(request, asked)
@@ -263,6 +268,11 @@ class _Endpoints:
     async def metrics(self, request: Request) -> Response:
         text = await asyncio.to_thread(self._metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _cancel_started(started: asyncio.Future[TextRequest]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        started.result().cancel()
 
 
 # ── Answers

@@ -179,7 +179,8 @@ class _OfferedFunction(RequestFields):
     strict: Annotated[bool, AfterValidator(lambda strict: strict or None)] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        return {**self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})}
+        given: dict[str, Any] = self.model_dump(exclude_none=True, include={*_OfferedFunction.model_fields})
+        return given
 
 
 class _ChatTool(_TypedTool):

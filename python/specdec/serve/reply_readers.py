@@ -108,6 +108,7 @@ def json_call(value: Any) -> ToolCall | None:
 
 def json_arguments(text: str) -> str | None:
     """Return the JSON of an object from what a model writes as arguments; None: it is no object."""
+    # What does not parse stays a text, for which `_written` returns None; None itself would become {}.
     return _written(parsed(text.strip(), text.strip())) if text.strip() else "{}"
 
 
@@ -426,7 +427,11 @@ class ForcedCalls(ReplyReader):
         if self._tools.choice == "required":
             return []
         (name,), text = self._tools.functions, self._pending.text.strip()
-        return self._call([ToolCall(name, text)]) if parsed(text) is not None else []
+        try:
+            json.loads(text)  # strictly: clients get the text itself
+        except (ValueError, RecursionError):
+            return []
+        return self._call([ToolCall(name, text)])
 
 
 _HARMONY_MARKS: Final = (

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _TEMPLATE: Final = "chat_template_kwargs has what the model's template knows"
 
-_Included = Literal["message.output_text.logprobs"]
+_LOGPROBS: Final = "message.output_text.logprobs"
+"""What `include` of responses may hold."""
 NewTokens = Annotated[int, within(1, "n_new_tokens")]
 NTop = Annotated[int, within(0, "n_top")]
 
@@ -71,13 +72,24 @@ class _NamedSchema(RequestFields):
 class _Format(RequestFields):
     type: str
 
+    @property
+    def constraint(self) -> dict[str, Any]:
+        """The keyword argument of `Engine.submit`, or none."""
+        return {"schema": {"type": "object"}} if self.type == "json_object" else {}
+
 
 class _SchemaFormat(_Format):
     json_schema: _NamedSchema = Field(description="an object")
 
+    @property
+    def constraint(self) -> dict[str, Any]:
+        return {"schema": self.json_schema.schema_}
+
 
 class _FlatFormat(_NamedSchema, _Format):
-    pass
+    @property
+    def constraint(self) -> dict[str, Any]:
+        return {"schema": self.schema_}
 
 
 _by_type: Final = by_field("type", {"text": "<plain>", "json_object": "<plain>", "json_schema": "<schema>"})
@@ -103,18 +115,12 @@ class _StructuredOutputs(RequestFields):
             raise wrong(rest=f"has {found or 'none of them'}; expected one of json, regex, grammar, choice")
         return self
 
-
-def _constraint_of(asked: Any) -> dict[str, Any]:
-    """The keyword argument of `Engine.submit` that a format or structured outputs ask for, or none."""
-    if isinstance(asked, _StructuredOutputs):
-        if asked.choice is not None:
-            return {"regex": "|".join(map(_escaped, asked.choice))}
-        (name,) = asked.model_fields_set
-        return {"schema" if name == "json_" else name: getattr(asked, name)}
-    schema = getattr(asked, "json_schema", asked)
-    if isinstance(schema, _NamedSchema):
-        return {"schema": schema.schema_}
-    return {"schema": {"type": "object"}} if asked is not None and asked.type == "json_object" else {}
+    @property
+    def constraint(self) -> dict[str, Any]:
+        if self.choice is not None:
+            return {"regex": "|".join(map(_escaped, self.choice))}
+        (name,) = self.model_fields_set
+        return {"schema" if name == "json_" else name: getattr(self, name)}
 
 
 def _escaped(text: str) -> str:
@@ -221,8 +227,7 @@ class TextFields(SamplingFields):
     @property
     def constraint(self) -> tuple[str, dict[str, Any]]:
         """The field that asks for a constraint, and the keyword argument of `Engine.submit`; or none."""
-        formats = {name: _constraint_of(one) for name, one in self._formats().items()}
-        asked = {name: one for name, one in formats.items() if one}
+        asked = {name: one.constraint for name, one in self._formats().items() if one and one.constraint}
         if len(asked) > 1:
             raise refused(next(reversed(asked)), f"{' and '.join(asked)} are given; expected one of them")
         return next(iter(asked.items()), ("", {}))
@@ -329,6 +334,12 @@ class _ResponseText(RequestFields):
     fixed: ClassVar = {"verbosity": Only((), "the model has no such setting")}
 
 
+def _included(name: Any) -> Any:
+    if name != _LOGPROBS:
+        raise wrong(repr(_LOGPROBS), code="unsupported_parameter")
+    return name
+
+
 class ResponseFields(TextFields, conversation.ResponseTools, conversation.TemplateFields):
     """`/v1/responses`."""
 
@@ -338,7 +349,9 @@ class ResponseFields(TextFields, conversation.ResponseTools, conversation.Templa
     ] = Field(description="a string, or a list of items", min_length=1)  # fmt: skip
     instructions: str | None = None
     max_output_tokens: NewTokens | None = None
-    include: Annotated[list[_Included], FailFast()] = Field(default_factory=list)
+    include: Annotated[list[Annotated[Any, AfterValidator(_included)]], FailFast()] = Field(
+        default_factory=list
+    )
     top_logprobs: NTop | None = None
     text: _ResponseText | None = None
     fixed = TextFields.fixed | {

@@ -21,8 +21,11 @@ from specdec.models.number_formats import widened
 ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""
 
-_CANONICAL = re.compile(r"(encoder\.)?(?:layers\.(\d+)\.)?(?:(experts\.)(\d+)\.)?(.+?)(\.weight|\.bias)?")
-"""A canonical name: the encoder's, layer, an expert's, its number, name and suffix."""
+_CANONICAL = re.compile(
+    r"(?P<stack>encoder\.)?(?:layers\.(?P<layer>\d+)\.)?(?:(?P<kind>experts\.)(?P<expert>\d+)\.)?"
+    r"(?P<name>.+?)(?P<suffix>\.weight|\.bias)?"
+)
+"""The canonical name of a tensor."""
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -325,16 +328,23 @@ class Family:
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
-            stack, layer, kind, expert, name, suffix = _CANONICAL.fullmatch(canonical).groups("")  # type: ignore[union-attr]
-            base = stack + kind + name
+            matched = _CANONICAL.fullmatch(canonical)
+            assert matched is not None
+            parts = matched.groupdict("")
+            layer, expert, suffix = parts["layer"], parts["expert"], parts["suffix"]
+            base = parts["stack"] + parts["kind"] + parts["name"]
             of = config["encoder"] if base.startswith(ENCODER) else config
             listed = table[base]
             options = listed.options if isinstance(listed, Either) else (listed,)
             found: list[tuple[Named, list[str]]] = []
             for entry in options:
                 one = entry.of_expert(expert) if expert else entry
-                found.append((one, [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]))
-            one, stored = next((one for one in found if all(map(held, one[1]))), found[0])
+                stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]
+                found.append((one, stored))
+                if all(map(held, stored)):
+                    break
+            else:
+                one, stored = found[0]
             shapes = one.stored_shapes(suffix, shape, of)
             yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 

@@ -393,6 +393,14 @@ def _pattern(config: Config, fields: Fields) -> list[bool] | None:
     return [window > 0 for window in config["windows"]] if config.get("windows") else None
 
 
+def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
+    return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
+
+
+def _alibi_bias(config: Config, fields: Fields) -> float:
+    return float((fields.get("attn_config") or {}).get("alibi_bias_max", 8))
+
+
 def _start(config: Config, fields: Fields) -> int | None:
     token = fields.get("decoder_start_token_id")
     return token if isinstance(token, int) else None
@@ -401,6 +409,11 @@ def _start(config: Config, fields: Fields) -> int | None:
 def _local_base(config: Config, fields: Fields) -> float | None:
     local = config.get("more_inv_freq")
     return _base_of(local[0], fields.get("rope_local_base_freq"), 10_000.0) if local else None
+
+
+def _t5_kind(m: Metadata) -> str:
+    by_layer = "dec.blk.1.attn_rel_b.weight" in m.tensors
+    return "UMT5ForConditionalGeneration" if by_layer else "T5ForConditionalGeneration"
 
 
 # -------------------------------------------------------------------------------------- architectures
@@ -505,9 +518,7 @@ _CAPPED: WrittenRows = _WINDOWED | {
     "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
 }  # fmt: skip
 _GEMMA3_KEYS: WrittenRows = _CAPPED | {
-    "attention.sliding_window_pattern": lambda config, fields: _pattern(config, fields)
-    or [config.get("sliding_window", 0) > 0] * config["n_layer"],
-    "rope.freq_base_swa": _local_base,
+    "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
 }  # fmt: skip
 _GRANITE_KEYS: WrittenRows = {
     "attention.scale": lambda config, _: config["score_scales"][0], "embedding_scale": "embedding_scale",
@@ -518,11 +529,7 @@ _MISTRAL3_KEYS: WrittenRows = {
     "attention.temperature_scale": "query_growth", "rope.scaling.yarn_log_multiplier": _yarn_log_multiplier
 }  # fmt: skip
 _PARALLEL: WrittenRows = {"use_parallel_residual": lambda config, _: config.get("parallel", "no") != "no"}
-_MPT_KEYS: WrittenRows = _CLAMPED | {
-    "attention.max_alibi_bias": lambda _, fields: float(
-        (fields.get("attn_config") or {}).get("alibi_bias_max", 8)
-    ),
-}
+_MPT_KEYS: WrittenRows = _CLAMPED | {"attention.max_alibi_bias": _alibi_bias}
 _T5_KEYS: WrittenRows = {
     "block_count": lambda config, _: config["encoder"]["n_layer"], "decoder_block_count": "n_layer",
     "attention.key_length": "d_head", "attention.value_length": "d_head", _EPSILON: "norm_eps",
@@ -578,7 +585,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "t5": Architecture(
         "T5ForConditionalGeneration", (_T5,), _t5_tensors, _T5_KEYS,
-        chosen=lambda m: f"{'UM' * ('dec.blk.1.attn_rel_b.weight' in m.tensors)}T5ForConditionalGeneration",
+        chosen=_t5_kind,
         also=("MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
     ),
 }  # fmt: skip

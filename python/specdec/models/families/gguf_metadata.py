@@ -101,6 +101,10 @@ HARMLESS: Final = frozenset(
 )  # fmt: skip
 
 
+def _one_of(*values: Any) -> Callable[[Metadata, Any], bool]:
+    return lambda m, value: value in values
+
+
 # Keys that change the computation, where an architecture does not read them, by the only value that does not.
 _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
     (0,): (
@@ -119,11 +123,7 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 # The same, by whether a value changes nothing.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
-    **{
-        key: lambda m, value, of=values: value in of  # type: ignore[misc]
-        for values, keys in _VALUES.items()
-        for key in keys
-    },
+    **{key: _one_of(*values) for values, keys in _VALUES.items() for key in keys},
     "attention.key_length_swa": lambda m, value: value == m.get("attention.key_length"),
     "attention.scale": lambda m, value: value == 0 or math.isclose(value, m.d_head**-0.5, rel_tol=1e-6),
     "attention.sliding_window": lambda m, value: value == 0 or value >= m.integer("context_length"),

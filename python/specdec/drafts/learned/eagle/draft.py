@@ -88,8 +88,6 @@ class Eagle(Draft):
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
-        if isinstance(self, MTP):
-            return partial(MTP, **options), (self.target,)
         return partial(_opened, taps=self.taps, **options), (self._files.reference(), self.target)
 
     @property
@@ -129,6 +127,9 @@ class MTP(Eagle):
     ) -> None:  # fmt: skip
         check_model("target", target)
         self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(MTP, tree=self.tree, gamma=self.gamma, dtype=self.dtype), (self.target,)
 
 
 def _opened(reference: ReadFiles, target: Model, **options: Any) -> Eagle:

@@ -335,9 +335,6 @@ def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -
     return TargetDistribution.of_top(*(torch.from_numpy(array) for array in (tokens, log_probs, rest)))
 
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _MOST_LOGITS = 1 << 24  # of a step, where that leaves one passage
 _LONGEST = 1 << 16  # tokens of a passage where the network has no limit
 

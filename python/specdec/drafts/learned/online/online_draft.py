@@ -338,20 +338,20 @@ def _check_alike(kept: Corrections, ours: Corrections) -> None:
     """Refuse corrections of another shape, or with impossible numbers."""
     n = len(kept) if kept.depth.ndim else 0
     for name, array in vars(kept).items():
-        expected = vars(ours)[name]
+        expected = getattr(ours, name)
         if array.dtype != expected.dtype or array.shape != (n, *expected.shape[1:]):
             found, wanted = f"{array.dtype}, {list(array.shape)}", [n, *expected.shape[1:]]
             expectation = f"expected {expected.dtype}, {wanted}"
             raise ValueError(f"tensor 'corrections.{name}' is of {found}; {expectation}")
     for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
-        if (lowest := vars(kept)[name].min(initial=least)) < least:
+        if (lowest := getattr(kept, name).min(initial=least)) < least:
             raise ValueError(f"tensor 'corrections.{name}' has {lowest}; expected {least} or more")
     n_before = kept.before.shape[1]
     in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
     if not np.array_equal(kept.before >= 0, in_text):
         raise ValueError("tensor 'corrections.before' does not end with the tokens of each 'position'")
     for name, low, high in (("log_probs", -math.inf, 0.001), ("rest", 0.0, 1.0)):
-        array = vars(kept)[name]
+        array = getattr(kept, name)
         if not np.all((array >= low) & (array <= high)):
             raise ValueError(f"tensor 'corrections.{name}' has numbers outside of {low} to {high}")
 

@@ -83,7 +83,8 @@ def small_decoder(target: Model, shape: SmallShape) -> Any:
         vocab_size=target.config.n_vocab, hidden_size=shape.d_model, intermediate_size=shape.d_ff,
         num_hidden_layers=shape.n_layers, num_attention_heads=shape.n_heads,
         num_key_value_heads=shape.n_kv_heads, max_position_embeddings=target.config.n_ctx, rms_norm_eps=1e-5,
-        tie_word_embeddings=True, bos_token_id=bos_id, eos_token_id=list(target.eos_ids), pad_token_id=None,
+        tie_word_embeddings=True, bos_token_id=bos_id, eos_token_id=list(target.eos_ids) or None,
+        pad_token_id=None,
     )  # fmt: skip
     network = library.LlamaForCausalLM(config)
     for name, weight in network.named_parameters():
