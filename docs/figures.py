@@ -46,7 +46,7 @@ def main(path: Path = PATH) -> None:
         PROMPT,
         gamma=GAMMA,
         temperature=0.6,
-        repetition_penalty=1.2,
+        repetition_penalty=1.1,
         seed=SEED,
         max_new_tokens=60,
     )

@@ -18,12 +18,6 @@ from specdec.verification.sampling import Sampling
 
 READABLE: Final = {"temperature": 0.6, "repetition_penalty": 1.1}
 """With these the text of the target in the package reads best."""
-PAIR_GAMMA: Final = 4
-"""The fastest for the pair in the package, whose draft is right two times in three.
-
-`specdec` without a verb takes it. A server goes by the draft's own gamma, 4: that of a server bounds what its
-requests may ask for.
-"""
 
 _TABLE: Final = {name: row for name, row in table_of(DecodingOptions).items() if row.flag}
 SAMPLING: Final = tuple(name for name in _TABLE if name in table_of(Sampling))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from specdec import _core
-from specdec.commands.decoding_options import PAIR_GAMMA, READABLE, decoding_options
+from specdec.commands.decoding_options import READABLE, decoding_options
 from specdec.commands.given_models import model_options, source_option
 from specdec.commands.verb import CONTEXT
 
@@ -33,7 +33,6 @@ _EAGER: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": Fal
 @source_option
 @model_options
 @decoding_options(
-    gamma=f"{PAIR_GAMMA} for the pair in the package, else as many as the draft asks for",
     temperature=f"{READABLE['temperature']}, or 0 with --source",
     repetition_penalty=f"{READABLE['repetition_penalty']}, or 1 where --temperature or --source is given",
     verify="coupled, which samples the same text with and without a draft, so that the two can be compared; "

@@ -15,8 +15,8 @@ from typing import Any
 from specdec import _core
 from specdec.analysis.arguments import short_name
 from specdec.analysis.experiment import EQUALS_PLAIN, Configuration, Speedup
-from specdec.commands.decoding_options import PAIR_GAMMA, READABLE, decoding_arguments, words_of
-from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_pair
+from specdec.commands.decoding_options import READABLE, decoding_arguments, words_of
+from specdec.commands.given_models import EMBEDDED, open_pair
 from specdec.commands.given_texts import given_text, is_piped
 from specdec.commands.verb import EXIT_OK, VERBS
 from specdec.decoding.generate import generate, stream
@@ -56,7 +56,7 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, 
     if draft is None:
         _run_plainly(target, text, arguments | {"decoder_prompt": decoder_prompt})
         return EXIT_OK
-    gamma = arguments.pop("gamma", PAIR_GAMMA if is_pair_in_package(given) else None)
+    gamma = arguments.pop("gamma", None)
     settings = DecodingOptions(gamma=gamma, **arguments)
     request = Request(target, draft, text, settings, decoder_prompt=decoder_prompt)
     shown = _show(request, colour)
