@@ -22,7 +22,7 @@ from specdec.display.rounds import Figure
 from specdec.plot import style
 
 PATH = Path(__file__).resolve().with_name("run.png")
-PROMPT, GAMMA, SEED, N_ROUNDS = "It was a dark and stormy night, and", 4, 6, 9
+PROMPT, GAMMA, SEED, N_ROUNDS = "It was a dark and stormy night, and", 4, 3, 9
 TEXT = 8  # column where the text begins
 
 INK = {"accepted": "#BFE5D8", "rejected": "#F3CBB3", "unseen": "#FAE8DE", "target": "#BFDAEC"}

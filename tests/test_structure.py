@@ -19,37 +19,37 @@ SUFFIXES = (".py", ".pyi", ".c", ".h")
 
 LINES = {
     "benchmarks": 6000,
-    "csrc": 34400,
+    "csrc": 33800,
     "csrc/base": 1000,
     "csrc/beam": 700,
-    "csrc/binding": 6400,
+    "csrc/binding": 6300,
     "csrc/blas": 400,
-    "csrc/decode": 3900,
-    "csrc/draft": 7000,
+    "csrc/decode": 3800,
+    "csrc/draft": 6800,
     "csrc/kernels": 5200,
-    "csrc/model": 8400,
+    "csrc/model": 8200,
     "csrc/testing": 600,
     "csrc/verify": 1200,
-    "python/specdec": 50900,
-    "python/specdec/*": 3700,
-    "python/specdec/analysis": 4900,
+    "python/specdec": 47600,
+    "python/specdec/*": 3500,
+    "python/specdec/analysis": 4300,
     "python/specdec/commands": 2000,
-    "python/specdec/decoding": 5500,
+    "python/specdec/decoding": 5200,
     "python/specdec/display": 400,
-    "python/specdec/drafts": 7000,
-    "python/specdec/integrations": 1500,
-    "python/specdec/models": 14400,
-    "python/specdec/plot": 1900,
-    "python/specdec/ray": 1400,
-    "python/specdec/reference": 2000,
-    "python/specdec/serve": 4100,
-    "python/specdec/training": 1900,
+    "python/specdec/drafts": 6600,
+    "python/specdec/integrations": 1300,
+    "python/specdec/models": 13500,
+    "python/specdec/plot": 1700,
+    "python/specdec/ray": 1300,
+    "python/specdec/reference": 1900,
+    "python/specdec/serve": 3800,
+    "python/specdec/training": 1800,
     "python/specdec/verification": 900,
-    "tests": 56400,
-    "tests/fuzz": 2800,
-    "tests/support": 2900,
+    "tests": 49700,
+    "tests/fuzz": 2500,
+    "tests/support": 3000,
     "tests/worlds": 2900,
-    "training": 1800,
+    "training": 1900,
 }
 """Most lines of a folder and of all below it; of one that ends with "*", of the files that lie in it."""
 
@@ -67,7 +67,7 @@ MAX_PARAMETERS = 12
 MAX_PUBLIC_NAMES = 237
 """Names in `specdec.__all__` and in those of its public modules."""
 
-MAX_INTERNAL_TESTS = 51
+MAX_INTERNAL_TESTS = 48
 """Test modules that import the core, or a module of the package that is not public."""
 
 
