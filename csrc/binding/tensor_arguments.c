@@ -108,7 +108,7 @@ static int set_tensor(PyObject* item, sd_tensor_setter set, void* weights, int n
     PyObject* array;
     Py_buffer view;
     sd_source source;
-    int shape[2];
+    int shape[2] = {0}; /* set by source_from, which the compiler does not see */
     if (!PyTuple_Check(item))
         return sd_set_error(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
     if (!PyArg_ParseTuple(item, "sOs;tensors: expected (name, array, format) tuples", &name, &array, &format))
