@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -217,7 +216,11 @@ def test_what_is_measured_here_can_be_used(monkeypatch) -> None:
     before = forced(2)
     _core.set_thresholds(before)
     found = thresholds.measured()
-    monkeypatch.setattr(_core, "panel_seconds", lambda *args, **options: signal.raise_signal(signal.SIGINT))
+
+    def interrupted(*args: object, **options: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_core, "panel_seconds", interrupted)
     with pytest.raises(KeyboardInterrupt):
         thresholds.measured()
     assert _core.thresholds() == before
