@@ -107,7 +107,7 @@ def test_settings_of_each_request() -> None:
     first = specdec.generate(target, None, PROMPT, max_new_tokens=1).tokens[0]
     (output,) = ask(api, PROMPT, max_tokens=5, logit_bias={first: -100.0})
     assert output.completion != text[: len(output.completion)]
-    outputs = ask(api, "the " * 505, "the " * 600)  # at the end of the context, and beyond
+    outputs = ask(api, "the " * 1017, "the " * 1100)  # at the end of the context, and beyond
     assert [output.stop_reason for output in outputs] == ["model_length", "model_length"]
     assert outputs[0].usage is not None and outputs[1].usage is None
     (output,) = ask(api, PROMPT, max_tokens=30, frequency_penalty=2.0)

@@ -267,7 +267,7 @@ def test_results_say_what_speculation_did(tmp_path: Path) -> None:
     assert lm.batch_size == "auto" and lm.device == "cpu" and (lm.rank, lm.world_size) == (0, 1)
     lm.generate_until(asked("generate_until", (CONTEXT, {"until": [], "max_gen_toks": 20})))
     info = lm.get_model_info()
-    assert info["model_num_parameters"] == lm.pair.target.n_parameters and info["model_dtype"] == "bf16"
+    assert info["model_num_parameters"] == lm.pair.target.n_parameters and info["model_dtype"] == "int8"
     said_of = info["specdec"]
     assert (said_of["target"], said_of["draft"], said_of["gamma"]) == ("embedded", "embedded", 2)
     assert said_of["n_tokens"] == 20 and 1 < said_of["tokens_per_call"] == 20 / said_of["n_calls"]
@@ -323,11 +323,16 @@ def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_refused() -> None:
-    for name, value in (("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 512)):
+    for name, value in (("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 1024)):
         request = asked("generate_until", (CONTEXT, {"until": [], name: value}))
         with pytest.raises(InputError, match=name):
             SpecdecLM("embedded").generate_until(request)
-    for name, value in (("batch_size", "many"), ("batch_size", 0), ("max_length", 513), ("dtype", "float64")):
+    for name, value in (
+        ("batch_size", "many"),
+        ("batch_size", 0),
+        ("max_length", 1025),
+        ("dtype", "float64"),
+    ):
         with refuses(name, value):
             SpecdecLM("embedded", **{name: value})
     for options in ({}, {"target": "embedded", "pretrained": "embedded"}):

@@ -42,7 +42,7 @@ def serving(port: int = 0, *arguments: str) -> Iterator[tuple[subprocess.Popen[s
 @pytest.mark.slow
 def test_a_process_that_serves_and_stops_gently() -> None:
     body = {"model": "embedded", "prompt": "Once", "temperature": 0, "max_tokens": 300, "ignore_eos": True}
-    target, _ = small_pair()
+    target, _ = specdec.embedded_pair()
     wanted = specdec.generate(target, None, "Once", max_new_tokens=300, ignore_eos=True).text
     answers: list[Any] = []
     with serving(0, "--threads", "1") as (process, line):

@@ -20,7 +20,6 @@ from refusals import refuses
 from specdec import drafts
 from specdec.commands.program import main
 from specdec.errors import CheckpointError, InputError
-from trained import small_pair
 
 pytestmark = pytest.mark.oracle  # torch
 
@@ -230,7 +229,7 @@ def test_the_command_trains_a_draft_for_the_embedded_target(
     gain = re.search(r"after, T = 1 .*\(([+-][0-9.]+) to", shown)
     assert gain is not None and float(gain[1]) > 0
     assert (tmp_path / "training" / "losses.tsv").read_text().startswith("step\ttokens\tloss\t")
-    target, _ = small_pair()
+    target, _ = specdec.embedded_pair()
     runs = [
         specdec.generate(target, draft, "It was", max_new_tokens=24, n_threads=1).tokens
         for draft in (drafts.load(tmp_path, target), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class Job:
         """The Hugging Face folder every engine starts from; written if need be."""
         if self.shape in EMBEDDED:
             shipped = Path(specdec.__file__).with_name("embedded") / EMBEDDED[self.shape]
-            return self.made(f"{self.shape}-bf16", lambda path: specdec.convert(shipped, path, "BF16"))
+            with warnings.catch_warnings(action="ignore"):  # that codes become numbers, exactly
+                return self.made(f"{self.shape}-bf16", lambda path: specdec.convert(shipped, path, "BF16"))
         return write_checkpoint(self.shape, self.work / f"{self.name}-bf16", "bf16", alpha=self.alpha)
 
     @property
