@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from specdec import drafts as ways
 
 _TREE = (2, 2, 1)  # children of the guesses at each depth of a tree
 
-DRAFTS: dict[str, Callable[[specdec.Model, list[list[int]]], Any]] = {
+DRAFTS: dict[str, Callable[[specdec.Model, list[specdec.Result]], Any]] = {
     "model (3.9M)": lambda draft, _: draft,
     "tree of the model's guesses": lambda draft, _: ways.ModelDraft(draft, tree=ways.StaticTree(_TREE)),
     "prompt lookup": lambda draft, _: ways.ContextCopy(),
-    "4-grams": lambda draft, texts: ways.Ngram(texts, draft.config.n_vocab, n=4),
+    "4-grams": lambda draft, results: ways.Ngram.from_results(results, draft, n=4),
 }
-"""From the draft model, and texts of the target, to what guesses."""
+"""From the draft model, and what the target wrote, to what guesses."""
 
 
 def paper_pair_options(options: Options) -> None:
@@ -67,8 +67,8 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
                 _speedup(row), row.tokens_per_call,
             )  # fmt: skip
     target, draft = specdec.embedded_pair(None, args.draft_dtype)
-    texts = _written(target, draft, args.counted, args.threads)
-    drafts = {name: DRAFTS[name](draft, texts) for name in args.drafts}
+    results = _written(target, draft, args.counted, args.threads)
+    drafts = {name: DRAFTS[name](draft, results) for name in args.drafts}
     if args.heads is not None:
         drafts["heads"] = ways.Heads(args.heads)
         drafts["model + heads"] = ways.Ensemble(draft, ways.Heads(args.heads))
@@ -89,12 +89,13 @@ def _speedup(row: specdec.ExperimentRow) -> Any:
     return Speedup(*spread, row.tokens_per_call, bool(row.invalid))
 
 
-def _written(target: specdec.Model, draft: specdec.Model, n_tokens: int, n_threads: int) -> list[list[int]]:
-    """Texts of the target at temperature 1, after the prompts in turn."""
+def _written(
+    target: specdec.Model, draft: specdec.Model, n_tokens: int, n_threads: int
+) -> list[specdec.Result]:
+    """What the target writes at temperature 1 after the prompts in turn."""
     length = target.config.n_ctx // 2
     n_texts = math.ceil(n_tokens / length)
-    results: Iterable[specdec.Result] = specdec.generate(
+    return specdec.generate(
         target, draft, [PROMPTS[i % len(PROMPTS)] for i in range(n_texts)], max_new_tokens=length,
         temperature=1.0, seed=[(1, i) for i in range(n_texts)], n_threads=n_threads, ignore_eos=True,
     )  # fmt: skip
-    return [result.prompt_ids + result.tokens for result in results]

@@ -144,7 +144,7 @@ def sampled(engine: str, gamma: int, law: Law, args: argparse.Namespace) -> tupl
 def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Speculative texts and plain ones, prompt by prompt in turns; also the engine's settings."""
     job = Job(args.target, number, args.work, args.threads)
-    n_equal, found = [0, 0], {"first": None, "rates": ([], [])}
+    pairs: list[tuple[Answer, Answer]] = []
     with (
         Contestant(engine, args.target, number, 0, args) as one,
         Contestant(engine, args.target, number, args.gamma, args) as two,
@@ -153,23 +153,21 @@ def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str
         for contestant in (one, two):  # kernels are made, memory is taken
             contestant.ask("write", prompts=prompts[:1], n=args.tokens)
         for prompt in prompts:
-            plain, speculative = (
-                one_of.ask("write", prompts=[prompt], n=args.tokens) for one_of in (one, two)
-            )
-            different = first_difference(plain["tokens"][0], speculative["tokens"][0])
-            n_equal[0] += different is None
-            if different is not None:
-                found["first"] = min(found["first"] or 1 + different, 1 + different)
-            n_equal[1] += plain.get("logits") == speculative.get("logits")
-            for rates, answer in zip(found["rates"], (plain, speculative), strict=True):
-                rates.append(len(answer["tokens"][0]) / answer["seconds"])
-    found |= {
+            plain, speculative = (each.ask("write", prompts=[prompt], n=args.tokens) for each in (one, two))
+            pairs.append((plain, speculative))
+    differences = [first_difference(a["tokens"][0], b["tokens"][0]) for a, b in pairs]
+    found = {
         "n": len(prompts),
-        "equal": n_equal[0],
+        "equal": differences.count(None),
+        "first": min((1 + d for d in differences if d is not None), default=None),
         "tokens_a_run": speculative["n_tokens"] / (speculative["n_tokens"] - speculative["n_accepted"]),
+        "rates": [
+            [len(answer["tokens"][0]) / answer["seconds"] for answer in answers]
+            for answers in zip(*pairs, strict=True)
+        ],
     }
     if "logits" in plain:
-        found["equal logits"] = n_equal[1]
+        found["equal logits"] = sum(a["logits"] == b["logits"] for a, b in pairs)
     return found, two.settings
 
 

@@ -59,15 +59,12 @@ PyObject* sd_processor(PyObject* module, PyObject* ignored) {
 
 /* Drop n bytes at p from all caches, so that the next read of them comes from memory. */
 static void drop_from_caches(const char* p, size_t n) {
-    for (size_t i = 0; i < n; i += 64)
 #if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_clflush(p + i);
+    for (size_t i = 0; i < n; i += 64) __builtin_ia32_clflush(p + i);
     __builtin_ia32_mfence();
 #elif defined(__aarch64__)
-        __asm__ volatile("dc civac, %0" : : "r"(p + i) : "memory");
+    for (size_t i = 0; i < n; i += 64) __asm__ volatile("dc civac, %0" : : "r"(p + i) : "memory");
     __asm__ volatile("dsb ish" : : : "memory");
-#else
-        (void)p;
 #endif
 }
 

@@ -7,7 +7,6 @@ for buffers of older versions of ``transformers`` and a tied head that equals th
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS, read_generation_defaults
 from specdec.models.checkpoints.matching import has_own_head, match_tensors, matched_checkpoint
 from specdec.models.checkpoints.safetensors_file import open_weights
-from specdec.models.families import FAMILIES, ConfigReader, Family, Source, architecture_of
+from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of, coded_sources
 from specdec.models.tokenizer import resolve_tokenizer
 
 # Fields that no architecture computes with: names, versions, training, labels, the library's own switches.
@@ -61,10 +60,10 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         config = family.settled(config, tensors)
     coded = {name for name, tensor in tensors.items() if has_codes and tensor.is_coded}
     try:
-        sources = _sources(family, config, tensors, coded)
+        sources = coded_sources(family.sources(config, tensors.__contains__), coded)
         if has_own_head(family, config, sources, tensors):
             config, fields = config | {"tied": False}, fields.replaced(tie_word_embeddings=False)
-            sources = _sources(family, config, tensors, coded)
+            sources = coded_sources(family.sources(config, tensors.__contains__), coded)
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
     match_tensors(folder, family, config, sources, tensors, described_by="config.json")
@@ -81,13 +80,6 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         weight_files=tuple(sorted(set().union(*(tensor.files for tensor in tensors.values())))),
         fields=fields.as_dict(),
     )  # fmt: skip
-
-
-def _sources(
-    family: Family, config: Mapping[str, Any], tensors: Container[str], coded: set[str]
-) -> list[Source]:
-    found = family.sources(config, tensors.__contains__)
-    return [source.of_codes() if coded.issuperset(source.stored) else source for source in found]
 
 
 def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:

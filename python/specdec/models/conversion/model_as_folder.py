@@ -34,7 +34,7 @@ from specdec.models.checkpoints.safetensors_file import (
     written_bytes,
 )
 from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
-from specdec.models.families import FAMILIES, ConfigReader, Source
+from specdec.models.families import FAMILIES, ConfigReader, Source, coded_sources
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
@@ -180,7 +180,7 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
         codes = KINDS[_BITS[kind]]
         types = _types_of_codes(checkpoint, sources, shapes, codes)
         coded = {name for name, type in types.items() if type == codes}
-        sources = [source.of_codes() if coded.issuperset(source.stored) else source for source in sources]
+        sources = coded_sources(sources, coded)
         shapes = dict(stored_shapes(sources))
     fields = _config_json(checkpoint, kind, place, config, shapes)
     if kind not in _BITS:

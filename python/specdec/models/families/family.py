@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -289,6 +289,11 @@ class Source:
         if self.entry.index is not None:
             arrays = [array[self.entry.index] for array in arrays]
         self.entry.store(arrays, tensor, tensor.shape, self.config)
+
+
+def coded_sources(sources: Iterable[Source], coded: set[str]) -> list[Source]:
+    """Sources of a file that holds the tensors `coded` as codes."""
+    return [source.of_codes() if coded.issuperset(source.stored) else source for source in sources]
 
 
 @dataclass(frozen=True)
