@@ -118,14 +118,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
 
 
-@pytest.fixture(scope="session")
-def small_models() -> Any:
-    """(target, draft): the small trained pair of tests/models."""
-    from trained import small_pair
-
-    return small_pair()
-
-
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """One thread where a test does not say otherwise, for models that are too small for two to pay."""

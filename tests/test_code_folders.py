@@ -19,11 +19,10 @@ from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import tensors_in, write_tensors
-from trained import MODELS
+from trained import TARGET
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf, write_llama2c
 
-EMBEDDED = MODELS / "target"
 IDS = [1, 2, 3, 4, 5, 6, 7]
 SOURCE = [3, 4, 5, 6] * 3
 BITS = {"int8": 8, "int4": 4}
@@ -126,10 +125,10 @@ def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
 
 
 def test_other_files_of_the_folder(tmp_path: Path) -> None:
-    made = specdec.convert(EMBEDDED, tmp_path / "made", "int8")
-    assert (made / "tokenizer.json").read_bytes() == (EMBEDDED / "tokenizer.json").read_bytes()
-    assert specdec.load(made).default_sampling == specdec.load(EMBEDDED).default_sampling
-    bare = specdec.convert(EMBEDDED, tmp_path / "bare", "int8", tokenizer=False)
+    made = specdec.convert(TARGET, tmp_path / "made", "int8")
+    assert (made / "tokenizer.json").read_bytes() == (TARGET / "tokenizer.json").read_bytes()
+    assert specdec.load(made).default_sampling == specdec.load(TARGET).default_sampling
+    bare = specdec.convert(TARGET, tmp_path / "bare", "int8", tokenizer=False)
     assert {file.name for file in bare.iterdir()} == {"config.json", "model.safetensors"}
 
 

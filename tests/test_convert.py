@@ -22,11 +22,10 @@ from specdec import _core
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_writing import weighted_blocks
-from trained import MODELS
+from trained import TARGET
 from worlds.folders import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 from worlds.gguf_files import CASES, Case, llama3_factors
 
-EMBEDDED = MODELS / "target"
 SOURCE = [3, 9, 4, 11, 2, 5] * 4
 TEXTS = ["Once upon a time, there was 1 naïve café.\n\n  12345 x", "<|endoftext|> We're here", ""]
 
@@ -186,7 +185,7 @@ def imatrix(path: Path, sums: dict[str, np.ndarray], counts: dict[str, list[floa
 def test_importance_of_a_text(tmp_path: Path) -> None:
     """The sums that one decoder keeps of the whole text, as a file of llama-imatrix has them."""
     folder = wide(tmp_path / "folder", n_layer=1, vocab_size=4096)
-    shutil.copy(EMBEDDED / "tokenizer.json", folder)
+    shutil.copy(TARGET / "tokenizer.json", folder)
     text = tmp_path / "text.txt"
     text.write_text("It was the best of times, it was the worst of times. " * 8)
     model = specdec.load(folder)
@@ -266,7 +265,7 @@ def test_numbers_that_a_type_cannot_hold(tmp_path: Path) -> None:
 
 def test_tokenizer_and_chat_template(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(TARGET, folder)
     template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
     settings = {"chat_template": template, "bos_token": "<|endoftext|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -316,7 +315,7 @@ def test_what_a_file_cannot_say(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="is a OPTForCausalLM, which GGUF files cannot hold"):
         specdec.convert(folder_of(tmp_path / "opt", other), tmp_path / "m.gguf")
     folder = tmp_path / "embedded"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(TARGET, folder)
     (folder / "tokenizer_config.json").write_text("{}")
     whole = json.loads((folder / "tokenizer.json").read_text())
     whole["pre_tokenizer"] = {"type": "Whitespace"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 import specdec
 from specdec import InputError, _core
 from specdec.drafts import ContextCopy, InputCopy
+from trained import small_pair
 from worlds.canonical import LLAMA, forced, random_tensors
 from worlds.encoder_decoders import model_of
 from worlds.folders import llama_config, tensors_for, write_hf
@@ -327,8 +327,8 @@ def test_input_copy_finds_its_way_after_an_edit(
     assert [([*done.drafted], len(done.accepted)) for done in rounds] == expected
 
 
-def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path, small_models: Any) -> None:
-    target, text = small_models[0], "He was a tall man."
+def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> None:
+    target, text = small_pair()[0], "He was a tall man."
     ids = target.tokenizer.encode(text, add_bos=False)
     as_text = ContextCopy([text, "and"])
     documents = as_text.describe(target)[1]["documents"]
@@ -348,10 +348,10 @@ def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path, smal
             specdec.generate(other, draft, [1, 2], max_new_tokens=3)
 
 
-def test_what_was_given_is_kept(small_models: Any) -> None:
+def test_what_was_given_is_kept() -> None:
     given = np.array([1, 2, 3])
     draft = InputCopy(given)
     given[:] = 9
-    assert draft.describe(small_models[0])[1]["source"].tolist() == [1, 2, 3]
+    assert draft.describe(small_pair()[0])[1]["source"].tolist() == [1, 2, 3]
     assert "min_match 3" in repr(draft)
     assert "1 documents" in repr(ContextCopy([given]))

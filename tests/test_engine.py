@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from distributions import embedded_llama2c, first_layers
+from distributions import first_layers, small_llama2c
 from drafters import DRAFTS, World
 from processes import wait_for
 from refusals import refuses
@@ -35,7 +35,7 @@ OTHERS = [name for name in DRAFTS if name not in QUICK]
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("draft")
     _, target = small_pair()
-    return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
+    return World(target, first_layers(small_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
 
 
 @pytest.fixture(scope="module")

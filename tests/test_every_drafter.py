@@ -22,7 +22,7 @@ import scipy
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
-from distributions import embedded_llama2c, first_layers
+from distributions import first_layers, small_llama2c
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
 from exact import Tokens, cells, chain_distribution, first_tokens, prefixes_of
 from grids import in_few_items
@@ -63,7 +63,7 @@ ALL_SWITCHES = SWITCHES | {
     if config["encoder"]["n_vocab"] == config["n_vocab"]  # else sources are not copied
 }
 SMALL = ["small", "mixture", "encoder-decoder"]
-TRAINED = ["embedded", "stories260K", "chars105"]
+TRAINED = ["small", "stories260K", "chars105"]
 
 
 def larger(trained: Iterable[str], switches: Iterable[str]) -> list[Any]:
@@ -94,7 +94,7 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 def small_world(folder: Path) -> World:
     _, target = small_pair()
-    return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
+    return World(target, first_layers(small_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
 
 
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
@@ -108,7 +108,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "encoder-decoder":
         pair = EncoderDecoder("t5", n_ctx=200)
         return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in TEXT])
-    if request.param == "embedded":
+    if request.param == "small":
         target, draft = small_pair()
         return World(target, draft, target.tokenizer.encode(TEXT))
     if request.param == "small":

@@ -13,12 +13,10 @@ import specdec
 from blocks import TYPES, f16_bytes, random_blocks
 from compiled import Model, prompt_logits
 from specdec.checkpoints import open_checkpoint
-from trained import MODELS
+from trained import DRAFT
 from worlds.canonical import LLAMA, random_tensors
 from worlds.folders import llama_config, llama_tensors, write_hf
 from worlds.gguf_files import CASES
-
-EMBEDDED = MODELS / "draft"
 
 
 def same_models(ours: Model, theirs: Model) -> None:
@@ -51,7 +49,7 @@ def test_rows_that_the_core_reads_are_those_that_python_reads(
 
 @pytest.mark.parametrize("type", ["Q8_0", "Q4_0", "Q4_K_M"])
 def test_blocks_that_the_core_reads(tmp_path: Path, type: str) -> None:
-    opened = open_checkpoint(specdec.convert(EMBEDDED, tmp_path / "model.gguf", type), tokenizer=False)
+    opened = open_checkpoint(specdec.convert(DRAFT, tmp_path / "model.gguf", type), tokenizer=False)
     formats, blocks = opened.stored.formats, opened.stored.blocks
     both = opened.unread_tensors(blocks), opened.tensors(blocks)
     same_models(

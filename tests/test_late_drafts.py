@@ -15,6 +15,7 @@ from drafters import DRAFTS, Scripted, World
 from sessions import Session
 from specdec import AdaptiveGamma, _core
 from specdec.drafts.model_draft import as_draft
+from trained import small_pair
 
 REST = 12
 """Tokens of each sequence that come at least before a draft which rests is tried."""
@@ -48,8 +49,8 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 
 
 @pytest.fixture(scope="module")
-def models(small_models: Any) -> World:
-    return World(*small_models, small_models[0].tokenizer.encode(TEXT))
+def models() -> World:
+    return World(*small_pair(), small_pair()[0].tokenizer.encode(TEXT))
 
 
 def repeats(tokens: Sequence[int], budget: int) -> list[int]:

@@ -163,9 +163,9 @@ def test_a_bad_update_changes_nothing() -> None:
     assert_same(table, Ngram([0, 1, 2], 5, 2))
 
 
-def test_counts_of_what_the_target_writes(small_models: Any) -> None:
+def test_counts_of_what_the_target_writes() -> None:
     """They guess what it writes, all of it where they have counted it."""
-    target, prompts = small_models[0], ["It was", "Once upon a time"]
+    target, prompts = small_pair()[0], ["It was", "Once upon a time"]
     results = specdec.generate(target, None, prompts, max_new_tokens=30)
     table = Ngram.from_results(results, target, 4)
     with pytest.raises(InputError, match=r"results\[1\] is 7; expected a specdec.Result"):
@@ -178,9 +178,9 @@ def test_counts_of_what_the_target_writes(small_models: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
 def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
-    tmp_path: Path, kind: type[Ngram], n: int, small_models: Any
+    tmp_path: Path, kind: type[Ngram], n: int
 ) -> None:
-    target, file = small_models[0], tmp_path / "text.txt"
+    target, file = small_pair()[0], tmp_path / "text.txt"
     file.write_text("It was night — and the wind", encoding="utf-8")
     texts = ["Once upon a time", file]
     result = specdec.generate(target, None, "It was", max_new_tokens=20)
@@ -197,10 +197,8 @@ def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
 
 
 @pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2)])
-def test_a_unigram_or_bigram_of_another_n_is_refused(
-    tmp_path: Path, kind: type[Ngram], n: int, small_models: Any
-) -> None:
-    target, _ = small_models
+def test_a_unigram_or_bigram_of_another_n_is_refused(tmp_path: Path, kind: type[Ngram], n: int) -> None:
+    target, _ = small_pair()
     result = specdec.generate(target, None, "It was", max_new_tokens=5)
     for made in (kind.from_text, kind.from_results):
         with refuses("n", 3):

@@ -27,18 +27,17 @@ from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
 from specdec.models.model import LaterTexts, ModelTexts
 from specdec.tokenizer import resolve_tokenizer
-from trained import MODELS
+from trained import DRAFT
 from worlds.folders import llama_config, write_hf, write_llama2c, write_llama2c_tokenizer
 from worlds.gguf_files import CASES
 
-EMBEDDED = MODELS / "draft"
 TEXT = "Once upon a time"
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_the_same_model(tmp_path: Path, dtype: str) -> None:
-    model = specdec.load(EMBEDDED, dtype)
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", dtype)
+    model = specdec.load(DRAFT, dtype)
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", dtype)
     packed = specdec.load(path)
     assert packed.core.dtype == dtype and packed.config == model.config
     assert packed.architecture == model.architecture and packed.path == path
@@ -80,7 +79,7 @@ def test_a_packed_file_of_a_gguf_file_needs_no_other_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is the file read that it was made of; a change of it is seen."""
-    source = specdec.convert(EMBEDDED, tmp_path / "model.gguf", "Q8_0")
+    source = specdec.convert(DRAFT, tmp_path / "model.gguf", "Q8_0")
     path = specdec.convert(source, tmp_path / "model.specdec")
     model, packed = specdec.load(source), specdec.load(path)
     assert packed.dtype == model.dtype == "file"
@@ -98,7 +97,7 @@ def test_a_packed_file_of_a_gguf_file_needs_no_other_package(
 
 def test_chat_templates_and_sampling(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(DRAFT, folder)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     said = {"do_sample": True, "temperature": 0.5, "suppress_tokens": [3], "sequence_bias": [[[4], -1.5]]}
     said |= {"bad_words_ids": [[5, 6]], "min_new_tokens": 2}
@@ -112,7 +111,7 @@ def test_chat_templates_and_sampling(tmp_path: Path) -> None:
 
 def test_texts_are_made_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, whoever asks; their bytes are compared with the checksum before."""
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec")
     made: list[object] = []
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -159,7 +158,7 @@ def test_texts_of_a_process_that_is_forked_while_they_are_made() -> None:
 
 def test_a_tokenizer_that_cannot_be_made(tmp_path: Path) -> None:
     """Its checksum is right: ids are decoded, and whoever asks for the tokenizer hears of the file."""
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec")
     with_header(path, lambda header: None, {"tokenizer.json": b"["})
     model = specdec.load(path)
     assert np.isfinite(model.logits([3, 9, 4])).all()
@@ -169,7 +168,7 @@ def test_a_tokenizer_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_the_file_is_never_written(tmp_path: Path) -> None:
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec")
     before = path.read_bytes()
     first, second = specdec.load(path), specdec.load(path)
     assert np.array_equal(first.logits(TEXT), second.logits(TEXT))
@@ -203,7 +202,7 @@ def with_header(
 
 def test_files_that_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(DRAFT, folder)
     good = specdec.convert(folder, tmp_path / "model.specdec", "int8")
     bad = tmp_path / "bad.specdec"
     for values, message in (
@@ -261,7 +260,7 @@ def test_headers_of_other_fields(tmp_path: Path) -> None:
 
 def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "folder"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(DRAFT, folder)
     cache = tmp_path / "cache"
     model = specdec.load(folder, "int8", cache=cache)
     (file,) = cache.iterdir()
@@ -278,7 +277,7 @@ def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     specdec.load(folder, cache=True)
     assert len(list((tmp_path / "home" / "specdec" / "packed").iterdir())) == 1
     with pytest.raises(InputError, match="tokenizer is given, with cache="):
-        specdec.load(folder, tokenizer=EMBEDDED, cache=cache)
+        specdec.load(folder, tokenizer=DRAFT, cache=cache)
     with pytest.raises(CheckpointNotFoundError, match="expected one on disk, with cache="):
         specdec.load("org/name", cache=cache)
 
@@ -364,9 +363,9 @@ def overwrite(path: Path, change: str) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(tmp_path: Path, change: str) -> None:
     """Each call notices before it computes: no process ends, and no other numbers are computed with."""
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
-    draft_path = specdec.convert(EMBEDDED, tmp_path / "draft.specdec", "int4")
-    model, draft, plain = specdec.load(path), specdec.load(draft_path), specdec.load(EMBEDDED, "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
+    draft_path = specdec.convert(DRAFT, tmp_path / "draft.specdec", "int4")
+    model, draft, plain = specdec.load(path), specdec.load(draft_path), specdec.load(DRAFT, "int8")
     other = model.with_chat_template("{{ messages[0].content }}")
     assert np.array_equal(model.logits(TEXT), plain.logits(TEXT))
     with specdec.Engine(plain, draft) as drafted, specdec.Engine(model) as engine:
@@ -389,12 +388,12 @@ def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(tmp_path: Path, ch
         for name in ("dtype", "n_parameters", "n_bytes"):  # without a look at the file
             assert getattr(model, name) == getattr(plain, name)
         assert "n_vocab" in repr(model)
-        fresh = specdec.load(EMBEDDED, "int8")
+        fresh = specdec.load(DRAFT, "int8")
         assert np.array_equal(fresh.logits(TEXT), plain.logits(TEXT))
 
 
 def test_texts_of_a_file_that_is_cut_short_before_they_are_made(tmp_path: Path) -> None:
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
     os.truncate(path, 0)
     with pytest.raises(CheckpointError, match="was changed while it was in use"):
@@ -403,10 +402,10 @@ def test_texts_of_a_file_that_is_cut_short_before_they_are_made(tmp_path: Path) 
 
 def test_a_file_that_is_replaced_in_use(tmp_path: Path) -> None:
     """A model keeps the file that it has; the next load takes the other."""
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
     expected = model.logits(TEXT)
-    specdec.convert(EMBEDDED, path, "int4", force=True)
+    specdec.convert(DRAFT, path, "int4", force=True)
     assert np.array_equal(model.logits(TEXT), expected)
     assert specdec.load(path).dtype == "int4"
 
@@ -419,7 +418,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_files_that_no_packed_file_holds(tmp_path: Path, name: str) -> None:
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     with_header(path, lambda header: header["files"][0].update(name=name))
     with refuses_field(path, "header.files[0].name"):
         specdec.load(path)
@@ -428,7 +427,7 @@ def test_names_of_files_that_no_packed_file_holds(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "x/" * 3000])
 def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     """The source counts as not there; a record of a file elsewhere is refused."""
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     specdec.load(with_header(path, lambda header: header["source"].update(path=name)))
     with refuses_field(path, "header.source.records"):
         specdec.load(with_header(path, lambda header: header["source"].update(records=[["../x", 1, 2]])))
@@ -437,7 +436,7 @@ def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str) -> N
 def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of another user: the file is taken as if its source were not there."""
     folder = tmp_path / "folder"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(DRAFT, folder)
     path = specdec.convert(folder, tmp_path / "model.specdec", "int8")
     expected = specdec.load(path).logits(TEXT)
     stat = Path.stat
@@ -452,7 +451,7 @@ def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_no_room_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
 
     def full(*_: object) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import processes
 import specdec
-from distributions import embedded_llama2c, first_layers
+from distributions import first_layers, small_llama2c
 from drafters import DRAFTS, REMEMBERING, World, named
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
@@ -250,7 +250,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     _, target = small_pair()
     assert target.tokenizer is not None
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
-    return World(target, first_layers(embedded_llama2c(folder), 1, folder), ids)
+    return World(target, first_layers(small_llama2c(folder), 1, folder), ids)
 
 
 @pytest.mark.parametrize("name", named())

@@ -15,7 +15,7 @@ import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
 from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
-from distributions import embedded_llama2c, first_layers
+from distributions import first_layers, small_llama2c
 from drafters import DRAFTS, Repeats, World, named
 from refusals import refuses
 from sessions import Session, read_prompts
@@ -42,7 +42,7 @@ def world(target: specdec.Model, tmp_path_factory: pytest.TempPathFactory) -> Wo
     folder = tmp_path_factory.mktemp("small")
     assert target.tokenizer is not None
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
-    return World(target, first_layers(embedded_llama2c(folder), 1, folder), ids)
+    return World(target, first_layers(small_llama2c(folder), 1, folder), ids)
 
 
 def turns(

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import specdec
-from distributions import EMBEDDED_DRAFT, stories260k
+from distributions import stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError
+from trained import DRAFT
 from worlds.canonical import DTYPES
 from worlds.folders import gpt2_config, llama_config, llama_tensors, write_hf
 
@@ -122,10 +123,10 @@ def test_the_checkpoint_must_still_be_there(make_llama):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["embedded", "stories260K"])
+@pytest.mark.parametrize("name", ["small", "stories260K"])
 def test_a_trained_model(request, name, dtype):
     """Perplexity hardly moves but in int4, and the weights are few to spread that over."""
-    file = EMBEDDED_DRAFT if name == "embedded" else stories260k(request.getfixturevalue("shared"))
+    file = DRAFT if name == "small" else stories260k(request.getfixturevalue("shared"))
     model = specdec.load(file, dtype)
     story = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
     report = model.quantization_report(story)

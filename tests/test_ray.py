@@ -29,8 +29,7 @@ from specdec.ray.scoring import open_scoring
 from trained import MODELS, small_pair
 from worlds.encoder_decoders import EncoderDecoder
 
-EMBEDDED = MODELS
-TARGET, DRAFT = str(EMBEDDED / "target"), str(EMBEDDED / "draft")
+TARGET, DRAFT = str(MODELS / "target"), str(MODELS / "draft")
 
 PROMPTS: list[Any] = [
     "Once upon a time", "It was a dark and stormy night", [5, 77, 300], "The old house", "He said that",

@@ -100,9 +100,9 @@ def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], **QUICK)
     names = [*recommend_module.WITHOUT_MODEL, "exit:1"]
     assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
-    small_models, _ = small_pair()
-    assert "exit:3" in recommend_module.without_model(small_models)
-    assert "mtp" not in recommend_module.without_model(small_models)
+    small, _ = small_pair()
+    assert "exit:3" in recommend_module.without_model(small)
+    assert "mtp" not in recommend_module.without_model(small)
 
 
 def test_names_of_drafts_are_short() -> None:

@@ -42,7 +42,7 @@ SLOW = specdec.kernels() == "ref"
 
 # -------------------------------------------------------------------------------- a trained pair
 
-N_SAMPLES = {"embedded": 2_000 if SLOW else 20_000, "stories260K": 5_000 if SLOW else 100_000}
+N_SAMPLES = {"small": 2_000 if SLOW else 20_000, "stories260K": 5_000 if SLOW else 100_000}
 BATCH = 50
 SETTINGS = {"temperature": 1.0, "top_k": 6}
 
@@ -145,7 +145,7 @@ def test_the_other_rules(models: Trained, rule: str) -> None:
     of_draft = {"temperature": 1.0} if "draft_sampling" in options else SETTINGS
     target = conditional(models.target.logits, models.prompt, **SETTINGS)
     draft = conditional(models.near.logits, models.prompt, **of_draft)
-    n_samples = N_SAMPLES["embedded"]  # as many suffice to see what lenience changes
+    n_samples = N_SAMPLES["small"]  # as many suffice to see what lenience changes
     tokens, n_accepted = [], 0
     for batch in range(n_samples // 500):
         how = SETTINGS | options | {"gamma": 2, "max_new_tokens": 3, "seed": 77_000 + batch}

@@ -14,9 +14,7 @@ import pytest
 
 import specdec
 from specdec.errors import CheckpointError, InputError, SpecdecError
-from trained import MODELS, small_pair
-
-EMBEDDED = MODELS / "draft"
+from trained import DRAFT, small_pair
 
 
 class LateError(TimeoutError, ValueError):
@@ -74,7 +72,7 @@ def encoding(patched: pytest.MonkeyPatch, place: Path) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(library, name)
 
-    tokenizer: Any = specdec.load(EMBEDDED).tokenizer
+    tokenizer: Any = specdec.load(DRAFT).tokenizer
     library = tokenizer.library
     assert isinstance(library, tokenizers.Tokenizer)
     patched.setattr(tokenizer, "_library" if hasattr(tokenizer, "_library") else "library", Pieces())
@@ -86,13 +84,13 @@ def loading(function: str) -> Callable[[pytest.MonkeyPatch, Path], object]:
 
     def load(patched: pytest.MonkeyPatch, place: Path) -> None:
         patched.setattr(function, interrupted)
-        specdec.load(EMBEDDED)
+        specdec.load(DRAFT)
 
     return load
 
 
 def packed_file(patched: pytest.MonkeyPatch, place: Path) -> None:
-    path = specdec.convert(EMBEDDED, place / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, place / "model.specdec", "int8")
     patched.setattr(Path, "exists", interrupted)
     specdec.load(path)
 
@@ -130,14 +128,14 @@ def own_draft(patched: pytest.MonkeyPatch, place: Path) -> None:
 def progress_bar(patched: pytest.MonkeyPatch, place: Path) -> None:
     tqdm = pytest.importorskip("tqdm")
     patched.setattr(tqdm.tqdm, "update", interrupted)
-    specdec.convert(EMBEDDED, place / "model.gguf", progress=True)
+    specdec.convert(DRAFT, place / "model.gguf", progress=True)
 
 
 CALLS: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
-    "repr": lambda patched, place: specdec.load(EMBEDDED, Odd()),  # type: ignore[arg-type]
+    "repr": lambda patched, place: specdec.load(DRAFT, Odd()),  # type: ignore[arg-type]
     "path": lambda patched, place: specdec.load(Odd()),  # type: ignore[arg-type]
-    "ids": lambda patched, place: specdec.load(EMBEDDED).logits([1, Odd()]),  # type: ignore[list-item]
-    "iterator": lambda patched, place: specdec.load(EMBEDDED).logits(Odd()),  # type: ignore[arg-type]
+    "ids": lambda patched, place: specdec.load(DRAFT).logits([1, Odd()]),  # type: ignore[list-item]
+    "iterator": lambda patched, place: specdec.load(DRAFT).logits(Odd()),  # type: ignore[arg-type]
     "array": lambda patched, place: specdec.verify([1], Odd(), Odd()),  # type: ignore[arg-type, call-arg]
     "reading_json": loading("json.loads"), "reading_weights": loading("os.preadv"),
     "packing": loading("specdec._core.Model"), "encoding": encoding, "packed_file": packed_file, "hub": hub,
@@ -180,7 +178,7 @@ def test_errors_of_specdec_after_a_handled_one(handled: None) -> None:
         with pytest.raises(CheckpointError):
             specdec.load("no/such/folder/here")
         with pytest.raises(InputError):
-            specdec.load(EMBEDDED, "f7")  # type: ignore[arg-type]
+            specdec.load(DRAFT, "f7")  # type: ignore[arg-type]
     with pytest.raises(SpecdecError):
         specdec.load("no/such/folder/here")
 
@@ -193,15 +191,15 @@ def test_it_comes_through_at_any_moment(handled: None, tmp_path: Path) -> None:
     rng = random.Random(11)
     target, draft = small_pair("int8", "int8")
     text = "Once upon a time there was a house. " * 200
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     expected = specdec.generate(target, None, "Once", max_new_tokens=8).tokens
     calls: list[tuple[float, Callable[[], object]]] = [
-        (0.08, lambda: specdec.load(EMBEDDED).tokenizer),
+        (0.08, lambda: specdec.load(DRAFT).tokenizer),
         (0.02, lambda: specdec.load(path).tokenizer),
         (0.01, lambda: target.tokenizer.encode(text)),  # type: ignore[union-attr]
         (0.1, lambda: target.score(text[:1200])),
         (0.05, lambda: specdec.generate(target, draft, "Once", max_new_tokens=8)),
-        (0.1, lambda: specdec.convert(EMBEDDED, tmp_path / "m.gguf", "Q8_0", force=True)),
+        (0.1, lambda: specdec.convert(DRAFT, tmp_path / "m.gguf", "Q8_0", force=True)),
     ]
     for _, call in calls:  # libraries that are interrupted during their import stay half imported
         call()

@@ -17,6 +17,7 @@ import specdec
 from allocations import allowing, needs_hooks
 from specdec import CheckpointError, InputError, VocabularyMismatchError
 from specdec.drafts import Ensemble, SuffixMemory
+from trained import small_pair
 from worlds.canonical import LLAMA, forced, random_tensors
 from worlds.encoder_decoders import model_of
 
@@ -196,9 +197,9 @@ def test_many_occurrences_are_sampled_evenly() -> None:
 # ------------------------------------------------------------------------------------------ the draft
 
 
-def test_calls_learn_from_one_another(small_models: Any) -> None:
+def test_calls_learn_from_one_another() -> None:
     """Fewer calls of the target the second time, whole texts and the ends of prompts kept, output as ever."""
-    target, _ = small_models
+    target, _ = small_pair()
     memory = SuffixMemory(max_depth=8)
     plain = specdec.generate(target, None, "Once upon a time", max_new_tokens=80)
     runs = [specdec.generate(target, memory, "Once upon a time", max_new_tokens=80) for _ in range(2)]
@@ -209,8 +210,8 @@ def test_calls_learn_from_one_another(small_models: Any) -> None:
     assert repr(memory) == f"<specdec.drafts.SuffixMemory of 2 outputs, {memory.n_tokens} tokens>"
 
 
-def test_of_a_call_that_ends_early_there_is_what_was_committed(small_models: Any) -> None:
-    target, prompts = small_models[0], ["Once upon a time", "One day"]
+def test_of_a_call_that_ends_early_there_is_what_was_committed() -> None:
+    target, prompts = small_pair()[0], ["Once upon a time", "One day"]
     plain = specdec.generate(target, None, prompts, max_new_tokens=60)
     memory = SuffixMemory()
     stream = specdec.stream(target, memory, prompts[0], max_new_tokens=60)
@@ -238,23 +239,23 @@ def test_of_a_call_that_ends_early_there_is_what_was_committed(small_models: Any
     assert memory.n_texts == 2
 
 
-def test_one_vocabulary(small_models: Any) -> None:
+def test_one_vocabulary() -> None:
     memory = SuffixMemory()
     memory.add([1, 2, 10**6])
     with pytest.raises(VocabularyMismatchError, match="memory has the token 1000000; expected the target's"):
-        specdec.generate(small_models[0], memory, "a", max_new_tokens=2)
+        specdec.generate(small_pair()[0], memory, "a", max_new_tokens=2)
     memory = SuffixMemory()
-    specdec.generate(small_models[0], memory, "a", max_new_tokens=2)
+    specdec.generate(small_pair()[0], memory, "a", max_new_tokens=2)
     for wrong in ([5000], [-1], ["a"], [0.5], [[1]]):
         with pytest.raises(InputError):
             memory.add(wrong)
     memory.n_vocab = 7
     with pytest.raises(VocabularyMismatchError, match="7 tokens; expected the target's"):
-        specdec.generate(small_models[0], memory, "a", max_new_tokens=2)
+        specdec.generate(small_pair()[0], memory, "a", max_new_tokens=2)
 
 
 @pytest.mark.law
-def test_a_seed_that_is_used_twice_does_not_bend_the_law(small_models: Any) -> None:
+def test_a_seed_that_is_used_twice_does_not_bend_the_law() -> None:
     """The second call has the seed of the first, whose output the memory guesses.
 
     Were the random numbers those of the first call, the number that made the guess would choose the token
@@ -272,24 +273,24 @@ def test_a_seed_that_is_used_twice_does_not_bend_the_law(small_models: Any) -> N
     for seed in range(n_runs):
         memory = SuffixMemory(min_match=1)
         for _ in range(2):
-            result = specdec.generate(small_models[0], memory, [40], seed=seed, **how)
+            result = specdec.generate(small_pair()[0], memory, [40], seed=seed, **how)
         assert result.trace.n_drafted
         counts[result.tokens[0] - 10] += 1
     assert np.abs(counts / n_runs - law).max() < 4.5 * np.sqrt(0.25 / n_runs)
 
 
-def test_seeds_of_a_memory(small_models: Any) -> None:
+def test_seeds_of_a_memory() -> None:
     """The same calls of a new memory give the same samples; the same call again another one, but coupled."""
     options: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_new_tokens": 12}
 
     def calls(**more: Any) -> list[list[int]]:
         memory = SuffixMemory()
-        again = [specdec.generate(small_models[0], memory, "One day", **options, **more) for _ in range(2)]
+        again = [specdec.generate(small_pair()[0], memory, "One day", **options, **more) for _ in range(2)]
         return [result.tokens for result in again]
 
     found = calls()
     assert calls() == found and found[0] != found[1]
-    plain = specdec.generate(small_models[0], None, "One day", **options, verify="coupled").tokens
+    plain = specdec.generate(small_pair()[0], None, "One day", **options, verify="coupled").tokens
     assert calls(verify="coupled") == [plain, plain]
 
 
@@ -311,15 +312,15 @@ def test_keys_are_never_given_twice(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- files
 
 
-def test_a_file_holds_all_of_it(tmp_path: Path, small_models: Any) -> None:
+def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     memory = SuffixMemory(max_tokens=500, max_depth=9)
-    specdec.generate(small_models[0], memory, ["Once upon a time", "One day"], max_new_tokens=30)
+    specdec.generate(small_pair()[0], memory, ["Once upon a time", "One day"], max_new_tokens=30)
     memory.save(tmp_path / "memory")
     found = SuffixMemory.load(tmp_path / "memory", factor=2.0, branches=False)
     assert (found.max_tokens, found.max_depth, found.n_vocab) == (500, 9, memory.n_vocab)
     assert (found.factor, found.branches) == (2.0, False)
     assert texts_of(found) == texts_of(memory)
-    result = specdec.generate(small_models[0], found, "One day", max_new_tokens=30)
+    result = specdec.generate(small_pair()[0], found, "One day", max_new_tokens=30)
     assert result.trace.n_accepted > 15
     SuffixMemory().save(tmp_path / "empty")
     assert SuffixMemory.load(tmp_path / "empty").n_texts == 0

@@ -16,6 +16,7 @@ from refusals import refuses
 from sessions import Session
 from specdec import CheckpointError, InputError, VocabularyMismatchError
 from specdec.drafts import StaticTree, TokenRecycling
+from trained import small_pair
 from worlds.canonical import LLAMA, random_tensors, with_drafts
 from worlds.encoder_decoders import model_of
 
@@ -118,41 +119,41 @@ def test_equal_logits_come_in_the_order_of_their_tokens() -> None:
     assert draft.rows()[4].tolist() in ([7, 40, 90, 0, 1], [0, 1, 2, 3, 4])
 
 
-def test_calls_learn_from_one_another(small_models: Any) -> None:
+def test_calls_learn_from_one_another() -> None:
     """The first round of a new draft guesses nothing, and the text leaves the matrix to the next call."""
     draft = TokenRecycling()
-    runs = [specdec.generate(small_models[0], draft, "Once upon a time", max_new_tokens=60) for _ in range(2)]
+    runs = [specdec.generate(small_pair()[0], draft, "Once upon a time", max_new_tokens=60) for _ in range(2)]
     assert runs[0].trace.rounds[0].drafted == () and (draft.rows() >= 0).any()
     assert runs[1].tokens == runs[0].tokens
     assert len(runs[1].trace.rounds) < len(runs[0].trace.rounds)
 
 
-def test_a_chain_is_taken_by_every_rule(small_models: Any) -> None:
+def test_a_chain_is_taken_by_every_rule() -> None:
     options: dict[str, Any] = {"verify": "block", "temperature": 1.0, "max_new_tokens": 10, "seed": 1}
     chain = TokenRecycling(2, tree=StaticTree((1, 1, 1)))
-    specdec.generate(small_models[0], chain, "One day", **options)
+    specdec.generate(small_pair()[0], chain, "One day", **options)
     with pytest.raises(InputError, match="verify is 'block'"):
-        specdec.generate(small_models[0], TokenRecycling(2), "One day", **options)
+        specdec.generate(small_pair()[0], TokenRecycling(2), "One day", **options)
 
 
-def test_arguments_out_of_range(small_models: Any) -> None:
+def test_arguments_out_of_range() -> None:
     with refuses("tree"):
         TokenRecycling(2, tree=StaticTree((3,)))
     assert [TokenRecycling(k).gamma for k in (1, 2, 64)] == [8] * 3
     with pytest.raises(InputError, match="no target yet"):
         TokenRecycling().rows()
     recycled = TokenRecycling()
-    specdec.generate(small_models[0], recycled, "a", max_new_tokens=2)
+    specdec.generate(small_pair()[0], recycled, "a", max_new_tokens=2)
     recycled.n_vocab = 7
     with pytest.raises(VocabularyMismatchError, match="7 tokens; expected the target's"):
-        specdec.generate(small_models[0], recycled, "a", max_new_tokens=2)
-    chances = TokenRecycling().describe(small_models[0])[1]["chances"]
+        specdec.generate(small_pair()[0], recycled, "a", max_new_tokens=2)
+    chances = TokenRecycling().describe(small_pair()[0])[1]["chances"]
     assert sorted(chances, reverse=True) == chances and sum(chances) < 1
 
 
-def test_a_file_holds_all_of_it(tmp_path: Path, small_models: Any) -> None:
+def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     recycled = TokenRecycling(4)
-    specdec.generate(small_models[0], recycled, "Once upon a time", max_new_tokens=30)
+    specdec.generate(small_pair()[0], recycled, "Once upon a time", max_new_tokens=30)
     recycled.save(tmp_path / "matrix")
     found = TokenRecycling.load(tmp_path / "matrix", tree=StaticTree((2, 2)))
     assert (found.k, found.gamma, found.n_vocab) == (4, 6, recycled.n_vocab)

@@ -1,4 +1,4 @@
-"""Trained weights in llama2.c's format: known text and cross-entropy, and the embedded draft so written."""
+"""Trained weights in llama2.c's format: known text and cross-entropy, and the small draft so written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import specdec
-from distributions import EMBEDDED_DRAFT, embedded_llama2c
+from distributions import small_llama2c
+from trained import DRAFT
 
 TEXT = "It was a dark and stormy night, and the rain fell in torrents upon the roof of the old house."
 REFERENCE = 1.3065  # nats per token, as the shared folder's README measured it in float32
@@ -18,8 +19,8 @@ TOLERANCE = 1e-3
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
     """The llama2.c file, without a tokenizer, and the Hugging Face folder that its weights come from."""
-    file: Path = embedded_llama2c(tmp_path_factory.mktemp("models"))
-    return specdec.load(file, "f32", tokenizer=False), specdec.load(EMBEDDED_DRAFT, "f32")
+    file: Path = small_llama2c(tmp_path_factory.mktemp("models"))
+    return specdec.load(file, "f32", tokenizer=False), specdec.load(DRAFT, "f32")
 
 
 def test_it_is_the_same_model(pair: tuple[specdec.Model, specdec.Model]) -> None:

@@ -24,6 +24,7 @@ from sessions import Session, all_rounds
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
+from trained import small_pair
 from worlds import canonical
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, step_by_step
 
@@ -375,10 +376,10 @@ def test_a_draft_of_a_shorter_context(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ensemble", "chains", "shape"])
-def test_the_last_tokens_origin_by_the_texts_of_the_tree(small_models: Any, name: str) -> None:
+def test_the_last_tokens_origin_by_the_texts_of_the_tree(name: str) -> None:
     """A draft was rejected iff some node has the accepted tokens and one more from the root. Where drafts of
     several lengths are merged its parent may be a node that is not on the path, but has the tokens of one."""
-    target, small = small_models
+    target, small = small_pair()
     draft, temperature = {
         "ensemble": (drafts.Ensemble(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
         "chains": (drafts.ModelDraft(small, tree=ParallelChains(3)), 1.0),
@@ -422,51 +423,51 @@ class Branches:
         return drafts.Proposal([1, 2][:budget], [0, 0 if self.n_chains < 0 else 1][:budget])
 
 
-def test_rules_that_cannot_judge_a_tree(small_models: Any) -> None:
+def test_rules_that_cannot_judge_a_tree() -> None:
     shapes = ParallelChains(2), DynamicTree(4), StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
-    trees = [drafts.ModelDraft(small_models[1], tree=tree) for tree in shapes]
+    trees = [drafts.ModelDraft(small_pair()[1], tree=tree) for tree in shapes]
     chains, grown, samples, distinct = trees
     copies = [drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)]
     refused = {"block": [*trees, *copies], "k-sequential": [grown, distinct, *copies]}
     for verify, several in refused.items():
         for draft in several:
             with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
-                judged(small_models, draft, verify)
-        judged(small_models, drafts.ModelDraft(small_models[1], draft=distinct), verify)
+                judged(small_pair(), draft, verify)
+        judged(small_pair(), drafts.ModelDraft(small_pair()[1], draft=distinct), verify)
     taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
     for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
-        judged(small_models, draft, verify)
+        judged(small_pair(), draft, verify)
     with pytest.raises(InputError, match="temperature 0"):
-        judged(small_models, samples, "k-sequential", draft_sampling=specdec.Sampling(0.0))
+        judged(small_pair(), samples, "k-sequential", draft_sampling=specdec.Sampling(0.0))
 
 
 @pytest.mark.parametrize("verify", ["block", "k-sequential"])
-def test_rules_and_the_trees_of_objects(small_models: Any, verify: str) -> None:
+def test_rules_and_the_trees_of_objects(verify: str) -> None:
     """Of an object that does not say that it proposes trees it is seen only when it proposes one."""
     tree = rf"Branches\.propose: parents\[1\] is 0, expected 1, as in a chain: verify is '{verify}'"
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "seed": 1}
     text = ""
     with pytest.raises(InputError, match=tree):
-        for piece in specdec.stream(small_models[0], Branches(3), "It was", verify=verify, **options):
+        for piece in specdec.stream(small_pair()[0], Branches(3), "It was", verify=verify, **options):
             text += piece
-    whole = judged(small_models, Branches(10**6), verify, **options)
+    whole = judged(small_pair(), Branches(10**6), verify, **options)
     assert text and str(whole.text).startswith(text), "what came before it is kept"
     declared: Any = Branches(10**6)
     declared.trees = True
     with pytest.raises(InputError, match=f"verify is '{verify}', which judges .*; expected another rule"):
-        judged(small_models, declared, verify)
+        judged(small_pair(), declared, verify)
     assert declared.n_chains == 10**6, "before the run"
     declared.trees = False
-    judged(small_models, declared, verify)
+    judged(small_pair(), declared, verify)
     declared.trees = "no"
     with pytest.raises(InputError, match="trees of the draft Branches is 'no'"):
-        judged(small_models, declared, verify)
-    judged(small_models, drafts.ModelDraft(small_models[1], draft=Branches()), "rejection")
+        judged(small_pair(), declared, verify)
+    judged(small_pair(), drafts.ModelDraft(small_pair()[1], draft=Branches()), "rejection")
 
 
 @pytest.mark.parametrize("verify", DECODING_RULES)
-def test_at_temperature_0_every_rule_takes_every_tree(small_models: Any, verify: str) -> None:
-    target, small = small_models
+def test_at_temperature_0_every_rule_takes_every_tree(verify: str) -> None:
+    target, small = small_pair()
     options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True, "n_threads": 1, "logits": True}
     plain = specdec.generate(target, None, "It was, it was, it was,", **options)
     shapes = ParallelChains(2), StaticTree((2, 2)), StaticTree((3,), "top-k"), DynamicTree(5)
@@ -479,14 +480,14 @@ def test_at_temperature_0_every_rule_takes_every_tree(small_models: Any, verify:
         assert out.trace.n_drafted > 0
 
 
-def test_fixed_acceptance_takes_chains(small_models: Any) -> None:
-    tree = drafts.ModelDraft(small_models[1], tree=ParallelChains(2)).describe(small_models[0])
+def test_fixed_acceptance_takes_chains() -> None:
+    tree = drafts.ModelDraft(small_pair()[1], tree=ParallelChains(2)).describe(small_pair()[0])
     with pytest.raises(ValueError, match="fixed_acceptance: the draft proposes trees"):
-        rounds(small_models[0].core, canonical.fixed_acceptance(tree, 0.5, [[1, 2]]), [[1]])
+        rounds(small_pair()[0].core, canonical.fixed_acceptance(tree, 0.5, [[1, 2]]), [[1]])
 
 
-def test_what_is_no_draft(small_models: Any) -> None:
-    small = small_models[1]
+def test_what_is_no_draft() -> None:
+    small = small_pair()[1]
     of_small = partial(drafts.ModelDraft, small)
     for make, message in [
         (StaticTree, "either widths or parents"),

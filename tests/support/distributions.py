@@ -21,7 +21,7 @@ import specdec
 from exact import Conditional, Probs, Tokens
 from specdec import reference
 from toy_pair import blurred
-from trained import MODELS, small_pair
+from trained import DRAFT, small_pair
 from worlds.folders import Tensors, llama2c_tensors, write_llama2c
 
 FALSE_ALARM = 1e-3
@@ -84,15 +84,15 @@ class Trained(NamedTuple):
     prompt: list[int]
 
 
-TRAINED = ["embedded", "stories260K"]
-"""The first is part of the package, the second needs the fixture `shared`."""
+TRAINED = ["small", "stories260K"]
+"""The first is in tests/models, the second needs the fixture `shared`."""
 
 
 def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
     """One of TRAINED; its drafts are written to the folder."""
-    if name == "embedded":
+    if name == "small":
         tokenizer = small_pair()[1].tokenizer
-        file, amounts = embedded_llama2c(folder), (0.3, 0.4)
+        file, amounts = small_llama2c(folder), (0.3, 0.4)
         drafts = [blurred_llama2c(file, amount, folder / f"{amount}.bin") for amount in amounts]
         models = [specdec.load(path, tokenizer=False) for path in (file, *drafts)]
         return Trained(name, *models, tokenizer.encode("He was"))
@@ -133,17 +133,14 @@ def read_llama2c(file: Path) -> tuple[tuple[int, ...], Tensors]:
     return header, tensors
 
 
-EMBEDDED_DRAFT = MODELS / "draft"
-
-
-def embedded_llama2c(folder: Path) -> Path:
-    """The embedded draft as a llama2.c file: trained weights in this format, in every clone."""
-    config = json.loads((EMBEDDED_DRAFT / "config.json").read_text())
+def small_llama2c(folder: Path) -> Path:
+    """The small draft as a llama2.c file: trained weights in this format, in every clone."""
+    config = json.loads((DRAFT / "config.json").read_text())
     assert config["tie_word_embeddings"] and config["rms_norm_eps"] == 1e-5 and config["rope_theta"] == 1e4
     sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     sizes += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
     header = tuple(config[size] for size in sizes)
-    given = read_bf16(EMBEDDED_DRAFT / "model.safetensors")
+    given = read_bf16(DRAFT / "model.safetensors")
 
     def stacked(name: str, n_heads: int = 0) -> NDArray[np.float32]:
         layers = [given[f"model.layers.{layer}.{name}.weight"] for layer in range(header[2])]
@@ -158,7 +155,7 @@ def embedded_llama2c(folder: Path) -> Path:
         "rms_final_weight": given["model.norm.weight"],
     }  # fmt: skip
     assert set(tensors) == set(llama2c_tensors(header))
-    return write_llama2c(folder / "embedded.bin", header, tensors)
+    return write_llama2c(folder / "small.bin", header, tensors)
 
 
 def neighbours(weight: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:

@@ -9,15 +9,16 @@ import specdec
 
 MODELS = Path(__file__).parents[1] / "models"
 """Folders `target` (11M parameters), `draft` (0.9M) and `heads`: the Llama layout, 4,096 tokens, in bf16."""
+TARGET, DRAFT = MODELS / "target", MODELS / "draft"
 
 
 def small_pair(
     dtype: str | None = None, draft_dtype: str | None = None
 ) -> tuple[specdec.Model, specdec.Model]:
     """The target and the draft, each loaded once in a format; None: bf16."""
-    return _loaded("target", dtype), _loaded("draft", draft_dtype)
+    return _loaded(TARGET, dtype), _loaded(DRAFT, draft_dtype)
 
 
 @cache
-def _loaded(name: str, dtype: str | None) -> specdec.Model:
-    return specdec.load(MODELS / name, dtype)
+def _loaded(folder: Path, dtype: str | None) -> specdec.Model:
+    return specdec.load(folder, dtype)
