@@ -14,15 +14,15 @@ from benchmarks.texts import read_text, spread_prompts
 from benchmarks.turns import DTYPES, PROMPTS, Options
 from specdec import drafts as ways
 
-_TREE = (2, 2, 1)  # children of the guesses at each depth of a tree
+_TREE = (2, 2, 1)  # children of a draft token at each depth
 
 DRAFTS: dict[str, Callable[[specdec.Model, list[specdec.Result]], Any]] = {
     "model (3.9M)": lambda draft, _: draft,
-    "tree of the model's guesses": lambda draft, _: ways.ModelDraft(draft, tree=ways.StaticTree(_TREE)),
+    "tree of the model's draft tokens": lambda draft, _: ways.ModelDraft(draft, tree=ways.StaticTree(_TREE)),
     "prompt lookup": lambda draft, _: ways.ContextCopy(),
     "4-grams": lambda draft, results: ways.Ngram.from_results(results, draft, n=4),
 }
-"""From the draft model, and what the target wrote, to what guesses."""
+"""From the draft model, and what the target wrote, to the draft."""
 
 
 def paper_pair_options(options: Options) -> None:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 import specdec
 
 SEED = 19181111
-LENGTH = 1024  # the whole context; what is learnt is the target's distribution after each token
+LENGTH = 1024  # the whole context; what is learned is the target's distribution after each token
 PROMPT_LENGTHS = (4, 32)
 BATCH = 64
 TEMPERATURES = (1.0, 0.6, 1.0, 0.0)  # of one batch after the other

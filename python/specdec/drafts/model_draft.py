@@ -42,7 +42,7 @@ _KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = 
 
 
 def same_vocabulary(target: Model, draft: Model) -> bool:
-    """Return whether two models have the same tokens, or one of them has no tokenizer that tells.
+    """Return whether two models have the same tokens; True where one of them has no tokenizer.
 
     Other tokens whose bytes are not known are refused, as they cannot be translated.
     """

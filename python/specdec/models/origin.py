@@ -88,7 +88,7 @@ class ReadFiles:
 
     @classmethod
     def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
-        """Those of a model or a tokenizer: the weights, and the files that describe them."""
+        """Record the files of a model or a tokenizer: its weights, and those that describe them."""
         return cls.at(place, [*weights, *describing_files(place)], hub=hub)
 
     @property

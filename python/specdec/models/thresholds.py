@@ -217,7 +217,7 @@ def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int, ga
 
 
 def _surely(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What three of four repeats are below, of ratios [repeats, …] of times that follow each other."""
+    """Upper quartile over the repeats of ratios [repeats, …] of times that follow each other."""
     quartile: NDArray[np.float64] = np.quantile(ratio, 0.75, axis=0)
     return quartile
 

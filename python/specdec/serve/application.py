@@ -334,7 +334,7 @@ class TextAnswer(Response):
             raise _ClientGoneError from None
 
     def _refusal(self, error: Exception) -> RequestError:
-        """What a client is told of what has ended its texts; drafts may raise what they like."""
+        """Return the HTTP error for what ended the texts of a request; a draft may raise anything."""
         if isinstance(error, _ClientGoneError):
             raise error
         if isinstance(error, SpecdecError):

@@ -128,7 +128,7 @@ class Batch:
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the same on a device."""
+        """Return a copy of the batch on `device`."""
         hidden = {layer: states.to(device) for layer, states in self.hidden.items()}
         return Batch(self.ids.to(device), self.weights.to(device), self.target.to(device), hidden, self.step)
 

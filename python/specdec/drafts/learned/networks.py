@@ -261,7 +261,7 @@ class TargetDistribution:
         return TargetDistribution(self.log_probs[index], tokens, self.temperature)
 
     def to(self, device: torch.device | str) -> TargetDistribution:
-        """Return the same on a device."""
+        """Return a copy of the distribution on `device`."""
         tokens = None if self.tokens is None else self.tokens.to(device)
         return TargetDistribution(self.log_probs.to(device), tokens, self.temperature)
 

@@ -59,7 +59,7 @@ class Corrections:
 
     @property
     def n_texts(self) -> int:
-        """Return a number above those of all texts."""
+        """Return the first number that no text has."""
         return int(self.text.max(initial=-1)) + 1
 
     def followed_by(self, newer: Corrections, most: int) -> Corrections:
