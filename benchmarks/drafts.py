@@ -1,7 +1,7 @@
 """Every way to draft: speed on several kinds of text, and what drafting itself costs.
 
-Learnt drafts (`Heads`, `Recurrent`, `LookAheadEmbeddings`, `Eagle`, `MTP`) are not among them: each belongs
-to the target that it was trained for, and the program `learnt` takes them. `Online` is that of `online`.
+Learned drafts (`DecodingHeads`, `RecurrentDraft`, `LookAheadEmbeddings`, `Eagle`, `MTP`) need
+their own target: see the program `learned`, and `online` for `OnlineDraft`.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
         lambda target, draft: ways.ModelDraft(draft, draft=_table(2)(target, draft)),
         CHAINS,
     ),
-    "random": (lambda target, draft: ways.Random(), SHORT),
+    "random": (lambda target, draft: ways.RandomDraft(), SHORT),
     "unigram": (_table(1), SHORT),
     "bigram": (_table(2), CHAINS),
     "4-gram": (_table(4), CHAINS),
     "4-gram, online": (lambda target, draft: ways.OnlineNgram(_table(4)(target, draft)), CHAINS),
-    "context copy": (lambda target, draft: ways.ContextCopy(), COPIES),
+    "context copy": (lambda target, draft: ways.PromptLookup(), COPIES),
     "input copy": (lambda target, draft: ways.InputCopy(), COPIES),
-    "suffix memory": (lambda target, draft: ways.SuffixMemory(), COPIES),
+    "suffix memory": (lambda target, draft: ways.SuffixDecoding(), COPIES),
     "token recycling": (lambda target, draft: ways.TokenRecycling(), OWN),
     "early exit 3": (lambda target, draft: ways.EarlyExit(3), SHORT),
     "skip layers": (lambda target, draft: ways.SkipLayers(attn=(3,), mlp=(2, 3)), SHORT),
     "lookahead": (lambda target, draft: ways.Lookahead(), OWN),
-    "best of copy and model": (lambda target, draft: ways.Ensemble(ways.ContextCopy(), draft), OWN),
+    "best of copy and model": (lambda target, draft: ways.Ensemble(ways.PromptLookup(), draft), OWN),
 }
 
 

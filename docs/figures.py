@@ -26,7 +26,7 @@ PROMPT, GAMMA, SEED, N_ROUNDS = "It was a dark and stormy night, and", 4, 3, 9
 TEXT = 8  # column where the text begins
 
 INK = {"accepted": "#BFE5D8", "rejected": "#F3CBB3", "unseen": "#FAE8DE", "target": "#BFDAEC"}
-"""Backgrounds: tints of the colours that `specdec.plot` uses."""
+"""Backgrounds: tints of the colors that `specdec.plot` uses."""
 NAMES = [
     ("accepted", "drafted, accepted"),
     ("rejected", "drafted, rejected"),

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-N_COLOURS = 64  # of a picture: its size falls to a third, and no line looks different
+N_COLORS = 64  # of a picture: its size falls to a third, and no line looks different
 CONTROLS = "application/vnd.jupyter.widget-view+json"  # of a kernel that is gone
 
 
@@ -40,13 +40,13 @@ def main(names: list[str]) -> None:
 
 
 def make_small(data: Any) -> None:
-    """Store the picture of an output with few colours and no metadata, and without controls."""
+    """Store the picture of an output with few colors and no metadata, and without controls."""
     data.pop(CONTROLS, None)
     if "image/png" in data:
         picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))).convert("RGB")
         file = io.BytesIO()
-        # The median cut would merge the colours of thin lines, for most of a picture is grey.
-        few = picture.quantize(N_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        # The median cut would merge the colors of thin lines, for most of a picture is grey.
+        few = picture.quantize(N_COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(file, "png", optimize=True)
         data["image/png"] = base64.b64encode(file.getvalue()).decode("ascii")
 

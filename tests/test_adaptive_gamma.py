@@ -23,7 +23,7 @@ from refusals import refuses
 from sessions import Session
 from simulated_rounds import MAX_GAMMA, Play, World
 from specdec import AdaptiveGamma, _core, drafts
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, RunKind
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, RunType
 from specdec.drafts.model_draft import as_draft
 from toy_pair import blurred
 from trained import small_pair
@@ -142,20 +142,20 @@ def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(
     A plain round takes 1 s. Where a session begins the draft has missed the prompt.
     """
     for n_sessions, n_tokens in ((1, 6000), (30, 300)):
-        learnt = _core.AdaptiveGamma()
+        learned = _core.AdaptiveGamma()
         lost = first = 0.0
         asked_at: list[list[int]] = []
         for _ in range(n_sessions):
-            rests = learnt.view()["rest_left"] > 0.0
-            _core._adaptive_gamma_start(learnt, n_prompt)
+            rests = learned.view()["rest_left"] > 0.0
+            _core._adaptive_gamma_start(learned, n_prompt)
             missed = n_prompt if rests else 0  # it is told of the prompt at once where it does not rest
             asked_at.append([])
             for i in range(n_tokens):
-                asked = _core._adaptive_gamma_begin(learnt, 1, 4)
+                asked = _core._adaptive_gamma_begin(learned, 1, 4)
                 draft_s, rest_s = (0.5 + reading * missed, 1.1) if asked else (0.0, 1.0)
                 missed = 0 if asked else missed + 1
                 chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
-                _core._adaptive_gamma_end(learnt, (chain,), 1, draft_s, rest_s)
+                _core._adaptive_gamma_end(learned, (chain,), 1, draft_s, rest_s)
                 lost += draft_s + rest_s - 1.0
                 asked_at[-1] += [i] * asked
             first = first or lost
@@ -215,16 +215,16 @@ def test_slow_rounds_do_not_add_up() -> None:
 
     What was seen of it stays right in proportion: a plain round takes 1 s, one of 5 rows 1.2 s.
     """
-    learnt, rng = _core.AdaptiveGamma(), np.random.default_rng(1)
+    learned, rng = _core.AdaptiveGamma(), np.random.default_rng(1)
     chain, nothing = ([0.5] * 4, 3, 0, 0.0), ([], 0, 0, 0.0)
     proportions = []
     for i in range(30_000):
-        asked = _core._adaptive_gamma_begin(learnt, 1, 8)
+        asked = _core._adaptive_gamma_begin(learned, 1, 8)
         noise = float(np.exp(rng.normal(0.0, 0.2))) * (3.0 if rng.random() < 0.1 else 1.0)
         rest_s = (1.2 if asked else 1.0) * noise
-        _core._adaptive_gamma_end(learnt, (chain if asked else nothing,), 4 if asked else 1, 0.2, rest_s)
+        _core._adaptive_gamma_end(learned, (chain if asked else nothing,), 4 if asked else 1, 0.2, rest_s)
         if i > 10_000 and i % 100 == 0:
-            view = learnt.view()
+            view = learned.view()
             proportions.append(view["target_s"][0] / view["target_s"][4])
     assert 0.7 < np.mean(proportions) < 0.95
 
@@ -291,12 +291,12 @@ def conditional(seed: int, sharpness: float) -> Any:
     return probs
 
 
-def stopped_chains(draft: Any, learnt: _core.AdaptiveGamma, longest: int) -> Iterator[Drafts]:
+def stopped_chains(draft: Any, learned: _core.AdaptiveGamma, longest: int) -> Iterator[Drafts]:
     """Every chain of guesses that the policy makes, which goes on or stops by the confidences so far."""
 
     def grow(tokens: Tokens, rows: list[np.ndarray], probability: float) -> Iterator[Drafts]:
         confidences = [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
-        if len(tokens) == longest or not _core._adaptive_gamma_pays(learnt, confidences, False):
+        if len(tokens) == longest or not _core._adaptive_gamma_pays(learned, confidences, False):
             prefixes = [tokens[:i] for i in range(len(tokens) + 1)]
             probs = np.array([np.zeros(N_VOCAB), *rows])
             yield Drafts([0, *tokens], prefixes, probs, probability)
@@ -311,16 +311,16 @@ def stopped_chains(draft: Any, learnt: _core.AdaptiveGamma, longest: int) -> Ite
 @needs_hooks
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None:
-    """Summed over all chains that the learnt policy makes and all random numbers of the compiled rule."""
+    """Summed over all chains that the learned policy makes and all random numbers of the compiled rule."""
     target, draft = conditional(1, 1.0), conditional(2, 1.5)
     # Sure guesses are good, others are not: so chains stop after the first unsure guess.
     play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)]), 6)
     play.rate(800)
     # not one of the rounds without drafting
-    while not _core._adaptive_gamma_begin(play.learnt, 1, MAX_GAMMA):
+    while not _core._adaptive_gamma_begin(play.learned, 1, MAX_GAMMA):
         play.round()
     longest, outputs, lengths = 3, {}, set()
-    for tree in stopped_chains(draft, play.learnt, longest):
+    for tree in stopped_chains(draft, play.learned, longest):
         n = len(tree.tokens)
         lengths.add(n - 1)
         parents = list(range(-1, n - 1))
@@ -338,7 +338,7 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
 @needs_hooks
 @pytest.mark.parametrize("name", ["model", "bigram"])
 def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -> None:
-    """What the core drafts with a learnt policy, sampling: the proposals that it makes are all there are.
+    """What the core drafts with a learned policy, sampling: the proposals that it makes are all there are.
 
     Were a drawn guess left out for its own token, the proposal without it would come besides those that go
     on, and the probabilities of all proposals, products of what their nodes were drawn from, would add up to
@@ -352,14 +352,14 @@ def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -
     draft: Any = {"model": small, "bigram": bigram}[name]
     play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)], looks=True), 7)
     play.rate(800)
-    while not _core._adaptive_gamma_begin(play.learnt, 1, 3):
+    while not _core._adaptive_gamma_begin(play.learned, 1, 3):
         play.round()
     proposals: dict[Any, float] = {}
     for seed in range(1500):
         session = Session(
             target.core, as_draft(target, draft).describe(target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
             sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
-            n_threads=1, adaptive_gamma=play.learnt.copy(),
+            n_threads=1, adaptive_gamma=play.learned.copy(),
         )  # fmt: skip
         with_drafts(session).prefill()
         (record,) = session.round()
@@ -478,14 +478,14 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
         out = specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=10)
         texts.append(out.tokens)
 
-    key = RunKind.key
+    key = RunType.key
 
-    def interrupted(kind: RunKind) -> Any:
-        monkeypatch.setattr(RunKind, "key", key)
+    def interrupted(kind: RunType) -> Any:
+        monkeypatch.setattr(RunType, "key", key)
         run()
         return kind.key
 
-    monkeypatch.setattr(RunKind, "key", property(interrupted))
+    monkeypatch.setattr(RunType, "key", property(interrupted))
     thread = threading.Thread(target=run, daemon=True)  # one that waits for itself does not stop the tests
     thread.start()
     thread.join(timeout=60)

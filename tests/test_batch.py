@@ -13,7 +13,7 @@ from allocations import needs_hooks, nothing_leaks
 from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
 from refusals import refuses
 from sessions import Session
-from toy_pair import WatchedSession
+from toy_pair import RecordedSession
 from worlds.canonical import LLAMA, build, perturbed, random_tensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -273,7 +273,7 @@ def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> 
 def test_a_failure_half_way_closes_the_session(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, failing: str, kind: type[BaseException]
 ) -> None:
-    class Failing(WatchedSession):
+    class Failing(RecordedSession):
         n_calls = 0
 
         def __getattr__(self, name: str) -> Any:
@@ -290,10 +290,10 @@ def test_a_failure_half_way_closes_the_session(
             return call
 
     monkeypatch.setattr("specdec._core.Session", Failing)
-    closed = WatchedSession.closed
+    closed = RecordedSession.closed
     with pytest.raises(kind):
         specdec.generate(*pair, [[1], [2], [3], [4], [5]], batch_size=1, ignore_eos=True, max_new_tokens=5)
-    assert WatchedSession.closed == closed + 1
+    assert RecordedSession.closed == closed + 1
 
 
 def test_times_are_those_of_what_a_text_shared_its_rounds_with(pair: Pair) -> None:

@@ -235,11 +235,11 @@ def test_what_drafts(pair: Pair) -> None:
     """A memory learns from its repetition alone, and is left as it is."""
     options = {**OPTIONS, "repeats": 1, "max_new_tokens": 2}
     assert "gamma auto" in str(specdec.bench(*pair, ["ab"], **{**options, "gamma": "auto"}))
-    draft = specdec.drafts.ContextCopy()
+    draft = specdec.drafts.PromptLookup()
     copying = specdec.bench(pair[0], draft, ["ab ab ab", "b"], **{**options, "gamma": None})
     assert copying.settings["gamma"] == draft.gamma
-    assert copying.draft == "contextcopy" and copying["prompts"].n_equal == 2
-    memory = specdec.drafts.SuffixMemory()
+    assert copying.draft == "promptlookup" and copying["prompts"].n_equal == 2
+    memory = specdec.drafts.SuffixDecoding()
     questions = [Question(i, "c", ("ab ab",)) for i in range(2)]
     found = specdec.bench(pair[0], memory, questions, max_new_tokens=30, repeats=2, n_threads=1)
     n_steps = [[len(answer.replies[0].steps) for answer in run] for run in found.answers]
@@ -331,7 +331,7 @@ def test_an_interrupted_benchmark_goes_on(
     assert again.answers == resumed.answers and again.rows == resumed.rows  # to the last digit of a time
 
 
-@pytest.mark.parametrize("kind", ["SuffixMemory", "TokenRecycling"])
+@pytest.mark.parametrize("kind", ["SuffixDecoding", "TokenRecycling"])
 def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

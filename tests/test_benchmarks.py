@@ -215,10 +215,10 @@ def test_specdec_beside_itself_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.oracle
 def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPT-2's layout, whose linear layers torch does not quantise as they are."""
+    """GPT-2's layout, whose linear layers torch does not quantize as they are."""
     _, row = peers(f"peers --engines transformers --formats int8 {QUICK}", tmp_path, monkeypatch)[:2]
     assert isinstance(row[1], Spread) and isinstance(row[2], Spread)
-    assert 0.01 < row[-1] < 0.3  # quantised, and the same model
+    assert 0.01 < row[-1] < 0.3  # quantized, and the same model
 
 
 def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
-from compiled import quantised
+from compiled import quantized
 from refusals import refuses, refuses_field
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
@@ -80,7 +80,7 @@ def test_a_folder_is_the_model_in_this_format(tmp_path: Path, dtype: str, tied: 
     )
     held, whole = tensors_in(made), tensors_in(folder)
     bits, rows = BITS[dtype], whole[f"{UP}.weight"].array()
-    codes, scales = reference.formats.quantise(rows, dtype)
+    codes, scales = reference.formats.quantize(rows, dtype)
     assert held[f"{UP}.weight_shape"].integers().tolist() == list(rows.shape)
     packed = held[f"{UP}.weight_packed"].integers()
     assert np.array_equal(codes_of(packed, bits, rows.shape[1]), codes)
@@ -149,7 +149,7 @@ def test_numbers_of_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
 def test_codes_stay_as_they_are(tmp_path: Path, kind: str) -> None:
-    """From a GGUF file to a folder and back, also those that quantising would not give."""
+    """From a GGUF file to a folder and back, also those that quantizing would not give."""
     dtype = {"Q8_0": "int8", "Q4_0": "int4"}[kind]
     path = specdec.convert(llama(tmp_path / "folder"), tmp_path / "model.gguf", kind)
     tensor = tensors_in(path)["blk.0.attn_q.weight"]
@@ -187,17 +187,17 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("q8_0", "int8"), ("q4_0", "int4")])
-def test_quantising_to_blocks(kind: str, dtype: str) -> None:
+def test_quantizing_to_blocks(kind: str, dtype: str) -> None:
     """Of the specification's codes and scales; with several threads and rows that fill no panel."""
     rows = np.random.default_rng(2).standard_normal((70, 96)).astype(np.float32)
     rows[3, :32], rows[4, 5] = 0.0, 40.0
-    codes, scales = reference.formats.quantise(rows, dtype)
+    codes, scales = reference.formats.quantize(rows, dtype)
     codes = codes.reshape(70, 3, 32)
     if kind == "q4_0":
         codes = (codes[..., :16] + 8) | (codes[..., 16:] + 8) << 4
     blocks = np.concatenate([scales[..., None].view(np.uint8), codes.view(np.uint8)], axis=-1)
     for n_threads in (1, 2):
-        assert quantised(rows, kind, n_threads=n_threads).tobytes() == blocks.tobytes()
+        assert quantized(rows, kind, n_threads=n_threads).tobytes() == blocks.tobytes()
 
 
 # ---------------------------------------------------------------------------------------------- read
@@ -333,7 +333,7 @@ def scheme(**changes: Any) -> dict[str, Any]:
            "actorder": "group"}.items()),
     ],
 )  # fmt: skip
-def test_other_quantisations(codes: Path, config: dict[str, Any], field: str) -> None:
+def test_other_quantizations(codes: Path, config: dict[str, Any], field: str) -> None:
     rewritten(codes, {}, **config)
     with refuses_field(codes / "config.json", f"quantization_config.{field}".rstrip("."), CheckpointError):
         specdec.load(codes)

@@ -107,7 +107,7 @@ OWNERS = {
     "begin and commit": drafting(lambda chat, draft: chat, Telling),
     "draft among several": drafting(lambda chat, draft: drafts.Ensemble(chat, draft), Telling),
     "draft of a draft": drafting(lambda chat, draft: drafts.ModelDraft(draft, draft=chat), Telling),
-    "attribute of a draft": drafting(lambda chat, draft: attributed(drafts.ContextCopy(), chat)),
+    "attribute of a draft": drafting(lambda chat, draft: attributed(drafts.PromptLookup(), chat)),
 }
 
 

@@ -187,8 +187,8 @@ def test_stop_strings(embedded: Pair) -> None:
     assert figure(output, "new tokens").split()[0] == str(len(wanted.tokens))
 
 
-def test_colours(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "use_colour", lambda: True)
+def test_colors(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "use_color", lambda: True)
     assert "\x1b[32m" in run("abc", "--max-new-tokens", "9", color=True).stdout
     assert "\x1b[" not in run("abc", "--max-new-tokens", "9", "--no-color", color=True).stdout
 

@@ -49,7 +49,7 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
     """Counts are those of runs of a draft made anew, prompt after prompt; the one given learns nothing."""
     options: dict[str, Any] = {"temperature": 0.8, "verify": "rejection", "gamma": 4}
     made = DRAFTS[name](world)
-    texts = rounds_of(world, made.draft if isinstance(made, drafts.Online) else made, **options)
+    texts = rounds_of(world, made.draft if isinstance(made, drafts.OnlineDraft) else made, **options)
     rounds = [one for text in texts for one in text]
     trees = any(list(one.parents) != list(range(one.n_drafted)) for one in rounds)
     given = DRAFTS[name](world)
@@ -132,7 +132,7 @@ def test_a_snapshot_knows_what_the_draft_knows_and_learns_apart(world: World, na
 
     wanted = shapes(DRAFTS[name](world))
     assert shapes(given.snapshot()) == shapes(given.snapshot()) == shapes(given) == wanted
-    assert given.snapshot().identity is given.identity or isinstance(given, drafts.Online)
+    assert given.snapshot().identity is given.identity or isinstance(given, drafts.OnlineDraft)
 
 
 @pytest.mark.law
@@ -208,7 +208,7 @@ def test_figures_by_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
     """A memory learns within a turn, from its prompts in their order, and from no other turn."""
-    memory = drafts.SuffixMemory(min_match=1)
+    memory = drafts.SuffixDecoding(min_match=1)
     found = specdec.compare(
         world.target, {"memory": memory}, [PROMPTS[1]] * 2, temperatures=[0.0], n_tokens=40, repeats=2
     )
@@ -260,11 +260,11 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
 
     def speedup(way: Any) -> Speedup:
-        kind = "copies" if isinstance(way.draft, drafts.ContextCopy) else "model"
+        kind = "copies" if isinstance(way.draft, drafts.PromptLookup) else "model"
         return Speedup((speeds.get((kind, way.gamma), 0.5),), (2.0,))
 
     use_speedups(monkeypatch, speedup)
-    copies = drafts.ContextCopy()
+    copies = drafts.PromptLookup()
     ways = {"copies": copies, "small": world.draft}
     found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=8)
     assert (found.draft, found.gamma, found.choice) == ("small", 2, world.draft)
@@ -278,7 +278,7 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     speeds.update(dict.fromkeys(speeds, 0.8))
     found = specdec.tune(world.target, [copies, copies], PROMPTS, max_gamma=2, n_tokens=8)
     assert found.gamma == 0 and "plain decoding is fastest" in str(found) and "★" not in str(found)
-    assert {found.draft, found.others[0].draft} == {"contextcopy (0)", "contextcopy (1)"}
+    assert {found.draft, found.others[0].draft} == {"promptlookup (0)", "promptlookup (1)"}
 
 
 def test_the_layer_of_an_exit_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
     assert found.drafts == ("one", "two")
     with pytest.raises(specdec.InputError, match="copy perhaps"):
         specdec.compare(world.target, {"one": "cpoy"}, PROMPTS)
-    assert specdec.tune(world.target, "copy", PROMPTS, max_gamma=1, n_tokens=6).draft == "contextcopy"
+    assert specdec.tune(world.target, "copy", PROMPTS, max_gamma=1, n_tokens=6).draft == "promptlookup"
     settings = {"n_tokens": 3, "repeats": 1, "gammas": [1]}
     several = specdec.recommend_draft(world.target, ["copy", "random", "copy"], PROMPTS[:1], **settings)
     assert [fit.draft for fit in several.fits] == ["copy (0)", "random", "copy (2)"]

@@ -1,4 +1,4 @@
-"""Output with a form: the law is the target's, masked and renormalised token by token, whatever drafts."""
+"""Output with a form: the law is the target's, masked and renormalized token by token, whatever drafts."""
 
 from __future__ import annotations
 

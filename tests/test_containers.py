@@ -121,8 +121,8 @@ def test_columns_of_texts(target: specdec.Model) -> None:
         found = specdec.generate(target, None, column, max_new_tokens=4)
         assert [result.tokens for result in found] == wanted
     assert target.score(Series(texts[:1])).shape == target.score(texts[0]).shape
-    copying = drafts.ContextCopy(Series(texts))
-    assert repr(copying) == repr(drafts.ContextCopy(texts))
+    copying = drafts.PromptLookup(Series(texts))
+    assert repr(copying) == repr(drafts.PromptLookup(texts))
     counted = [drafts.Ngram.from_text(one, target, 2).probabilities([3]) for one in (Series(texts), texts)]
     assert counted[0].shape == (1, target.config["n_vocab"]) and np.array_equal(*counted)
 

@@ -90,22 +90,22 @@ ERRORS = {"Q4_K": 0.08, "Q5_K": 0.04, "Q6_K": 0.02}
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_quantising(kind: str) -> None:
+def test_quantizing(kind: str) -> None:
     """Errors by the decoder of the package ``gguf``, smaller where inputs count more; with threads, too."""
     rows = np.random.default_rng(2).standard_normal((12, 512)).astype(np.float32)
     rows[1] *= 1e-2
     rows[2] = 0.0
     rows[3] = 2.5
     rows[4] += 3.0
-    blocks = _core.quantise(rows, kind.lower())
-    assert _core.quantise(rows, kind.lower(), n_threads=3) == blocks
+    blocks = _core.quantize(rows, kind.lower())
+    assert _core.quantize(rows, kind.lower(), n_threads=3) == blocks
     found = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
     errors = np.sqrt(np.mean((found - rows) ** 2, axis=1))
     assert (errors[[0, *range(5, 12)]] < ERRORS[kind]).all() and errors[1] < ERRORS[kind] * 1.1e-2
     assert errors[2] == 0.0 and errors[3] < 0.01 and errors[4] < 2.5 * ERRORS[kind]
     importance = np.full(512, 0.001, np.float32)
     importance[::8] = 1.0
-    blocks = _core.quantise(rows, kind.lower(), importance=importance)
+    blocks = _core.quantize(rows, kind.lower(), importance=importance)
     weighed = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
     assert np.square(weighed - rows)[5:, ::8].mean() < 0.8 * np.square(found - rows)[5:, ::8].mean()
 
@@ -140,10 +140,10 @@ def test_weighted_blocks(kind: str) -> None:
         (255, "q4_k", None, "rows have 255 numbers, expected a multiple of 256"),
     ],
 )  # fmt: skip
-def test_arguments_of_the_quantiser(n_in: int, kind: str, n_importance: int | None, message: str) -> None:
+def test_arguments_of_the_quantizer(n_in: int, kind: str, n_importance: int | None, message: str) -> None:
     importance = None if n_importance is None else np.zeros(n_importance, np.float32)
     with pytest.raises(ValueError, match=message):
-        _core.quantise(np.zeros((2, n_in), np.float32), kind, importance=importance)
+        _core.quantize(np.zeros((2, n_in), np.float32), kind, importance=importance)
 
 
 def test_a_mixture(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_importance_of_experts(tmp_path: Path) -> None:
     held = read_gguf(specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=file))[1][name]
     for expert, weights in enumerate(means):
         relative = (weights / weights.mean(dtype=np.float64)).astype(np.float32) if expert != 1 else None
-        expected = _core.quantise(whole[name].numbers()[expert], "q4_k", importance=relative)
+        expected = _core.quantize(whole[name].numbers()[expert], "q4_k", importance=relative)
         assert held.blocks(expert).tobytes() == expected
 
 

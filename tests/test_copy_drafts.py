@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import specdec
 from specdec import InputError, _core
-from specdec.drafts import ContextCopy, InputCopy
+from specdec.drafts import InputCopy, PromptLookup
 from trained import small_pair
 from worlds.canonical import LLAMA, forced, random_tensors
 from worlds.encoder_decoders import model_of
@@ -94,7 +94,7 @@ def test_what_is_no_automaton() -> None:
 # ------------------------------------------------------------------------- the methods in plain Python
 
 
-Copying = ContextCopy | InputCopy
+Copying = PromptLookup | InputCopy
 Copy = tuple[Callable[[int], "int | None"], int, "Odds"]
 """The i-th token of a copy, how many tokens before it match, how often such matches were right."""
 
@@ -281,7 +281,7 @@ def test_context_copy_is_the_method_in_plain_python(
 ) -> None:  # fmt: skip
     documents = [token for text in texts for token in [*text, -1]]
     plain = PlainContextCopy(prompt, documents, min_match, n_candidates)
-    draft = ContextCopy(texts, min_match=min_match, n_candidates=n_candidates)
+    draft = PromptLookup(texts, min_match=min_match, n_candidates=n_candidates)
     check(draft, plain, prompt, output, gamma)
 
 
@@ -330,17 +330,17 @@ def test_input_copy_finds_its_way_after_an_edit(
 def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> None:
     target, text = small_pair()[0], "He was a tall man."
     ids = target.tokenizer.encode(text, add_bos=False)
-    as_text = ContextCopy([text, "and"])
+    as_text = PromptLookup([text, "and"])
     documents = as_text.describe(target)[1]["documents"]
-    with_bos = ContextCopy([ids, np.array(target.tokenizer.encode("and"))]).describe(target)[1]["documents"]
+    with_bos = PromptLookup([ids, np.array(target.tokenizer.encode("and"))]).describe(target)[1]["documents"]
     assert documents.n_tokens == with_bos.n_tokens - target.tokenizer.adds_bos
     assert documents is as_text.describe(target)[1]["documents"], "made once"
     assert InputCopy(text).describe(target)[1]["source"].tolist() == ids
     config = llama_config(vocab_size=50)
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)), tokenizer=None)
     for draft, message in [
-        (ContextCopy([text]), r"documents\[0\] is a text; expected token ids"),
-        (ContextCopy([[1], [49, 50]]), r"documents\[1\]\[1\] is 50; expected 0 to 49"),
+        (PromptLookup([text]), r"documents\[0\] is a text; expected token ids"),
+        (PromptLookup([[1], [49, 50]]), r"documents\[1\]\[1\] is 50; expected 0 to 49"),
         (InputCopy(text), "source is a text; expected token ids"),
         (InputCopy([-1]), r"source\[0\] is -1; expected 0 to 49"),
     ]:
@@ -354,4 +354,4 @@ def test_what_was_given_is_kept() -> None:
     given[:] = 9
     assert draft.describe(small_pair()[0])[1]["source"].tolist() == [1, 2, 3]
     assert "min_match 3" in repr(draft)
-    assert "1 documents" in repr(ContextCopy([given]))
+    assert "1 documents" in repr(PromptLookup([given]))

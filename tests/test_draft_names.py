@@ -42,7 +42,7 @@ NAMED = [
 """Drafts for the toy target by their names."""
 SAVED: dict[str, Callable[[specdec.Model], Any]] = {
     "ngram": lambda target: drafts.Ngram.from_text(TEXT, target),
-    "suffix": lambda target: used(drafts.SuffixMemory(), target),
+    "suffix": lambda target: used(drafts.SuffixDecoding(), target),
     "recycling": lambda target: used(drafts.TokenRecycling(), target),
     "heads": random_heads,
     "recurrent": lambda target: recurrent_weights(target, [5, 6, 7]),
@@ -72,7 +72,7 @@ def test_a_name_makes_its_draft(name: str, target: specdec.Model, tmp_path: Path
     prompt = "ab ab ba\nab ab ba\nab"
     plain, found = (specdec.generate(target, one, prompt, max_new_tokens=30) for one in (None, draft))
     assert found.tokens == plain.tokens and found.trace.n_drafted > 0
-    if isinstance(draft, drafts.Online):
+    if isinstance(draft, drafts.OnlineDraft):
         draft.close()
 
 
@@ -93,7 +93,7 @@ def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> Non
         assert isinstance(skipped, drafts.SkipLayers) and (set(skipped.attn), set(skipped.mlp)) == (attn, mlp)
     parts = named("ensemble:random+exit:1", target)
     assert isinstance(parts, drafts.Ensemble)
-    assert [type(part) for part in parts.drafts] == [drafts.Random, drafts.EarlyExit]
+    assert [type(part) for part in parts.drafts] == [drafts.RandomDraft, drafts.EarlyExit]
     heads = random_heads(target).save(tmp_path / "heads")
     mixed = named(f"ensemble:copy+heads:{heads}", target, dtype="int8")  # the format is for the heads
     assert isinstance(mixed, drafts.Ensemble)
@@ -102,14 +102,14 @@ def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> Non
 nan = float("nan")
 expected = partial(drafts.StaticTree.expected, 4)
 WRONG: list[tuple[Callable[..., object], str, list[Any]]] = [
-    (drafts.ContextCopy, "min_match", [0]), (drafts.ContextCopy, "n_candidates", [True, 17]),
-    (drafts.ContextCopy, "gamma", [-1]), (drafts.ContextCopy, "documents", ["a text", [[1], [0.5]], [7]]),
+    (drafts.PromptLookup, "min_match", [0]), (drafts.PromptLookup, "n_candidates", [True, 17]),
+    (drafts.PromptLookup, "gamma", [-1]), (drafts.PromptLookup, "documents", ["a text", [[1], [0.5]], [7]]),
     (drafts.InputCopy, "start", [-1]), (drafts.InputCopy, "min_match", [33]),
     (drafts.InputCopy, "n_candidates", [4]), (drafts.InputCopy, "source", [{1, 2}]),
-    (drafts.SuffixMemory, "max_tokens", [0]), (drafts.SuffixMemory, "max_depth", [0, 1025]),
-    (drafts.SuffixMemory, "factor", [0.0, nan]), (drafts.SuffixMemory, "min_probability", [0.0, 1.1]),
-    (drafts.SuffixMemory, "min_match", [0]), (drafts.SuffixMemory, "gamma", [1025]),
-    (drafts.SuffixMemory, "branches", [2]), (drafts.TokenRecycling, "k", [0, 65]),
+    (drafts.SuffixDecoding, "max_tokens", [0]), (drafts.SuffixDecoding, "max_depth", [0, 1025]),
+    (drafts.SuffixDecoding, "factor", [0.0, nan]), (drafts.SuffixDecoding, "min_probability", [0.0, 1.1]),
+    (drafts.SuffixDecoding, "min_match", [0]), (drafts.SuffixDecoding, "gamma", [1025]),
+    (drafts.SuffixDecoding, "branches", [2]), (drafts.TokenRecycling, "k", [0, 65]),
     (drafts.TokenRecycling, "tree", [3]), (drafts.Lookahead, "window", [0, 2.5, True]),
     (drafts.Lookahead, "ngram", [1]), (drafts.Lookahead, "candidates", [-1]),
     (drafts.ParallelChains, "k", [0, True]), (drafts.DynamicTree, "n_nodes", [0]),
@@ -154,7 +154,7 @@ def test_a_name_that_is_a_file_too(
     random_heads(target).save(tmp_path / "recycling")
     with pytest.raises(InputError, match=r"'./recycling' for the file, or 'recycling:' for the draft"):
         named("recycling", target)
-    assert isinstance(named("./recycling", target), drafts.Heads)
+    assert isinstance(named("./recycling", target), drafts.DecodingHeads)
     assert isinstance(named("recycling:", target), drafts.TokenRecycling)
 
 

@@ -46,7 +46,7 @@ FOLDERS: dict[str, Callable[[specdec.Model], EagleFolder]] = {
     "SpecForge": lambda target: eagle3(target, "specforge", n_draft=9),
     "speculators": lambda target: eagle3(target, "speculators", n_draft=11, flags=NORMS),
     "EAGLE 3.1": lambda target: eagle3(target, flags={"fc_norm": True}, **QWEN3),
-    "a narrower draft": lambda target: eagle3(target, taps=(3, 0), hidden_size=24),
+    "a narrower draft": lambda target: eagle3(target, captures=(3, 0), hidden_size=24),
 }
 
 
@@ -56,8 +56,8 @@ def paper_of(folder: EagleFolder) -> PaperDraft:
 
 
 def features_of(folder: EagleFolder, text: list[int]) -> np.ndarray:
-    states = folder.target.hidden_states(text, folder.taps)
-    return np.concatenate([states[layer] for layer in folder.taps], axis=1)
+    states = folder.target.hidden_states(text, folder.captures)
+    return np.concatenate([states[layer] for layer in folder.captures], axis=1)
 
 
 def assert_chains_of_the_paper(folder: EagleFolder, draft: Any, **options: Any) -> specdec.Result:
@@ -259,17 +259,17 @@ def test_another_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
 def test_usual_layers_are_taken_where_none_are_named(target: specdec.Model, tmp_path: Path) -> None:
     config = llama_config(vocab_size=17, num_hidden_layers=8)
     deep = specdec.load(write_hf(tmp_path / "deep", config), tokenizer=False)
-    for number, (model, taps) in enumerate(((deep, (2, 4, 5)), (target, None))):
-        path = eagle3(model, taps=(1, 2, 3)).write(tmp_path / str(number))
+    for number, (model, captures) in enumerate(((deep, (2, 4, 5)), (target, None))):
+        path = eagle3(model, captures=(1, 2, 3)).write(tmp_path / str(number))
         stored = json.loads((path / "config.json").read_text())
         del stored["eagle_aux_hidden_state_layer_ids"]
         (path / "config.json").write_text(json.dumps(stored))
-        if taps is None:
+        if captures is None:
             with pytest.raises(InputError, match="4 layers are too few for the usual ones"):
                 drafts.Eagle(path, model)
-            assert drafts.Eagle(path, model, taps=[4, 0, 4]).taps == (4, 0, 4)
+            assert drafts.Eagle(path, model, captures=[4, 0, 4]).captures == (4, 0, 4)
         else:
-            assert drafts.Eagle(path, model).taps == taps
+            assert drafts.Eagle(path, model).captures == captures
 
 
 @pytest.mark.parametrize("layout", ["EAGLE-1", "SpecForge"])
@@ -279,9 +279,9 @@ def test_what_training_wrote_of_the_target_counts(target: specdec.Model, layout:
     path = folder.write(tmp_path / "draft")
     config = json.loads((path / "config.json").read_text())
     config.pop("eagle_config", None)
-    taps = list(folder.taps)
+    captures = list(folder.captures)
     identity = vars(random_heads(target).target)
-    config["specdec_draft"] = {"target": identity, "taps": taps}
+    config["specdec_draft"] = {"target": identity, "captures": captures}
     (path / "config.json").write_text(json.dumps(config))
     assert_chains_of_the_paper(folder, drafts.load(path, target))
     other = specdec.load(
@@ -290,7 +290,7 @@ def test_what_training_wrote_of_the_target_counts(target: specdec.Model, layout:
     )
     with pytest.raises(InputError, match=f"for the target '.*{target.path.name}'; given is .*other"):
         drafts.load(path, other)
-    for wrong, field in (({"taps": taps}, "specdec_draft.target"), (3, "specdec_draft")):
+    for wrong, field in (({"captures": captures}, "specdec_draft.target"), (3, "specdec_draft")):
         (path / "config.json").write_text(json.dumps(config | {"specdec_draft": wrong}))
         with refuses_field(path / "config.json", field):
             drafts.Eagle(path, target)

@@ -285,7 +285,10 @@ def with_encoder(**changes: Any) -> dict[str, Any]:
         (with_encoder(d_ff="x"), "d_ff is 'x', expected an integer"),
         (OTHER_SIZES | {"parallel": "one_norm"}, "parallel is set, expected no encoder with it"),
         (LLAMA | {"shared_embedding": True}, "shared_embedding is set, expected it in an encoder"),
-        (LLAMA | {"norm_place": "residual", "parallel": "one_norm"}, 'expected norm_place "before" with it'),
+        (
+            LLAMA | {"norm_position": "residual", "parallel": "one_norm"},
+            'expected norm_position "before" with it',
+        ),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(config, message):

@@ -206,7 +206,7 @@ def test_a_draft_that_fails_for_a_text_ends_it_alone(world: World, method: str, 
 @pytest.mark.parametrize("predictions", [True, False])
 def test_requests_choose_among_drafts(world: World, predictions: bool) -> None:
     silent = Noting()
-    drafts = {"small": world.draft, "copy": specdec.drafts.ContextCopy(min_match=1), "silent": silent}
+    drafts = {"small": world.draft, "copy": specdec.drafts.PromptLookup(min_match=1), "silent": silent}
     how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "seed": 5}
     prompts = {name: [i, *world.ids[:30]] for i, name in enumerate(["small", "copy", "silent", "none"])}
     with Engine(world.target, drafts, n_slots=8, n_text=100, predictions=predictions) as engine:

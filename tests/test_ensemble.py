@@ -115,7 +115,7 @@ class Rounds:
     """
 
     def __init__(self) -> None:
-        self.learnt, self.now = _core.AdaptiveGamma(), 0.0
+        self.learned, self.now = _core.AdaptiveGamma(), 0.0
 
     def run(
         self, n: int, *, brings: int = 0, seconds: float = 0.0, n_nodes: int = 1, row_s: float = 0.0,
@@ -126,8 +126,8 @@ class Rounds:
         n_asked = 0
         for _ in range(n):
             rows = 1 + already
-            asked = _core._adaptive_gamma_begin(self.learnt, 1, n_nodes, rows)
-            asked = asked and _core._adaptive_gamma_pays(self.learnt, [], False, float(already))
+            asked = _core._adaptive_gamma_begin(self.learned, 1, n_nodes, rows)
+            asked = asked and _core._adaptive_gamma_pays(self.learned, [], False, float(already))
             n_asked += asked
             right = min(n_nodes, brings + already)
             added = max(0, right - already) if asked else 0
@@ -135,7 +135,7 @@ class Rounds:
             target_s = 1.0 + (rows - 1 + (n_nodes if asked else 0)) * row_s + (after_s if asked else 0.0)
             draft_s = seconds if asked else 0.0
             _core._adaptive_gamma_end(
-                self.learnt, chains, 1 + already + added, draft_s, target_s, rows, float(already), already
+                self.learned, chains, 1 + already + added, draft_s, target_s, rows, float(already), already
             )
             self.now += target_s + draft_s
         return n_asked

@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture
 def explorer(pair: Pair) -> Explorer:
     target, draft = pair
-    drafts = {"model": draft, "copy": specdec.drafts.ContextCopy()}
+    drafts = {"model": draft, "copy": specdec.drafts.PromptLookup()}
     return specdec.explore(target, drafts, PROMPT, max_new_tokens=20, gamma=3, temperature=1.0, n_threads=1)
 
 
@@ -54,7 +54,7 @@ def test_it_shows_the_run_of_its_settings(pair: Pair, explorer: Explorer) -> Non
         "<specdec.Explorer: draft='model', gamma=3, temperature=1.0, verify='rejection', lenience=1.0>"
     )
     explorer.set(draft="copy", temperature=0.0, verify="block")
-    out = specdec.generate(target, specdec.drafts.ContextCopy(), PROMPT, gamma=3, max_new_tokens=20)
+    out = specdec.generate(target, specdec.drafts.PromptLookup(), PROMPT, gamma=3, max_new_tokens=20)
     assert explorer.result.tokens == out.tokens == explorer.plain.tokens
     assert explorer.result.trace.n_drafted == out.trace.n_drafted
     explorer.set(draft="model", verify="rejection", lenience=0.3)

@@ -1,7 +1,7 @@
 """Every architecture against transformers: tiny random models, saved by it and loaded as they are.
 
 The oracle runs in float32 with its "eager" attention, one text without padding at a time. Weights are larger
-than its initialisation would have them, so that attention is far from uniform and an error in any part shows.
+than its initialization would have them, so that attention is far from uniform and an error in any part shows.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_bf16_files_give_the_same_model_as_their_values_in_f32(tmp_path: Path, a
      "UMT5ForConditionalGeneration"],
 )  # fmt: skip
 def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architecture: str) -> None:
-    """Not of tables; routers and gates of shared experts are not quantised."""
+    """Not of tables; routers and gates of shared experts are not quantized."""
     model = specdec.load(write(tmp_path, architecture), "int8")
     report = model.quantization_report([1, 2, 3, 4], source_for(model))
     assert report.n_tokens == 3

@@ -48,7 +48,7 @@ def fractions(row: np.ndarray) -> list[Fraction]:
     return [Fraction(float(value)) for value in row]
 
 
-def slow_quantise(row: list[Fraction], dtype: str) -> tuple[list[int], list[Fraction]]:
+def slow_quantize(row: list[Fraction], dtype: str) -> tuple[list[int], list[Fraction]]:
     """Codes and scales of one row of weights."""
     codes, scales = [], []
     for first in range(0, len(row), 32):
@@ -96,7 +96,7 @@ def slow_product_in_tiles(x: list[Fraction], w: list[Fraction]) -> Fraction:
 def slow_product(x: list[Fraction], w: list[Fraction], dtype: str, engine: str = "rows") -> Fraction:
     """One output: the chain of docs/NUMERICS.md."""
     if engine == "tiles" and dtype != "bf16":
-        codes, scales = slow_quantise(w, dtype)
+        codes, scales = slow_quantize(w, dtype)
         w = [code * scales[k // 32] for k, code in enumerate(codes)]
     if engine == "tiles":
         return slow_product_in_tiles(x, w)
@@ -112,7 +112,7 @@ def slow_product(x: list[Fraction], w: list[Fraction], dtype: str, engine: str =
             total = flushed_sum(x[k] * w[k] + total)
         return total
     x_codes, x_scales = slow_activations(x)
-    w_codes, w_scales = slow_quantise(w, dtype)
+    w_codes, w_scales = slow_quantize(w, dtype)
     for b, (x_scale, w_scale) in enumerate(zip(x_scales, w_scales, strict=True)):
         block = slice(32 * b, 32 * b + 32)
         block_sum = sum(p * q for p, q in zip(x_codes[block], w_codes[block], strict=True))
@@ -161,16 +161,16 @@ PRODUCTS: list[tuple[str, Literal["rows", "tiles"]]] = [
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("n_in", N_INS)
-def test_quantise(dtype, n_in):
+def test_quantize(dtype, n_in):
     weights = rows(np.random.default_rng(n_in), 5, n_in)
-    codes, scales = reference.quantise(weights, dtype)
+    codes, scales = reference.quantize(weights, dtype)
     assert codes.dtype == np.int8 and codes.shape == weights.shape
     assert scales.dtype == np.float16 and scales.shape == (5, -(-n_in // 32))
     for row, *found in zip(weights, codes, scales, strict=True):
-        assert [found[0].tolist(), fractions(found[1])] == [*slow_quantise(fractions(row), dtype)]
+        assert [found[0].tolist(), fractions(found[1])] == [*slow_quantize(fractions(row), dtype)]
     expected = [[Fraction(int(q)) * Fraction(float(s[k // 32])) for k, q in enumerate(row)]
                 for row, s in zip(codes, scales, strict=True)]  # fmt: skip
-    held = reference.dequantise(codes, scales)
+    held = reference.dequantize(codes, scales)
     assert held.dtype == np.float32 and [fractions(row) for row in held] == expected
     np.testing.assert_array_equal(reference.stored(weights, dtype), held)
 
@@ -187,7 +187,7 @@ def test_quantise(dtype, n_in):
     ],
 )
 def test_codes_are_cut_off(dtype, weights, scale, codes):
-    found, scales = reference.quantise(np.float32([weights]), dtype)
+    found, scales = reference.quantize(np.float32([weights]), dtype)
     assert (scales.tolist(), found.tolist()) == ([[scale]], [codes])
 
 
@@ -195,16 +195,16 @@ def test_codes_are_cut_off(dtype, weights, scale, codes):
 def test_a_weight_without_finite_scale_is_refused(dtype, largest):
     weights = np.zeros((2, 40), dtype=np.float32)
     weights[1, 35] = -largest
-    assert np.abs(reference.dequantise(*reference.quantise(weights, dtype))).max() == np.float32(largest)
+    assert np.abs(reference.dequantize(*reference.quantize(weights, dtype))).max() == np.float32(largest)
     weights[1, 35] *= 1.001
     with pytest.raises(ValueError, match="no finite scale"):
-        reference.quantise(weights, dtype)
+        reference.quantize(weights, dtype)
 
 
 @pytest.mark.parametrize("n_in", N_INS)
-def test_quantise_activations(n_in):
+def test_quantize_activations(n_in):
     x = rows(np.random.default_rng(n_in), 5, n_in)
-    codes, scales = reference.quantise_activations(x)
+    codes, scales = reference.quantize_activations(x)
     assert codes.dtype == np.int8 and scales.dtype == np.float32
     for row, *found in zip(x, codes, scales, strict=True):
         assert [found[0].tolist(), fractions(found[1])] == [*slow_activations(fractions(row))]
@@ -215,7 +215,7 @@ def test_activations_too_small_to_be_scaled_are_zeros():
     least = np.float32(2.0**-100)
     below = np.nextafter(least, np.float32(0))
     x = np.float32([[below, -1e-45], [least, -least / 2]])
-    codes, scales = reference.quantise_activations(x)
+    codes, scales = reference.quantize_activations(x)
     assert codes.tolist() == [[0, 0], [64, -32]]
     assert scales[:, 0].tolist() == [0, 2.0**-106]
     for dtype in ("int8", "int4"):
@@ -230,14 +230,14 @@ def test_activations_too_large_to_be_scaled_are_cut_off(dtype, n_rows):
     x = rows(np.random.default_rng(0), n_rows, 64)
     x[:, 3], x[:, 40] = 1e34, -3e33
     weights = rows(np.random.default_rng(1), 5, 64)
-    codes, _ = reference.quantise_activations(x)
+    codes, _ = reference.quantize_activations(x)
     assert codes[:, 3].tolist() == [127] * n_rows and codes[:, 40].tolist() == [-127] * n_rows
     np.testing.assert_array_equal(product(x, weights, dtype), reference.product(x, weights, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_what_is_not_finite_spoils_a_row_alike_alone_and_with_others(dtype):
-    """Blocks are quantised one by one or many at once, by the number of rows and of inputs."""
+    """Blocks are quantized one by one or many at once, by the number of rows and of inputs."""
     rng = np.random.default_rng(0)
     x, weights = rows(rng, 40, 64), rows(rng, 5, 64)
     for row in range(40):
@@ -249,7 +249,7 @@ def test_what_is_not_finite_spoils_a_row_alike_alone_and_with_others(dtype):
 
 @pytest.mark.parametrize("n_rows", [1, 6, 7, 16, 17, 23, 40])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_blocks_that_are_quantised_together_have_scales_of_their_own(dtype, n_rows):
+def test_blocks_that_are_quantized_together_have_scales_of_their_own(dtype, n_rows):
     """An output is the product with one block alone.
 
     The largest number of each has a place, a sign and a magnitude of its own, at and next to where the scale

@@ -38,7 +38,7 @@ from worlds.learned import recurrent_network
 N_IDS = 150  # two full prompt slices and a rest
 
 # The spread of these models' logits is about 1. The reference computes in double precision, so now and then
-# it rounds an activation to the other of two neighbours in bf16 or int8, and all that follows is off by that.
+# it rounds an activation to the other of two neighbors in bf16 or int8, and all that follows is off by that.
 TOLERANCE = {"f32": 2e-5, "bf16": 0.06, "int8": 0.2, "int4": 0.2}
 
 # Every variant in f32, every other format in those variants that have windows, odd sizes and wide heads.
@@ -315,7 +315,7 @@ class TestBadWeights:
     @pytest.mark.parametrize(
         ("switches", "message"),
         [({"norm_bias": True}, "norm_bias is set"), ({"qk_norm": "some"}, "qk_norm is 'some'"),
-         ({"norm_place": "after", "parallel": "one_norm"}, "parallel is set"),
+         ({"norm_position": "after", "parallel": "one_norm"}, "parallel is set"),
          ({"activation": "silu_clamped"}, "expected gated and an activation_limit"),
          ({"logit_scale": 0.0}, "logit_scale is 0, expected a finite number above 0"),
          ({"attn_softcap": -1.0}, "attn_softcap is -1, expected a finite number from 0"),

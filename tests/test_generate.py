@@ -21,8 +21,8 @@ from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import (
     N_CTX,
     N_VOCAB,
+    RecordedSession,
     ToyTokenizer,
-    WatchedSession,
     greedy_tokens,
     notice_interrupts,
     write_pair,
@@ -251,7 +251,7 @@ def test_a_model_has_no_method_generate(pair: Pair) -> None:
 def test_wrong_models_are_refused(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"target is a NoneType; expected a specdec\.Model"):
         specdec.generate(None, None, PROMPT)  # type: ignore[arg-type]
-    for wrong in (3, drafts.ContextCopy):
+    for wrong in (3, drafts.PromptLookup):
         with pytest.raises(InputError, match="draft is "):
             specdec.generate(pair[0], wrong, PROMPT)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
@@ -315,12 +315,12 @@ def test_stream_gives_the_text(pair: Pair, prompt: Any) -> None:
 
 
 def test_stream_left_early_frees_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec._core.Session", WatchedSession)
-    made, closed = WatchedSession.made, WatchedSession.closed
+    monkeypatch.setattr("specdec._core.Session", RecordedSession)
+    made, closed = RecordedSession.made, RecordedSession.closed
     with specdec.stream(*pair, PROMPT, ignore_eos=True) as stream:
         next(stream)
-        assert (WatchedSession.made, WatchedSession.closed) == (made + 1, closed)
-    assert WatchedSession.closed == closed + 1
+        assert (RecordedSession.made, RecordedSession.closed) == (made + 1, closed)
+    assert RecordedSession.closed == closed + 1
     stream.close()
     assert list(stream) == []
     with pytest.raises(RuntimeError, match="no result"):
@@ -328,7 +328,7 @@ def test_stream_left_early_frees_the_session(pair: Pair, monkeypatch: pytest.Mon
     stream = specdec.stream(*pair, PROMPT, ignore_eos=True)
     next(stream)
     del stream
-    assert (WatchedSession.made, WatchedSession.closed) == (made + 2, closed + 2)
+    assert (RecordedSession.made, RecordedSession.closed) == (made + 2, closed + 2)
 
 
 # -------------------------------------------------------------------------------------- threads, interrupts
@@ -339,9 +339,9 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import specdec
-from toy_pair import WatchedSession, load_pair
+from toy_pair import RecordedSession, load_pair
 target, draft = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
-specdec._core.Session = WatchedSession
+specdec._core.Session = RecordedSession
 specdec.generate, specdec.stream  # imported before the wait, which would take long on a busy machine
 print("begun", flush=True)
 try:
@@ -354,7 +354,7 @@ try:
         for piece in specdec.stream(target, draft, "abc", **options):
             pass
 except KeyboardInterrupt:
-    print("interrupted", WatchedSession.closed, flush=True)
+    print("interrupted", RecordedSession.closed, flush=True)
     assert len(specdec.generate(target, draft, [1, 2, 3], max_new_tokens=5, ignore_eos=True).tokens) == 5
     raise
 """

@@ -62,10 +62,10 @@ TEXTS_OF: dict[str, tuple[dict[str, Any], str]] = {
 DRAFTS: dict[str, Any] = {
     "model": lambda target, draft: draft,
     "tree": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.DynamicTree(8, width=3, steps=4)),
-    "copying": lambda target, draft: drafts.ContextCopy(min_match=1),
+    "copying": lambda target, draft: drafts.PromptLookup(min_match=1),
     "early exit": lambda target, draft: drafts.EarlyExit(1),
-    "ensemble": lambda target, draft: drafts.Ensemble(drafts.ContextCopy(min_match=1), draft),
-    "nested": lambda target, draft: drafts.ModelDraft(draft, draft=drafts.ContextCopy(min_match=1), gamma=5),
+    "ensemble": lambda target, draft: drafts.Ensemble(drafts.PromptLookup(min_match=1), draft),
+    "nested": lambda target, draft: drafts.ModelDraft(draft, draft=drafts.PromptLookup(min_match=1), gamma=5),
 }
 
 

@@ -1,4 +1,4 @@
-"""`specdec.drafts.Heads`: what each head predicts, in every variant, against the papers in plain NumPy."""
+"""`specdec.drafts.DecodingHeads`: each head's prediction, in every variant, against plain NumPy."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ VARIANTS_OF_HEADS: dict[str, dict[str, Any]] = {
     "shared": {"shared_output": True, "n_heads": 4},
     "some tokens": {"tokens": [7, 3, 60, 9, 30, 5]},
     "some tokens, shared": {"tokens": [7, 3, 60, 9, 30, 5], "shared_output": True},
-    "seen": {"see_guesses": True, "n_heads": 4},
-    "seen, shared, without blocks": {"see_guesses": True, "shared_output": True, "n_blocks": 0},
+    "seen": {"see_draft_tokens": True, "n_heads": 4},
+    "seen, shared, without blocks": {"see_draft_tokens": True, "shared_output": True, "n_blocks": 0},
 }
 TREES: dict[str, Any] = {
     "chain": None, "chains": drafts.ParallelChains(3), "tree": drafts.StaticTree((3, 1, 2))
@@ -62,7 +62,7 @@ def check_heads(
         return reference.distribution(heads_logits(weights, target, text, path, source), 1.0)
 
     sources = None if source is None else [source] * len(prompts)
-    draft = drafts.Heads(weights, tree=tree)
+    draft = drafts.DecodingHeads(weights, tree=tree)
     return check_distributions(
         target, draft, prompts, expected, rtol=2e-4, atol=1e-7, sources=sources, max_new_tokens=12, **options
     )[0]
@@ -83,7 +83,7 @@ def test_heads_of_every_kind_of_target(name: str) -> None:
     """The shared output with its bias, scale and cap, and embeddings as the table has them."""
     model = model_of(VARIANTS[name], random_tensors(VARIANTS[name]))
     check_shared_output(model)
-    assert check_heads(model, random_heads(model, see_guesses=True)) > 0
+    assert check_heads(model, random_heads(model, see_draft_tokens=True)) > 0
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
@@ -101,7 +101,7 @@ def check_shared_output(model: specdec.Model) -> None:
     few = np.full_like(logits, -np.inf)
     few[tokens] = logits[tokens]
     for some, expected in ((None, logits), (tokens, few)):
-        draft = drafts.Heads(replace(weights, tokens=some))
+        draft = drafts.DecodingHeads(replace(weights, tokens=some))
         found = drafted(model, draft, [PROMPT], max_new_tokens=2)[0]["draft_probs"][1]
         assert np.array_equal(found, specdec.distribution(expected, temperature=1.0))
 
@@ -121,7 +121,7 @@ def test_number_formats(target: specdec.Model, dtype: Any) -> None:
         for name, array in tensors_of(weights).items()
     }
     rounded = weights.with_numbers(stored)
-    packed = drafts.Heads(weights, dtype=dtype)
+    packed = drafts.DecodingHeads(weights, dtype=dtype)
     assert packed.core.dtype == dtype
     record = drafted(target, packed, [PROMPT], max_new_tokens=4)[0]
     assert len(record["drafted"]) == 3
@@ -133,17 +133,17 @@ def test_number_formats(target: specdec.Model, dtype: Any) -> None:
 
 def test_no_more_draft_tokens_in_a_row_than_heads(target: specdec.Model) -> None:
     weights = random_heads(target, n_heads=2)
-    heads = drafts.Heads(weights)
+    heads = drafts.DecodingHeads(weights)
     assert heads.gamma == heads.n_heads == 2
     for gamma in (1, 2, 9):
         records = drafted(target, heads, [PROMPT], gamma=gamma)
         assert max(len(record["drafted"]) for record in records) == min(gamma, 2)
-    deep = drafts.Heads(weights, tree=drafts.StaticTree((2, 2, 2)))
+    deep = drafts.DecodingHeads(weights, tree=drafts.StaticTree((2, 2, 2)))
     assert max(len(record["drafted"]) for record in drafted(target, deep, [PROMPT])) == 6
 
 
 def test_texts_that_were_read_without_hidden_states_are_read_again(target: specdec.Model) -> None:
-    heads, cache = drafts.Heads(random_heads(target)), PromptCache()
+    heads, cache = drafts.DecodingHeads(random_heads(target)), PromptCache()
     ids = [3 + (7 * i + i * i) % 50 for i in range(30)]
 
     def ask(draft: Any, prompt: list[int]) -> int:

@@ -40,7 +40,7 @@ def test_inputs_of_a_single_token() -> None:
     """Whose attention gives the values of the token itself."""
     config, token = LLAMA | {"n_layer": 1, "n_kv_head": 6}, 17
     tensors = random_tensors(config)
-    decoder = Decoder(build(config, tensors), capacity=1, input_sums=True, taps=[0, 1, 2])
+    decoder = Decoder(build(config, tensors), capacity=1, input_sums=True, captures=[0, 1, 2])
     decoder.prefill([token], logits=True)
 
     def w(name: str) -> np.ndarray:
@@ -66,8 +66,8 @@ def test_inputs_of_a_single_token() -> None:
         assert n_rows == 1
         np.testing.assert_allclose(squares, x**2, rtol=1e-4, atol=1e-9, err_msg=name)
     np.testing.assert_allclose(decoder.input_sums("head")[0], ended**2, rtol=1e-4, atol=1e-9)
-    tapped = decoder.tapped(2)[0].astype(np.float64)
-    np.testing.assert_array_equal(decoder.input_sums("head")[0], tapped**2)
+    captured = decoder.captured(2)[0].astype(np.float64)
+    np.testing.assert_array_equal(decoder.input_sums("head")[0], captured**2)
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads"
 
 def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
     """A policy whose draft has just begun to rest: no guess was right. A round without it took 1 s."""
-    learnt = _core.AdaptiveGamma()
-    while learnt.view()["rest_left"] < REST:
-        asked = _core._adaptive_gamma_begin(learnt, n_sequences, 4)  # type: ignore[attr-defined]
+    learned = _core.AdaptiveGamma()
+    while learned.view()["rest_left"] < REST:
+        asked = _core._adaptive_gamma_begin(learned, n_sequences, 4)  # type: ignore[attr-defined]
         chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
         _core._adaptive_gamma_end(  # type: ignore[attr-defined]
-            learnt, (chain,) * n_sequences, n_sequences, 0.5 if asked else 0.0, 1.1 if asked else 1.0
+            learned, (chain,) * n_sequences, n_sequences, 0.5 if asked else 0.0, 1.1 if asked else 1.0
         )
-    return learnt
+    return learned
 
 
 class Rested(AdaptiveGamma):
@@ -39,10 +39,10 @@ class Rested(AdaptiveGamma):
 
     def __init__(self, n_sequences: int = 1) -> None:
         super().__init__()
-        self.learnt = rested(n_sequences)
+        self.learned = rested(n_sequences)
 
     def begin(self, kind: Any) -> _core.AdaptiveGamma:
-        return self.learnt.copy()
+        return self.learned.copy()
 
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 40
@@ -101,10 +101,10 @@ def test_output_is_plain_output(models: World, name: str) -> None:
         assert one.tokens == wanted.tokens and np.array_equal(one.logits, wanted.logits)
 
 
-def session_of(models: World, prompt: list[int], n_new: int, learnt: Any = None) -> Session:
+def session_of(models: World, prompt: list[int], n_new: int, learned: Any = None) -> Session:
     return Session(
         models.target.core, as_draft(models.target, models.draft).describe(models.target), [prompt], gamma=4,
-        max_new_tokens=n_new, temperature=0.0, adaptive_gamma=learnt,
+        max_new_tokens=n_new, temperature=0.0, adaptive_gamma=learned,
     )  # fmt: skip
 
 

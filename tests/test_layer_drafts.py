@@ -152,9 +152,9 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
     session.prefill()
     with counted_work() as work:
         records = all_rounds(session)
-    n_guesses = sum(len(record["drafted"]) for record in records)
-    n_rows = len(records) + n_guesses
-    assert work.blocks == n_rows * 2 * N_LAYER + n_guesses * sum(blocks[n_shared:])
+    n_draft_tokens = sum(len(record["drafted"]) for record in records)
+    n_rows = len(records) + n_draft_tokens
+    assert work.blocks == n_rows * 2 * N_LAYER + n_draft_tokens * sum(blocks[n_shared:])
     if name.startswith("exit"):
         assert work.blocks == n_rows * 2 * N_LAYER
 

@@ -37,7 +37,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     return specdec.load(folder, tokenizer=False)
 
 
-def modelled(draft: SkipLayers | None, result: specdec.Result) -> float:
+def modeled(draft: SkipLayers | None, result: specdec.Result) -> float:
     """Seconds that a run would take where attention and MLP cost the same and verification is free."""
     n_left = 0 if draft is None else 2 * N_LAYER - len(draft.attn) - len(draft.mlp)
     return sum(1.0 + r.n_drafted * n_left / (2 * N_LAYER) for r in result.trace.rounds)
@@ -54,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[SkipLayers | None]:
     def timed(target: Any, draft: Any, prompt: Any, options: Any) -> Any:
         result = specdec.generate(target, draft, prompt, **options)
         run.append(draft)
-        return modelled(draft, result), result
+        return modeled(draft, result), result
 
     monkeypatch.setattr(TIMED, timed)
     return run
@@ -76,7 +76,7 @@ def speedup_of(target: specdec.Model, draft: SkipLayers) -> float:
     for i, prompt in enumerate(PROMPTS):
         for j, one in enumerate((None, draft)):
             options = {"max_new_tokens": 12, "ignore_eos": True, "seed": [(0, i)]}
-            seconds[j] += modelled(one, specdec.generate(target, one, prompt, **options))
+            seconds[j] += modeled(one, specdec.generate(target, one, prompt, **options))
     return seconds[0] / seconds[1]
 
 
@@ -122,10 +122,10 @@ def test_plain_decoding_takes_its_turn(target: specdec.Model, clock: list[Any]) 
         betas: list[float] = []
         for j, prompt in enumerate(PROMPTS):
             options = {"max_new_tokens": 12, "seed": [(i, j)], "ignore_eos": True}
-            plain_s += modelled(None, specdec.generate(target, None, prompt, **options))
+            plain_s += modeled(None, specdec.generate(target, None, prompt, **options))
             out = specdec.generate(target, trial.draft, prompt, **options)
             assert out.trace.rounds[0].n_drafted == trial.gamma  # the draft brings its gamma
-            draft_s += modelled(trial.draft, out)
+            draft_s += modeled(trial.draft, out)
             n_calls, n_tokens = n_calls + out.trace.n_calls, n_tokens + len(out.tokens)
             betas += [beta for one in out.trace.rounds for beta in one.betas]
         assert trial.speedup == pytest.approx(plain_s / draft_s)
@@ -237,7 +237,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, clock: list[Any], n_runs: int)
             raise KeyboardInterrupt
         result = specdec.generate(target, draft, prompt, **options)
         clock.append(draft)
-        return modelled(draft, result), result
+        return modeled(draft, result), result
 
     monkeypatch.setattr(TIMED, timed)
 

@@ -28,7 +28,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 def weights_for(target: specdec.Model, *, tokens: Any = None) -> Any:
     rng = np.random.default_rng(0)
     tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
-    return learned_weights("some", target, {"size": 3}, tensors, taps=[0, 2], tokens=tokens)
+    return learned_weights("some", target, {"size": 3}, tensors, captures=[0, 2], tokens=tokens)
 
 
 def changed(folder: Path, **fields: Any) -> None:
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(target: specdec.Model, tmp_path: Path, dtype: s
     written = weights_for(target, tokens=tokens)
     for weights in (written, read_weights(written.save(tmp_path / "one", dtype))):
         read = read_weights(weights.save(tmp_path / "two", dtype))
-        assert (read.method, read.taps, read.n_draft_vocab) == ("some", (0, 2), 3)
+        assert (read.method, read.captures, read.n_draft_vocab) == ("some", (0, 2), 3)
         assert read.fields.integer("size") == 3
         assert read.tokens is not None and read.tokens.tolist() == tokens
         read.check_target(target)
@@ -83,10 +83,10 @@ def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path
         ({"method": "some"}, "method"),
         ({"target": "absent"}, "target"),
         ({"target": {"name": "x"}}, "target.d_model"),
-        ({"taps": 3}, "taps"),
-        ({"taps": [1, 1]}, "taps"),
-        ({"taps": [4]}, "taps[0]"),
-        ({"taps": [True]}, "taps[0]"),
+        ({"captures": 3}, "captures"),
+        ({"captures": [1, 1]}, "captures"),
+        ({"captures": [4]}, "captures[0]"),
+        ({"captures": [True]}, "captures[0]"),
         ({"n_draft_vocab": 62}, "n_draft_vocab"),
     ],
 )
@@ -181,7 +181,11 @@ def test_a_model_is_loaded_as_what_it_is(target: specdec.Model, tmp_path: Path) 
 
 
 def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Path) -> None:
-    memory, matrix, table = drafts.SuffixMemory(), drafts.TokenRecycling(4), drafts.Ngram([3, 5, 8, 5], 61, 2)
+    memory, matrix, table = (
+        drafts.SuffixDecoding(),
+        drafts.TokenRecycling(4),
+        drafts.Ngram([3, 5, 8, 5], 61, 2),
+    )
     memory.add([3, 5, 8, 13])
     specdec.generate(target, matrix, [3, 5], max_new_tokens=4)
     for draft in (memory, matrix, table):
@@ -196,8 +200,8 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
     drafts.Ngram([3], 60, 2).save(tmp_path / "other")
     with pytest.raises(specdec.VocabularyMismatchError):
         drafts.load(tmp_path / "other", target)
-    drafts.Online(table, interval=None).save(tmp_path / "online")
-    with pytest.raises(specdec.InputError, match=r"has learned; expected specdec\.drafts\.Online\.load"):
+    drafts.OnlineDraft(table, interval=None).save(tmp_path / "online")
+    with pytest.raises(specdec.InputError, match=r"has learned; expected specdec\.drafts\.OnlineDraft\.load"):
         drafts.load(tmp_path / "online", target)
     with pytest.raises(specdec.CheckpointError, match="is a file of a Hugging Face folder"):
         drafts.load(next(target.path.glob("*.safetensors")), target)
@@ -208,7 +212,7 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
 
 
 def test_a_learned_draft_is_no_model(target: specdec.Model, tmp_path: Path) -> None:
-    folder = drafts.Heads(random_heads(target)).weights.save(tmp_path / "heads")
+    folder = drafts.DecodingHeads(random_heads(target)).weights.save(tmp_path / "heads")
     for use in (specdec.load, drafts.ModelDraft):
         with pytest.raises(specdec.UnsupportedModelError) as caught:
             use(folder)

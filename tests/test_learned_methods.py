@@ -30,8 +30,8 @@ from worlds.learned import (
 
 PROMPT = [5, 9, 5, 9, 30, 5, 9]
 METHODS: dict[str, tuple[type[drafts.Draft], Callable[[specdec.Model], Any]]] = {
-    "heads": (drafts.Heads, random_heads),
-    "recurrent": (drafts.Recurrent, lambda target: recurrent_weights(target, PROMPT)),
+    "heads": (drafts.DecodingHeads, random_heads),
+    "recurrent": (drafts.RecurrentDraft, lambda target: recurrent_weights(target, PROMPT)),
     "look-ahead": (drafts.LookAheadEmbeddings, look_ahead_weights),
 }
 SAMPLED: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "temperature": 1.0, "seed": 1}
@@ -118,12 +118,12 @@ def test_arguments_are_refused_by_name(target: specdec.Model, name: str) -> None
         ("heads", {"n_heads": 4}, {}, r"'heads\.3\.blocks\.0\.weight' is missing"),
         ("heads", {"n_heads": 2}, {}, r"'heads\.2\.blocks\.0\.bias' is not part"),
         ("heads", {"n_blocks": -1}, {}, "'n_blocks'"),
-        ("heads", {"see_guesses": 1}, {}, "'see_guesses'"),
-        ("heads", {"see_guesses": True}, {}, r"'heads\.0\.input\.weight' is missing"),
+        ("heads", {"see_draft_tokens": 1}, {}, "'see_draft_tokens'"),
+        ("heads", {"see_draft_tokens": True}, {}, r"'heads\.0\.input\.weight' is missing"),
         ("heads", {"shared_output": True}, {}, r"'heads\.0\.output\.weight' is not part"),
         ("heads", {"n_blocks": 0, "shared_output": True}, {}, "'n_blocks'"),
         ("heads", {"activation": "gelu"}, {}, "'activation'"),
-        ("heads", {"taps": [1]}, {}, "'taps'"),
+        ("heads", {"captures": [1]}, {}, "'captures'"),
         ("heads", {}, {"heads.0.blocks.0.bias": np.full(32, np.nan)}, r"heads\.0\.blocks\.0\.bias: element"),
         ("recurrent", {"d_embed": 0}, {}, "'d_embed'"),
         (
@@ -179,7 +179,7 @@ def test_a_draft_that_overflows_fails_its_request(
         return
     options: Any = {"max_new_tokens": 20}
     with specdec.Engine(
-        model, {"copy": drafts.ContextCopy(min_match=1), "bad": draft}, n_threads=1
+        model, {"copy": drafts.PromptLookup(min_match=1), "bad": draft}, n_threads=1
     ) as engine:
         good = engine.submit([5, 6, 5, 6], speculative=specdec.Speculative(draft=other), **options)
         bad = engine.submit([5, 6, 8], speculative=specdec.Speculative(draft="bad"), **options)
@@ -226,7 +226,7 @@ def test_memory_that_is_not_granted(target: specdec.Model, name: str) -> None:
 # -------------------------------------------------------------------------------- the core's own checks
 
 SMALL = {
-    "n_heads": 1, "n_blocks": 1, "d_model": 4, "n_vocab": 8, "n_draft_vocab": 8, "see_guesses": False,
+    "n_heads": 1, "n_blocks": 1, "d_model": 4, "n_vocab": 8, "n_draft_vocab": 8, "see_draft_tokens": False,
     "shared_output": True,
 }  # fmt: skip
 WEIGHT, BIAS = (f"heads.0.blocks.0.{name}" for name in ("weight", "bias"))

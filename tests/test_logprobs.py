@@ -78,7 +78,7 @@ def test_neither_draft_nor_batch_changes_a_bit(pair: Pair) -> None:
     prompts = [PROMPT, [3], [*PROMPT, 4, 4], PROMPT[:3]]
     tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 2, 1), "without replacement"))
     ways: list[tuple[Any, dict[str, Any]]] = [
-        (draft, {"gamma": 3}), (tree, {}), (drafts.ContextCopy(), {"gamma": 6}), (draft, {"gamma": "auto"}),
+        (draft, {"gamma": 3}), (tree, {}), (drafts.PromptLookup(), {"gamma": 6}), (draft, {"gamma": "auto"}),
         (draft, {"batch_size": 2, "stop": ["no such text"]}), (draft, {"prompt_cache": PromptCache()}),
     ]  # fmt: skip
     for law in ("model", "sampling"):
@@ -185,7 +185,7 @@ def test_a_prompt_that_has_been_scored_is_gone_on_from(pair: Pair) -> None:
     target, draft = pair
     blas = specdec.load(target.path, prefill="blas", tokenizer=target.tokenizer)
     for model, drafting in (
-        (target, [draft, None, drafts.EarlyExit(1), drafts.ContextCopy()]),
+        (target, [draft, None, drafts.EarlyExit(1), drafts.PromptLookup()]),
         (blas, [None]),
     ):
         prompt = [1, *range(3, 60)]

@@ -18,7 +18,7 @@ import scipy
 import specdec
 from experiments import use_forward_times, use_speedups
 from specdec import DecodingOptions, Speedup, reference, theory
-from specdec.drafts import ContextCopy, ModelDraft, OnlineNgram
+from specdec.drafts import ModelDraft, OnlineNgram, PromptLookup
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import N_CTX, N_VOCAB, load_pair
 from trained import small_pair
@@ -209,7 +209,7 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pyt
     for view in ("measure", "compare"):
         monkeypatch.setattr(f"specdec.analysis.{view}.counted", counted)
     options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8}
-    for draft in (pair[1], ContextCopy()):
+    for draft in (pair[1], PromptLookup()):
         found = specdec.measure(pair[0], draft, [[1, 5, 9, 30], [1, 4]], **options)
         assert found.rows[0].speedup is None and found.verify_ratio
         assert counts[-1] == [8, 8]
@@ -262,10 +262,10 @@ def test_independence_is_tested_on_the_betas(measured: specdec.Measurement) -> N
     found, betas = measured.independence[1.3], measured.betas[1.3]
     n = found.n_tokens
     assert n == sum(map(len, betas)) and found.band == pytest.approx(1.96 / math.sqrt(n))
-    centred = [text - np.concatenate(betas).mean() for text in betas]
-    power = sum(text @ text for text in centred)
+    centered = [text - np.concatenate(betas).mean() for text in betas]
+    power = sum(text @ text for text in centered)
     lags = range(1, len(found.autocorrelation) + 1)
-    wanted = [sum(x[lag:] @ x[:-lag] for x in centred if len(x) > lag) / power for lag in lags]
+    wanted = [sum(x[lag:] @ x[:-lag] for x in centered if len(x) > lag) / power for lag in lags]
     assert found.autocorrelation == pytest.approx(wanted)
     statistic = n * (n + 2) * sum(r**2 / (n - lag) for lag, r in zip(lags, wanted, strict=True))
     p_value = scipy.stats.chi2.sf(statistic, len(lags))

@@ -68,7 +68,7 @@ def generate_from_counts():
         generate(draft)
 
 
-def generate_from_what_was_learnt():
+def generate_from_counts_learned():
     """Of weights that the core packs, or that ride on the target's forward passes."""
     generate(by_method("model", recurrent_network(LLAMA["n_vocab"], (4, 6, 2))))
     generate(by_method("model", LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))))
@@ -93,7 +93,7 @@ RUNS = {
     ),
     "from own layers": lambda: generate(by_method("skip_layers", bytes([0, 3, 2]))),
     "trees": generate_with_trees, "refilled": generate_refilled, "cached": generate_with_a_cached_text,
-    "counts": generate_from_counts, "learnt": generate_from_what_was_learnt, "decode": lambda: decode(load()),
+    "counts": generate_from_counts, "learned": generate_from_counts_learned, "decode": lambda: decode(load()),
     "decode int8": lambda: decode(load("int8", "bf16"), n_threads=2),
     "matrix": lambda: load("int8", "bf16").matrix("layers.1.mlp_up.weight"),
     "product": lambda: product_of(TENSORS["head"][:9], TENSORS["head"], "int4"),

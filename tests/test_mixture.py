@@ -128,7 +128,7 @@ def test_a_round_counts_the_experts_that_it_reads() -> None:
 
 @needs_hooks
 def test_a_round_allocates_nothing() -> None:
-    config = MIXTURES["mixture-renormalised-shared-gate"]
+    config = MIXTURES["mixture-renormalized-shared-gate"]
     tensors = random_tensors(config)
     session = Session(
         build(config, tensors), build(config, perturbed(tensors)), PROMPTS, gamma=4, max_new_tokens=40,

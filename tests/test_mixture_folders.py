@@ -85,9 +85,9 @@ def test_scales_that_are_no_numbers_give_no_model(tmp_path):
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "int4"])
 def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
     config = gpt_oss_config()
-    quantised = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    quantized = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     tensors = gpt_oss_tensors(config)
-    packed = write_hf(tmp_path / "packed", config | {"quantization_config": quantised}, tensors, dtype="BF16")
+    packed = write_hf(tmp_path / "packed", config | {"quantization_config": quantized}, tensors, dtype="BF16")
     plain = write_hf(tmp_path / "plain", config, unpacked(tensors), dtype="BF16")
     found, wanted = specdec.load(packed, dtype), specdec.load(plain, dtype)
     assert np.array_equal(found.logits(IDS), wanted.logits(IDS))

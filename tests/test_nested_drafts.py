@@ -105,7 +105,7 @@ def test_an_object_is_told_of_every_prompt_before_it_is_asked(
 def test_each_model_reads_each_prompt_once(world: World) -> None:
     """Forwards of a run: those of the draft's models read a prompt together, and no prompt twice."""
     inner = in_a_model(world, drafts.Lookahead())
-    draft = in_a_model(world, together(world.draft, drafts.ContextCopy(), inner))
+    draft = in_a_model(world, together(world.draft, drafts.PromptLookup(), inner))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
     session = Session(
         world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4, temperature=0.0

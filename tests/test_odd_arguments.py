@@ -271,13 +271,13 @@ OF_DRAFTS: dict[str, Callable[[World], dict[str, Any]]] = {
     **dict.fromkeys(("Ngram", "Unigram", "Bigram"), lambda w: {"ids": [1, 2, 3, 1], "n_vocab": 61}),
     "named": lambda w: {"text": "copy", "target": w.target}, "ParallelChains": lambda w: {"k": 2},
     "StaticTree": lambda w: {"widths": (2, 1)}, "DynamicTree": lambda w: {"n_nodes": 3},
-    "ModelDraft": lambda w: {"model": w.draft}, "Recurrent": lambda w: {"weights": w.recurrent()},
+    "ModelDraft": lambda w: {"model": w.draft}, "RecurrentDraft": lambda w: {"weights": w.recurrent()},
     "LookAheadEmbeddings": lambda w: {"weights": look_ahead_weights(w.target)},
-    "Heads": lambda w: {"weights": random_heads(w.target)}, "EarlyExit": lambda w: {"layer": 1},
+    "DecodingHeads": lambda w: {"weights": random_heads(w.target)}, "EarlyExit": lambda w: {"layer": 1},
     "Eagle": lambda w: {"path": eagle_folder(w.target, "eagle3"), "target": w.target, "n_threads": 1},
     "MTP": lambda w: {"target": mimo_target(), "n_threads": 1}, "SkipLayers": lambda w: {"attn": [0]},
-    "PythonDraft": lambda w: {"drafter": Guess([1])}, "TableLearner": lambda w: {"draft": TABLE},
-    "Online": lambda w: {"draft": TABLE, "interval": None},
+    "PythonDraft": lambda w: {"drafter": Guess([1])}, "OnlineTableTrainer": lambda w: {"draft": TABLE},
+    "OnlineDraft": lambda w: {"draft": TABLE, "interval": None},
 }  # fmt: skip
 
 CASES: dict[str, Callable[[World], Case]] = {
@@ -326,7 +326,9 @@ CASES: dict[str, Callable[[World], Case]] = {
     "Ensemble": lambda w: (lambda draft, **given: drafts.Ensemble(draft, **given), {"draft": w.draft}),
     "StaticTree by parents": lambda w: (drafts.StaticTree, {"parents": (0, 0)}),
     "StaticTree.expected": lambda w: (drafts.StaticTree.expected, {"n_nodes": 3}),
-    "Recurrent.probabilities": lambda w: (drafts.Recurrent(w.recurrent()).probabilities, {"ids": [1, 2]}),
+    "RecurrentDraft.probabilities": lambda w: (
+        drafts.RecurrentDraft(w.recurrent()).probabilities, {"ids": [1, 2]}
+    ),
     "drafts.load": lambda w: (
         drafts.load, {"path": w.saved("heads", random_heads(w.target)), "target": w.target}
     ),
@@ -339,14 +341,15 @@ CASES: dict[str, Callable[[World], Case]] = {
     "Ngram.load": lambda w: (drafts.Ngram.load, {"path": w.saved("table", TABLE)}),
     "Ngram.probabilities": lambda w: (TABLE.probabilities, {"ids": [1, 2]}),
     "OnlineNgram.probabilities": lambda w: (drafts.OnlineNgram().probabilities, {"ids": [1], "n_vocab": 61}),
-    "SuffixMemory.add": lambda w: (drafts.SuffixMemory().add, {"ids": [1, 2], "prompt": [3]}),
-    "SuffixMemory.save": lambda w: (saving(w, drafts.SuffixMemory().save), {"path": "memory"}),
-    "SuffixMemory.load": lambda w: (
-        drafts.SuffixMemory.load, {"path": w.saved("memory", drafts.SuffixMemory())}
+    "SuffixDecoding.add": lambda w: (drafts.SuffixDecoding().add, {"ids": [1, 2], "prompt": [3]}),
+    "SuffixDecoding.save": lambda w: (saving(w, drafts.SuffixDecoding().save), {"path": "memory"}),
+    "SuffixDecoding.load": lambda w: (
+        drafts.SuffixDecoding.load, {"path": w.saved("memory", drafts.SuffixDecoding())}
     ),
-    "Online.save": lambda w: (saving(w, drafts.Online(TABLE).save), {"path": "learnt"}),
-    "Online.load": lambda w: (
-        drafts.Online.load, {"path": w.saved("online", drafts.Online(TABLE, interval=None)), "draft": TABLE}
+    "OnlineDraft.save": lambda w: (saving(w, drafts.OnlineDraft(TABLE).save), {"path": "learned"}),
+    "OnlineDraft.load": lambda w: (
+        drafts.OnlineDraft.load,
+        {"path": w.saved("online", drafts.OnlineDraft(TABLE, interval=None)), "draft": TABLE}
     ),
     "TokenRecycling in a run": lambda w: (
         lambda **given: specdec.generate(w.target, drafts.TokenRecycling(**given), [3], max_new_tokens=2), {}
@@ -436,7 +439,8 @@ def test_every_public_function_is_in_the_table() -> None:
     }  # fmt: skip
     rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(CASES) - {"Model"})
     assert rest == made_by_others, "public names and the entries of CASES and made_by_others differ"
-    none = {"Draft", "DraftName", "Drafter", "Proposal", "Learner", "NetworkLearner", "HeadsLearner", "NAMES"}
+    trainers = {"OnlineTrainer", "OnlineNetworkTrainer", "OnlineHeadsTrainer"}
+    none = {"Draft", "DraftName", "Drafter", "Proposal", "NAMES"} | trainers
     missing = set(drafts.__all__) - set(CASES) - none
     assert not missing, f"give CASES an entry with the arguments that it needs: drafts.{sorted(missing)}"
 

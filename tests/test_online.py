@@ -52,7 +52,7 @@ def a_table() -> drafts.Ngram:
     return drafts.Ngram(np.arange(300) * 7 % N_VOCAB, N_VOCAB, 3)
 
 
-class Takes(drafts.Learner):
+class Takes(drafts.OnlineTrainer):
     """Learns nothing: it returns what it was made with, and notes what it was given."""
 
     name = "takes"
@@ -81,20 +81,20 @@ def begun(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) 
 KINDS = ("table", "model", "recurrent", "reduced", "heads")
 
 
-def learning(kind: str, models: list[specdec.Model], **options: Any) -> drafts.Online:
+def learning(kind: str, models: list[specdec.Model], **options: Any) -> drafts.OnlineDraft:
     """One of `KINDS`; "reduced": a recurrent network of two thirds of the tokens, in an order of its own."""
-    ids, draft, learner = list(range(N_VOCAB)), a_table(), drafts.NetworkLearner
+    ids, draft, learner = list(range(N_VOCAB)), a_table(), drafts.OnlineNetworkTrainer
     if kind == "table":
-        return drafts.Online(draft, interval=None)
+        return drafts.OnlineDraft(draft, interval=None)
     if kind == "model":
         draft = drafts.ModelDraft(models[3])
     elif kind == "heads":
-        draft = drafts.Heads(random_heads(models[0], see_guesses=True, tokens=ids[1:]))
-        learner = partial(drafts.HeadsLearner, target=models[0])
+        draft = drafts.DecodingHeads(random_heads(models[0], see_draft_tokens=True, tokens=ids[1:]))
+        learner = partial(drafts.OnlineHeadsTrainer, target=models[0])
     else:
         tokens = [*range(60, 30, -1), *range(10)] if kind == "reduced" else None
-        draft = drafts.Recurrent(recurrent_weights(models[0], ids, (16, 32, 1), tokens=tokens))
-    return drafts.Online(draft, learner=learner(draft, **options), interval=None)
+        draft = drafts.RecurrentDraft(recurrent_weights(models[0], ids, (16, 32, 1), tokens=tokens))
+    return drafts.OnlineDraft(draft, learner=learner(draft, **options), interval=None)
 
 
 def serve(target: specdec.Model, draft: Any, seed: int) -> tuple[int, int]:
@@ -125,9 +125,9 @@ def test_output_is_plain_output_whatever_is_learned(
     options: dict[str, Any] = how | {"max_new_tokens": 40, "ignore_eos": True}
     ways = [drafts.ModelDraft(model, tree=tree) for model in models[1:]]
     plain = specdec.generate(target, None, PROMPTS, **options)
-    online = drafts.Online(ways[0], learner=Takes(*ways[1:], ways[0]), interval=None)
+    online = drafts.OnlineDraft(ways[0], learner=Takes(*ways[1:], ways[0]), interval=None)
     n_updates = 0
-    for within in (online, drafts.Ensemble(drafts.Random(), online, adaptive=False)):
+    for within in (online, drafts.Ensemble(drafts.RandomDraft(), online, adaptive=False)):
         for prompt, wanted in zip(PROMPTS, plain, strict=True):
             sequence, rounds = begun(target, within, prompt, **options | {"seed": [wanted.seed]})
             n_updates += sum(online.learn() for _ in rounds)
@@ -140,7 +140,7 @@ def test_output_is_plain_output_whatever_is_learned(
 def test_a_run_that_goes_on_takes_what_has_been_learned(models: list[specdec.Model]) -> None:
     """After the target itself has become the draft, every draft token is right."""
     target = models[0]
-    online = drafts.Online(models[3], learner=Takes(drafts.ModelDraft(target)), interval=None)
+    online = drafts.OnlineDraft(models[3], learner=Takes(drafts.ModelDraft(target)), interval=None)
     before = specdec.generate(target, online, PROMPTS[0], max_new_tokens=30).trace
     assert before.n_accepted < before.n_drafted
     sequence, more = begun(target, online, PROMPTS[0], max_new_tokens=60)
@@ -159,7 +159,7 @@ def test_runs_can_be_repeated_without_a_thread(models: list[specdec.Model]) -> N
     """Above temperature 0 by rejection too: what is learned follows from what was served."""
 
     def texts() -> list[list[int]]:
-        online, found = drafts.Online(a_table(), interval=None), []
+        online, found = drafts.OnlineDraft(a_table(), interval=None), []
         options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 20}
         for i, prompt in enumerate(PROMPTS * 2):
             found.append(specdec.generate(models[0], online, prompt, seed=i, **options).tokens)
@@ -175,7 +175,7 @@ def test_threads_serve_and_learn_together(models: list[specdec.Model], learns: b
     plain = [result.tokens for result in specdec.generate(models[0], None, PROMPTS, max_new_tokens=60)]
     learner = None if learns else Takes(*(drafts.ModelDraft(model) for model in models[1:]))
     got: list[Any] = []
-    with drafts.Online(models[1], learner=learner, interval=0.001) as online:
+    with drafts.OnlineDraft(models[1], learner=learner, interval=0.001) as online:
 
         def serve() -> None:
             for _ in range(3):
@@ -247,8 +247,8 @@ def test_passages_have_each_correction_once_after_its_text() -> None:
 def test_a_table_learns_what_the_target_predicts(models: list[specdec.Model]) -> None:
     """Counted again in plain Python, from the rounds and the target's logits."""
     target, ids = models[0], (np.arange(120) * 11 % N_VOCAB).tolist()
-    learner = drafts.TableLearner(table := drafts.Ngram(ids, N_VOCAB, 3), weight=50)
-    online = drafts.Online(table, learner=learner, interval=None)
+    learner = drafts.OnlineTableTrainer(table := drafts.Ngram(ids, N_VOCAB, 3), weight=50)
+    online = drafts.OnlineDraft(table, learner=learner, interval=None)
     result = specdec.generate(target, online, PROMPTS[1], max_new_tokens=25, ignore_eos=True)
     assert online.learn() and not online.learn()
     text, counted = list(PROMPTS[1]), [ids]
@@ -282,7 +282,7 @@ def test_what_is_never_drafted_is_not_learned(models: list[specdec.Model]) -> No
 
     online = learning("reduced", models, loss="fkl")
     first = online.draft
-    assert isinstance(first, drafts.Recurrent) and first.weights.tokens is not None
+    assert isinstance(first, drafts.RecurrentDraft) and first.weights.tokens is not None
     network = online.learner._network  # type: ignore[attr-defined]
     ids = [3, 9, 27, 20, 60]
     logits = network(torch.tensor([ids]))[0].detach().numpy()
@@ -290,7 +290,7 @@ def test_what_is_never_drafted_is_not_learned(models: list[specdec.Model]) -> No
     serve(models[0], online, 0)
     assert online.learn()
     learned = online.draft
-    assert isinstance(learned, drafts.Recurrent)
+    assert isinstance(learned, drafts.RecurrentDraft)
     assert np.array_equal(learned.weights.tokens, first.weights.tokens)  # type: ignore[arg-type]
     after = learned.core.logits(ids)
     assert np.array_equal(np.isinf(after), np.isinf(logits)) and not np.array_equal(after, logits)
@@ -333,7 +333,7 @@ def test_a_loss_that_is_no_number_reaches_the_caller(models: list[specdec.Model]
 
 def test_the_last_corrections_are_kept(models: list[specdec.Model]) -> None:
     learner = Takes(drafts.ModelDraft(models[3]))
-    online = drafts.Online(models[3], learner=learner, interval=None, n_positions=2)
+    online = drafts.OnlineDraft(models[3], learner=learner, interval=None, n_positions=2)
     for seed in range(3):
         serve(models[0], online, seed)
         online.learn()
@@ -342,11 +342,11 @@ def test_the_last_corrections_are_kept(models: list[specdec.Model]) -> None:
 
 def test_no_two_texts_have_the_same_random_numbers(models: list[specdec.Model], tmp_path: Path) -> None:
     """A draft token that was learned from a text must not be judged by the numbers that made the text."""
-    online = drafts.Online(a_table(), interval=None)
+    online = drafts.OnlineDraft(a_table(), interval=None)
     options: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_new_tokens": 30}
     texts = [specdec.generate(models[0], online, PROMPTS[0], **options).tokens for _ in range(2)]
     online.save(tmp_path / "learned")
-    again = drafts.Online.load(tmp_path / "learned", a_table(), interval=None)
+    again = drafts.OnlineDraft.load(tmp_path / "learned", a_table(), interval=None)
     texts.append(specdec.generate(models[0], again, PROMPTS[0], **options).tokens)
     assert len({tuple(text) for text in texts}) == 3
     coupled = [specdec.generate(models[0], online, PROMPTS[0], verify="coupled", **options) for _ in range(2)]
@@ -366,7 +366,7 @@ def test_a_thread_of_low_priority_learns_until_it_is_closed(models: list[specdec
             return super().learn(corrections, n_new, goes_on)
 
     learner = Notes(drafts.ModelDraft(models[2]))
-    with drafts.Online(models[3], learner=learner, interval=0.001) as online:
+    with drafts.OnlineDraft(models[3], learner=learner, interval=0.001) as online:
         assert not online.is_learning
         specdec.generate(models[0], online, PROMPTS[1], max_new_tokens=80, temperature=1.0, seed=1)
         assert online.is_learning
@@ -381,7 +381,7 @@ def test_a_thread_of_low_priority_learns_until_it_is_closed(models: list[specdec
 
 
 def test_the_thread_goes_with_its_object(models: list[specdec.Model]) -> None:
-    online = drafts.Online(models[1], learner=Takes(drafts.ModelDraft(models[2])), interval=0.001)
+    online = drafts.OnlineDraft(models[1], learner=Takes(drafts.ModelDraft(models[2])), interval=0.001)
     specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=10)
     gone = weakref.ref(online)
     del online
@@ -391,7 +391,7 @@ def test_the_thread_goes_with_its_object(models: list[specdec.Model]) -> None:
 
 def test_an_error_of_the_learner_is_raised_by_the_next_run(models: list[specdec.Model]) -> None:
     fault = FloatingPointError("the loss is nan")
-    with drafts.Online(models[3], learner=Takes(fault), interval=0.001) as online:
+    with drafts.OnlineDraft(models[3], learner=Takes(fault), interval=0.001) as online:
         specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=40, temperature=1.0, seed=1)
         wait_for(lambda: not online.is_learning)
         for within in (online, drafts.Ensemble(online)):
@@ -399,7 +399,7 @@ def test_an_error_of_the_learner_is_raised_by_the_next_run(models: list[specdec.
                 specdec.generate(models[0], within, PROMPTS[0])
             assert caught.value.__cause__ is fault
     assert specdec.generate(models[0], online.draft, PROMPTS[0], max_new_tokens=3).tokens
-    online = drafts.Online(models[3], learner=Takes(fault), interval=None)
+    online = drafts.OnlineDraft(models[3], learner=Takes(fault), interval=None)
     specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=40, temperature=1.0, seed=1)
     with pytest.raises(FloatingPointError):
         online.learn()
@@ -411,7 +411,7 @@ import specdec
 from specdec import drafts
 target, _ = specdec.embedded_pair()
 table = drafts.Ngram(list(range(100)) * 3, target.config.n_vocab, 3)
-online = drafts.Online(table, interval=0.001)
+online = drafts.OnlineDraft(table, interval=0.001)
 options = {"max_new_tokens": 20, "n_threads": 1}
 before = specdec.generate(target, online, "Once upon", **options).tokens
 while online.n_updates == 0:
@@ -449,7 +449,7 @@ def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], kind: str
     online.learn()
     online.save(tmp_path / "learned")
     made = learning(kind, models)
-    loaded = drafts.Online.load(tmp_path / "learned", made.draft, learner=made.learner, interval=None)
+    loaded = drafts.OnlineDraft.load(tmp_path / "learned", made.draft, learner=made.learner, interval=None)
     assert (loaded.n_seen, loaded.n_updates) == (online.n_seen, online.n_updates)
     for one in (online, loaded):
         one.learner._rng = np.random.default_rng(4)  # type: ignore[attr-defined]  # draws corrections; not saved
@@ -459,7 +459,7 @@ def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], kind: str
     assert ours.keys() == theirs.keys() and (kind == "table" or len(ours) > 4)
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert proposals(target, online) == proposals(target, loaded)
-    few = drafts.Online.load(
+    few = drafts.OnlineDraft.load(
         tmp_path / "learned", made.draft, learner=made.learner, interval=None, n_positions=2
     )
     assert len(few._corrections) == 2
@@ -480,7 +480,7 @@ def test_damaged_files_are_refused_by_name(models: list[specdec.Model], tmp_path
     serve(models[0], online, 1)
     online.learn()
     online.save(file)
-    n, load = len(online._corrections), partial(drafts.Online.load, interval=None)
+    n, load = len(online._corrections), partial(drafts.OnlineDraft.load, interval=None)
     for field, value in (("format", "x"), ("learner", "network")):
         with refuses_field(f"{file}.changed", field):
             load(changed(file, {field: value}), a_table())
@@ -530,8 +530,9 @@ def test_damaged_states_are_refused_by_name(models: list[specdec.Model]) -> None
 def test_arguments_are_refused_by_name(models: list[specdec.Model]) -> None:
     table, model = a_table(), drafts.ModelDraft(models[3])
     for make, name, value in (
-        *((drafts.Online, "interval", value) for value in (0, float("nan"))),
-        (drafts.Online, "n_positions", 0), (drafts.Online, "learner", 3), (drafts.TableLearner, "weight", 0),
+        *((drafts.OnlineDraft, "interval", value) for value in (0, float("nan"))),
+        (drafts.OnlineDraft, "n_positions", 0), (drafts.OnlineDraft, "learner", 3),
+        (drafts.OnlineTableTrainer, "weight", 0),
     ):  # fmt: skip
         with refuses(name, value):
             make(table, **{name: value})  # type: ignore[arg-type]
@@ -546,13 +547,16 @@ def test_arguments_are_refused_by_name(models: list[specdec.Model]) -> None:
     }
     for name, value in wrong.items():
         with refuses(name, value):
-            drafts.NetworkLearner(model, **{name: value})  # type: ignore[arg-type]
-    nested = drafts.ModelDraft(models[3], draft=drafts.Random())
-    heads = drafts.Heads(random_heads(models[0]))
+            drafts.OnlineNetworkTrainer(model, **{name: value})  # type: ignore[arg-type]
+    nested = drafts.ModelDraft(models[3], draft=drafts.RandomDraft())
+    heads = drafts.DecodingHeads(random_heads(models[0]))
     for make in (
-        *(partial(drafts.Online, draft) for draft in (drafts.Random(), drafts.OnlineNgram(3), heads)),
-        *(partial(drafts.NetworkLearner, draft) for draft in (drafts.Random(), nested)),  # type: ignore[arg-type]
-        partial(drafts.HeadsLearner, model, models[0]),  # type: ignore[arg-type]
+        *(
+            partial(drafts.OnlineDraft, draft)
+            for draft in (drafts.RandomDraft(), drafts.OnlineNgram(3), heads)
+        ),
+        *(partial(drafts.OnlineNetworkTrainer, d) for d in (drafts.RandomDraft(), nested)),  # type: ignore[arg-type]
+        partial(drafts.OnlineHeadsTrainer, model, models[0]),  # type: ignore[arg-type]
     ):
         with refuses("draft"):
             make()

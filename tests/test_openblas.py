@@ -108,7 +108,7 @@ print(is_loaded())
 
 @bundled
 def test_it_is_our_own() -> None:
-    """Its soname and its symbols are those of no other library; the licence lies beside it."""
+    """Its soname and its symbols are those of no other library; the license lies beside it."""
     script = f"""
 import ctypes
 library = ctypes.CDLL({str(LIBRARY)!r})

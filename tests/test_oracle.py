@@ -15,7 +15,7 @@ from specdec import OracleRow, theory
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import fastest, outcomes, replayed
 from specdec.analysis.prediction import ForwardTimes
-from specdec.drafts import ModelDraft, StaticTree, SuffixMemory
+from specdec.drafts import ModelDraft, StaticTree, SuffixDecoding
 from trained import small_pair
 
 Pair = tuple[specdec.Model, specdec.Model]
@@ -135,13 +135,13 @@ def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
 
 def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
     """Its second run would else know the text of the first; the draft that is given stays as it is."""
-    memory = SuffixMemory(branches=False)
+    memory = SuffixDecoding(branches=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "gammas": [4], "max_gamma": 8}
     first = specdec.oracle(pair[0], memory, PROMPTS * 2, **options)
     assert memory.n_texts == 0
     again = specdec.oracle(pair[0], memory, PROMPTS * 2, **options)
     assert first["gamma 4"].tokens_per_call == again["gamma 4"].tokens_per_call
-    fresh = SuffixMemory(branches=False)  # a run of these prompts learns from its own texts
+    fresh = SuffixDecoding(branches=False)  # a run of these prompts learns from its own texts
     runs = [
         specdec.generate(pair[0], fresh, prompt, gamma=4, max_new_tokens=30, ignore_eos=True)
         for prompt in PROMPTS * 2

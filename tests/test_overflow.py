@@ -267,7 +267,7 @@ def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None
 
 
 @pytest.mark.parametrize(
-    "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(drafts.ContextCopy(min_match=1), model)]
+    "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(drafts.PromptLookup(min_match=1), model)]
 )
 def test_a_draft_that_overflows_in_a_prompt_fails_that_request(
     sound: specdec.Model, tmp_path: Path, draft: Any

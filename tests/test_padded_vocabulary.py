@@ -48,8 +48,8 @@ DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
     "model": lambda draft: draft,
     **{name: partial(drafts.ModelDraft, tree=tree) for name, tree in TREES.items()},
     "drafted": lambda draft: drafts.ModelDraft(draft, draft=draft),
-    "drafted by copying": lambda draft: drafts.ModelDraft(draft, draft=drafts.ContextCopy(min_match=1)),
-    "ensemble": lambda draft: drafts.Ensemble(drafts.ContextCopy(), draft, adaptive=False),
+    "drafted by copying": lambda draft: drafts.ModelDraft(draft, draft=drafts.PromptLookup(min_match=1)),
+    "ensemble": lambda draft: drafts.Ensemble(drafts.PromptLookup(), draft, adaptive=False),
 }
 
 
@@ -71,7 +71,7 @@ def test_output_is_plain_output(models: Any, sizes: tuple[int, int], name: str) 
 
 @pytest.mark.parametrize("sizes", PAIRS)
 def test_guesses_are_those_of_the_tokens_alone(models: Any, sizes: tuple[int, int]) -> None:
-    """The draft's distribution is that of the ids that both have, normalised; elsewhere it is 0."""
+    """The draft's distribution is that of the ids that both have, normalized; elsewhere it is 0."""
     draft, ids = models["draft", sizes[1]], [5, 9, 7]
     decoder = Decoder(draft.core, capacity=8, n_vocab=sizes[0])
     logits = decoder.prefill(ids, logits=True)

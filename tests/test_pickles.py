@@ -26,7 +26,7 @@ from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module
 from specdec.models.checkpoints import hub
-from specdec.models.origin import HubPlace, ReadFiles
+from specdec.models.origin import HubLocation, ReadFiles
 from toy_pair import N_VOCAB, ToyTokenizer
 from trained import small_pair
 from worlds.adapters import llama_adapter
@@ -223,7 +223,7 @@ def test_files_of_the_hub_are_fetched_by_their_commit(
     expected = ("org/name", hub.HubOptions(commit, "cache"))
     assert fetched == [("org/name", hub.HubOptions("main", "cache", "secret")), expected]
     again(copied)
-    assert copied.origin.reference().files.hub == HubPlace("org/name", commit, "cache")
+    assert copied.origin.reference().files.hub == HubLocation("org/name", commit, "cache")
 
 
 def test_models_of_the_package_are_found_where_the_package_lies() -> None:
@@ -256,8 +256,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> None:
     draft = DRAFTS[name](world)
-    if name in REMEMBERING:  # what it has learnt is in this process alone
-        kinds = "Online|SuffixMemory|TokenRecycling"
+    if name in REMEMBERING:  # what it has learned is in this process alone
+        kinds = "OnlineDraft|SuffixDecoding|TokenRecycling"
         with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({kinds}) .*cannot be pickled"):
             pickle.dumps(draft)
         return
@@ -274,7 +274,7 @@ def test_drafts_decode_the_same_tokens_in_another_process() -> None:
     """A model, a table, copies, and an ensemble of them, with their target."""
     target, small = specdec.embedded_pair()
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 3)
-    made = [drafts.ModelDraft(small, tree=drafts.StaticTree((2, 1))), drafts.ContextCopy(min_match=1),
+    made = [drafts.ModelDraft(small, tree=drafts.StaticTree((2, 1))), drafts.PromptLookup(min_match=1),
             drafts.Ngram(ids, target.config.n_vocab, 3)]  # fmt: skip
     made.append(drafts.Ensemble(*made, adaptive=False))
     said = (
@@ -288,8 +288,8 @@ def test_drafts_decode_the_same_tokens_in_another_process() -> None:
 
 def test_a_learnt_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
     made = {
-        "heads": (drafts.Heads, random_heads(world.target)),
-        "recurrent": (drafts.Recurrent, recurrent_weights(world.target, world.ids)),
+        "heads": (drafts.DecodingHeads, random_heads(world.target)),
+        "recurrent": (drafts.RecurrentDraft, recurrent_weights(world.target, world.ids)),
         "vectors": (drafts.LookAheadEmbeddings, look_ahead_weights(world.target)),
     }
     for name, (kind, weights) in made.items():
@@ -312,7 +312,7 @@ def test_mtp_and_eagle_are_pickled_by_reference() -> None:
     folder = eagle_folder(small_pair()[1], "reduced")
     eagle = drafts.Eagle(folder, small_pair()[1], dtype="int8")
     copied = again(eagle)
-    assert (copied.dtype, copied.taps, copied.path) == ("int8", eagle.taps, folder)
+    assert (copied.dtype, copied.captures, copied.path) == ("int8", eagle.captures, folder)
 
 
 def test_a_mapped_table_is_pickled_by_its_file(world: World, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_mapped_table_is_pickled_by_its_file(world: World, tmp_path: Path) -> 
 
 
 def test_memories_are_pickled_by_their_file(world: World, tmp_path: Path) -> None:
-    memory = drafts.SuffixMemory(min_match=1, factor=2.0)
+    memory = drafts.SuffixDecoding(min_match=1, factor=2.0)
     matrix = drafts.TokenRecycling(3, tree=drafts.StaticTree((2, 1)))
     assert again(memory).factor == 2.0 and again(matrix).tree == matrix.tree
     for draft, name in ((memory, "memory"), (matrix, "matrix")):
@@ -348,12 +348,12 @@ def test_memories_are_pickled_by_their_file(world: World, tmp_path: Path) -> Non
 
 
 def test_a_draft_that_learns_is_pickled_by_its_file(world: World, tmp_path: Path) -> None:
-    online = drafts.Online(drafts.Ngram(world.ids, world.n_vocab, 3), interval=None, n_positions=50)
+    online = drafts.OnlineDraft(drafts.Ngram(world.ids, world.n_vocab, 3), interval=None, n_positions=50)
     specdec.generate(world.target, online, [world.ids[:9]], max_new_tokens=20)
     assert online.learn()
     with pytest.raises(InputError, match="lives in this process; expected one with the usual learner"):
         pickle.dumps(online)
-    online.save(tmp_path / "learnt")
+    online.save(tmp_path / "learned")
     copied = again(online)
     assert (copied.n_seen, copied.n_updates) == (online.n_seen, 1)
     assert (copied.interval, copied.n_positions) == (None, 50)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
+from colors import contrast, least_distance
 
 import specdec
-from colours import contrast, least_distance
 from specdec import Comparison, ExperimentRow, Measurement, Result, Round, Speedup, Trace
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer
@@ -177,9 +177,9 @@ def test_figure_2_has_equation_1_and_the_runs_on_it(runs: dict[int, Result]) -> 
     for i, part in enumerate(rounds.values()):
         alpha, n = alpha_of(part), sum(len(r.betas) for r in part)
         wilson = scipy.stats.norm.ppf(0.975) ** 2 / n
-        centre = (alpha + wilson / 2) / (1 + wilson)
+        center = (alpha + wilson / 2) / (1 + wilson)
         half = math.sqrt(alpha * (1 - alpha) * wilson + wilson**2 / 4) / (1 + wilson)
-        assert ends[2 * i][:, 0] == pytest.approx([centre - half, centre + half])
+        assert ends[2 * i][:, 0] == pytest.approx([center - half, center + half])
         lengths = [len(r.tokens) for r in part]
         width = 2 * scipy.stats.norm.ppf(0.975) * scipy.stats.sem(lengths)
         assert np.ptp(ends[2 * i + 1][:, 1]) == pytest.approx(width)
@@ -316,9 +316,9 @@ def test_figure_4_of_a_measurement_has_what_was_measured() -> None:
 def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
     rows = (7, 3, 0)
     ax = plot.timeline(*(runs[gamma] for gamma in rows))
-    labelled = {found.get_label(): to_rgb(found.get_facecolor()[0]) for found in ax.collections}
-    assert {"prompt, both models", "sampling, acceptance"} <= set(labelled)
-    assert least_distance([colour for name, colour in labelled.items() if name != "_"]) > 12.0
+    labeled = {found.get_label(): to_rgb(found.get_facecolor()[0]) for found in ax.collections}
+    assert {"prompt, both models", "sampling, acceptance"} <= set(labeled)
+    assert least_distance([color for name, color in labeled.items() if name != "_"]) > 12.0
     for row, gamma in enumerate(rows):
         trace = runs[gamma].trace
         found = [
@@ -336,9 +336,9 @@ def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
                 now += seconds
         spans = 1e3 * np.array([span for span in wanted if span[1] > 0.0])
         assert np.array([part[:2] for part in found]) == pytest.approx(spans)
-        colours = {colour: sum(c == colour for *_, c in found) for *_, colour in found}
-        assert colours.get(labelled["run of the draft"], 0) == trace.n_drafted
-        assert colours[labelled["run of the target"]] == trace.n_calls
+        colors = {color: sum(c == color for *_, c in found) for *_, color in found}
+        assert colors.get(labeled["run of the draft"], 0) == trace.n_drafted
+        assert colors[labeled["run of the target"]] == trace.n_calls
         assert found[-1][0] + found[-1][1] == pytest.approx(trace.total_s * 1e3)
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
     assert [label.partition("\n")[0] for label in labels] == ["γ = 7", "γ = 3", "without a draft"]
@@ -435,7 +435,7 @@ def wanted_betas(result: Result) -> list[float | None]:
     return betas
 
 
-def test_heat_map_colours_each_token_by_beta(runs: dict[int, Result]) -> None:
+def test_heat_map_colors_each_token_by_beta(runs: dict[int, Result]) -> None:
     result = runs[3]
     ax = plot.heat_map(result)
     texts, boxes, betas = cell_texts(ax), cell_boxes(ax), wanted_betas(result)
@@ -469,7 +469,7 @@ def test_text_of_the_heat_map_stays_in_its_cells(runs: dict[int, Result]) -> Non
             assert outer.y0 - 1.5 <= inner.y0 and inner.y1 <= outer.y1 + 1.5
 
 
-def test_heat_map_in_html_has_the_same_colours(runs: dict[int, Result]) -> None:
+def test_heat_map_in_html_has_the_same_colors(runs: dict[int, Result]) -> None:
     page = plot.heat_map_html(runs[3])
     assert page._repr_html_() == page
     spans = re.findall(r'<span style="([^"]*)" title="([^"]*)">([^<]*)</span>', page)
@@ -491,8 +491,8 @@ def test_heat_map_of_a_measurement() -> None:
     """In pieces of text, or ids where there are none."""
     scale = matplotlib.colormaps["cividis"]
     ax = plot.heat_map(MEASURED, prompt=1, temperature=0.0)
-    colours = [to_rgb(scale(float(beta))) for beta in MEASURED.betas[0.0][1]]
-    assert [to_rgb(box.get_facecolor()) for box in cell_boxes(ax)] == colours
+    colors = [to_rgb(scale(float(beta))) for beta in MEASURED.betas[0.0][1]]
+    assert [to_rgb(box.get_facecolor()) for box in cell_boxes(ax)] == colors
     ids = plot.heat_map(replace(MEASURED, text=None), prompt=0, temperature=1.0)
     for shown, begin, tokens in ((ax, " w", MEASURED.tokens[0.0][1]), (ids, " ", MEASURED.tokens[1.0][0])):
         assert [text.get_text() for text in cell_texts(shown)] == [f"{begin}{token}" for token in tokens]
@@ -682,12 +682,12 @@ def test_a_picture_is_drawn_where_the_caller_says(runs: dict[int, Result], name:
     assert plot.speed_and_operations(axs=(left, right)) == (left, right)
 
 
-def test_lines_are_told_apart_with_every_kind_of_colour_vision() -> None:
+def test_lines_are_told_apart_with_every_kind_of_color_vision() -> None:
     lines = plot.expected_tokens(gammas=range(1, 29)).get_lines()
-    colours = [to_rgb(line.get_color()) for line in lines]
-    assert least_distance(colours[:7]) > 15.0
+    colors = [to_rgb(line.get_color()) for line in lines]
+    assert least_distance(colors[:7]) > 15.0
     dashes = [str(line._unscaled_dash_pattern) for line in lines]
-    assert len(set(zip(colours, dashes, strict=True))) == 28
+    assert len(set(zip(colors, dashes, strict=True))) == 28
     row = make_comparison().rows[0]
     many = replace(make_comparison(), rows=tuple(replace(row, draft=f"draft {i}") for i in range(7)))
     marked = {line.get_label(): line.get_marker() for line in plot.comparison_by_position(many).get_lines()}
@@ -696,7 +696,7 @@ def test_lines_are_told_apart_with_every_kind_of_colour_vision() -> None:
 
 def test_heat_scale_rises_evenly_in_lightness() -> None:
     scale = [matplotlib.colormaps["cividis"](i / 20) for i in range(21)]
-    lightness = [contrast((0.0, 0.0, 0.0), to_rgb(colour)) for colour in scale]
+    lightness = [contrast((0.0, 0.0, 0.0), to_rgb(color)) for color in scale]
     assert lightness == sorted(lightness)
     assert contrast(to_rgb(scale[0]), to_rgb(scale[-1])) > 8.0
 

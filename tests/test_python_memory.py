@@ -72,7 +72,7 @@ def works() -> dict[str, Callable[[], Work]]:
     search = _core.BeamSearch(target, None, [1, 2], width=2, draft_width=2, gamma=0, max_new_tokens=4)
     read_prompts(search)
     search.round()
-    learnt = _core.AdaptiveGamma()
+    learned = _core.AdaptiveGamma()
     bias = {1: 0.5, 2: -1.0}
     half = np.full((3, 2), 0.5)
     options: dict[str, Any] = {"keep_logits": True}
@@ -90,15 +90,15 @@ def works() -> dict[str, Callable[[], Work]]:
         "records of a python draft": lambda: sound(session(target, guesses(n_vocab), **options)),
         "records with a transform": lambda: sound(session(target, None, transform=lambda p, _: p)),
         "gammas": lambda: partial(session(target, draft).core.round, gammas=[1, 2]),
-        "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=learnt),
+        "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=learned),
         "a session of several drafts": made(several),
         "a session of a python draft": made(guesses(n_vocab)),
         "adaptive_gamma": lambda: partial(
-            getattr, session(target, draft, adaptive_gamma=learnt), "adaptive_gamma"
+            getattr, session(target, draft, adaptive_gamma=learned), "adaptive_gamma"
         ),
         "a new adaptive_gamma": lambda: _core.AdaptiveGamma,
-        "a copy of adaptive_gamma": lambda: learnt.copy,
-        "adaptive_gamma, viewed": lambda: learnt.view,
+        "a copy of adaptive_gamma": lambda: learned.copy,
+        "adaptive_gamma, viewed": lambda: learned.view,
         "verify": lambda: lambda: _core.verify([0, 1, 0], [-1, 0, 1], half, half, np.full(4, 0.5)),
         "beams": lambda: search.beams,
         "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),

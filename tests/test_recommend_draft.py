@@ -137,7 +137,7 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
 
     assert cache * 64 == pytest.approx(kept(161) - kept(97), rel=0.1)  # and some bookkeeping
     inner = drafts.ModelDraft(target, draft=target)
-    both = drafts.Ensemble(drafts.ContextCopy(), draft, inner)
+    both = drafts.Ensemble(drafts.PromptLookup(), draft, inner)
     assert memory_of(both) == (weights + 2 * target.core.n_bytes, cache + memory_of(inner)[1])
     assert memory_of(drafts.EarlyExit(1)) == (0, 0)
 
@@ -290,7 +290,7 @@ def test_shares_are_shown_beside_what_was_measured(target: Any, other: Any) -> N
         assert measured.rows[0].named_share == rows["i", gamma]
         assert f"{rows['i', gamma]:.3f}" in str(measured) and "named" in str(alone)
     assert rows["i", 2] != rows["i", 4]
-    both = drafts.Ensemble(drafts.ContextCopy(), draft)
+    both = drafts.Ensemble(drafts.PromptLookup(), draft)
     assert both.shares(target) == draft.shares(target) and draft.shares(other) == (0, 0.0)
-    assert "named" not in str(specdec.compare(target, {"c": drafts.Random()}, "ab", **settings))
+    assert "named" not in str(specdec.compare(target, {"c": drafts.RandomDraft()}, "ab", **settings))
     assert np.isnan(drafts.ModelDraft(model_with(VOCABULARIES["bytes"], 9)).named_share(target))

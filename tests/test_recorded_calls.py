@@ -104,13 +104,13 @@ DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
     "model": lambda draft: draft,
     "tree": lambda draft: drafts.ModelDraft(draft, tree=drafts.StaticTree([2, 2, 1])),
     "dynamic": lambda draft: drafts.ModelDraft(draft, tree=drafts.DynamicTree(10)),
-    "copy": lambda draft: drafts.ContextCopy(), "input": lambda draft: drafts.InputCopy(),
+    "copy": lambda draft: drafts.PromptLookup(), "input": lambda draft: drafts.InputCopy(),
     "bigram": lambda draft: drafts.Bigram(counts(), draft.tokenizer.n_vocab),
     "ngram": lambda draft: drafts.Ngram(counts(), draft.tokenizer.n_vocab),
-    "online-ngram": lambda draft: drafts.OnlineNgram(), "suffix": lambda draft: drafts.SuffixMemory(),
+    "online-ngram": lambda draft: drafts.OnlineNgram(), "suffix": lambda draft: drafts.SuffixDecoding(),
     "recycling": lambda draft: drafts.TokenRecycling(), "lookahead": lambda draft: drafts.Lookahead(3, 3),
-    "exit": lambda draft: drafts.EarlyExit(2), "random": lambda draft: drafts.Random(),
-    "ensemble": lambda draft: drafts.Ensemble(drafts.ContextCopy(), draft, adaptive=False),
+    "exit": lambda draft: drafts.EarlyExit(2), "random": lambda draft: drafts.RandomDraft(),
+    "ensemble": lambda draft: drafts.Ensemble(drafts.PromptLookup(), draft, adaptive=False),
 }  # fmt: skip
 
 

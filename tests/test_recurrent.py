@@ -63,7 +63,7 @@ TREES: dict[str, Any] = {
 @pytest.mark.parametrize("tokens", [None, list(range(1, 61, 2))], ids=["all", "reduced"])
 def test_nodes_are_drawn_from_the_network(target: specdec.Model, tree: str, tokens: Any) -> None:
     """After a prompt, and after rounds whose nodes became text or were dropped; three texts together."""
-    draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 16, 2), tokens), tree=TREES[tree])
+    draft = drafts.RecurrentDraft(recurrent_weights(target, text(300), (8, 16, 2), tokens), tree=TREES[tree])
 
     def expected(known: list[int], path: list[int]) -> Any:
         return draft.probabilities([*known, *path])[-1]
@@ -75,7 +75,7 @@ def test_nodes_are_drawn_from_the_network(target: specdec.Model, tree: str, toke
 def test_prompts_are_read_in_slices(tmp_path: Path) -> None:
     """Of a network so wide that a slice has fewer tokens than the longest prompt."""
     target, _ = load_pair(tmp_path, max_position_embeddings=400)
-    draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 600, 1)))
+    draft = drafts.RecurrentDraft(recurrent_weights(target, text(300), (8, 600, 1)))
     prompts = [text(250), text(3, 1), text(90, 2)]
     session = open_session(target, draft, prompts, gamma=1)
     for prompt, record in zip(prompts, session.round(), strict=True):
@@ -86,7 +86,7 @@ def test_prompts_are_read_in_slices(tmp_path: Path) -> None:
 def test_threads_change_no_bit() -> None:
     """Of a head so large that threads share it."""
     target, _ = small_pair()
-    draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 16, 1)))
+    draft = drafts.RecurrentDraft(recurrent_weights(target, text(300), (8, 16, 1)))
     options = SAMPLED | {"max_new_tokens": 12, "seed": 3}
     one, three = (specdec.generate(target, draft, text(9), n_threads=n, **options) for n in (1, 3))
     assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in three.trace.rounds]
@@ -100,7 +100,7 @@ def test_it_drafts_for_a_draft(tmp_path: Path) -> None:
     """
     target, small = load_pair(tmp_path, max_position_embeddings=400)
     weights = recurrent_weights(target, text(300), (16, 24, 1))
-    nested = drafts.ModelDraft(small, draft=drafts.Recurrent(weights, gamma=2))
+    nested = drafts.ModelDraft(small, draft=drafts.RecurrentDraft(weights, gamma=2))
 
     def rounds(known: list[int], gamma: int, n: int) -> list[Any]:
         session = open_session(target, nested, [known], gamma=gamma, max_new_tokens=380 - len(known))

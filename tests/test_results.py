@@ -48,13 +48,13 @@ def through_json(value: Any) -> Any:
 # -------------------------------------------------------------------------------- text and picture
 
 
-def test_a_result_is_its_text_and_its_figure_has_colours_if_asked(runs: dict[str, Result]) -> None:
+def test_a_result_is_its_text_and_its_figure_has_colors_if_asked(runs: dict[str, Result]) -> None:
     out = runs["greedy"]
     assert str(out) == f"{out}" == out.text
     assert str(runs["ids"]) == " ".join(map(str, runs["ids"].tokens)) and runs["ids"].text is None
-    assert "\x1b[" in out.figure(colour=True) and "\x1b[" not in out.figure(colour=False)
+    assert "\x1b[" in out.figure(color=True) and "\x1b[" not in out.figure(color=False)
     assert out.figure() == out.figure(False)  # standard output is no terminal
-    with refuses("colour", "red"):
+    with refuses("color", "red"):
         out.figure("red")  # type: ignore[arg-type]
 
 
@@ -94,7 +94,7 @@ def test_pickles_and_dicts_keep_value_figures_and_picture(runs: dict[str, Result
         assert again.tokenizer is None
         assert again.trace.rounds == out.trace.rounds
         assert repr(again.trace.figures()) == repr(out.trace.figures())  # NaN too
-        assert again.figure(colour=True) == out.figure(colour=True)
+        assert again.figure(color=True) == out.figure(color=True)
         assert again._repr_html_() == out._repr_html_()
         assert through_json(again.to_dict()) == described
         assert pickle.loads(pickle.dumps(again)).figure() == out.figure()

@@ -77,7 +77,7 @@ def test_every_field_of_the_key_gives_other_numbers() -> None:
 
 
 @pytest.mark.parametrize("field", ["seed", "sequence", "position", "index"])
-def test_neighbouring_keys_are_uniform_and_uncorrelated(field: str) -> None:
+def test_neighboring_keys_are_uniform_and_uncorrelated(field: str) -> None:
     """Kolmogorov-Smirnov and lag-1 correlation of 10,000 numbers; chance exceeds a bound 1 time in 1,000."""
     n = 10_000
     keys = [{"seed": 7, "sequence": 3, "position": 11, "purpose": 1, "index": 2, field: i} for i in range(n)]

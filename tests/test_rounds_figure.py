@@ -10,9 +10,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from colors import contrast, least_distance, over
 
 import hand_made_rounds
-from colours import contrast, least_distance, over
 from hand_made_rounds import tree
 from specdec import Result, Round
 from toy_pair import ToyTokenizer
@@ -59,7 +59,7 @@ def test_marks() -> None:
     ]  # fmt: skip
 
 
-def test_colours() -> None:
+def test_colors() -> None:
     lines = result(ROUNDS).figure(True).splitlines()
     unseen = "\x1b[2;31;9m"
     assert lines[2] == f"   1   2/4 {GREEN}ab{END}{RED}ab{END}{unseen} a{END}{BLUE}b{END}"
@@ -81,7 +81,7 @@ class Terminal(io.StringIO):
         (Terminal(), {"TERM": "dumb"}, False), (None, {}, False),  # no output at all
     ],
 )  # fmt: skip
-def test_colour_is_for_terminals_that_want_it(
+def test_color_is_for_terminals_that_want_it(
     monkeypatch: pytest.MonkeyPatch, stream: Any, environment: dict[str, str], wanted: bool
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -189,7 +189,7 @@ def test_html_is_escaped() -> None:
     assert spans_of(plain)
 
 
-def test_html_takes_no_colour_of_the_page_for_granted() -> None:
+def test_html_takes_no_color_of_the_page_for_granted() -> None:
     """Tints over whatever is behind them, so that text stays readable on light and on dark pages."""
     style = re.search(r"<style>(.*?)</style>", result(ROUNDS)._repr_html_(), re.DOTALL)
     assert style is not None
@@ -199,7 +199,7 @@ def test_html_takes_no_colour_of_the_page_for_granted() -> None:
 
 
 def tint(kind: str) -> tuple[list[float], float]:
-    """Colour and opacity of a kind's tint."""
+    """Color and opacity of a kind's tint."""
     style = result(ROUNDS)._repr_html_()
     found = re.search(rf"\.specdec-{kind} {{ background: rgba\((\d+), (\d+), (\d+), ([\d.]+)\)", style)
     assert found is not None
@@ -207,15 +207,15 @@ def tint(kind: str) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize("page", [(1.0, 1.0, 1.0), (0.07, 0.07, 0.07)], ids=["light", "dark"])
-def test_tints_are_told_apart_with_every_kind_of_colour_vision(page: tuple[float, ...]) -> None:
+def test_tints_are_told_apart_with_every_kind_of_color_vision(page: tuple[float, ...]) -> None:
     kinds = ("accepted", "rejected", "target")
     assert least_distance([page, *(over(*tint(kind), page) for kind in kinds)]) > 15.0
-    # Text in the page's own colour stays readable on them (WCAG 2.1, level AA).
+    # Text in the page's own color stays readable on them (WCAG 2.1, level AA).
     text = (0.0, 0.0, 0.0) if page[0] == 1.0 else (0.9, 0.9, 0.9)
     assert min(contrast(text, over(*tint(kind), page)) for kind in kinds) > 4.5
 
 
-def test_no_two_kinds_differ_by_colour_alone() -> None:
+def test_no_two_kinds_differ_by_color_alone() -> None:
     """Struck out, underlined, or neither: in a terminal and on a page."""
     (_, _, first, *_) = result(ROUNDS).figure(True).splitlines()
     assert [re.findall(r"\x1b\[[\d;]*?;?([49])?m", code)[0] for code in (GREEN, RED, BLUE)] == ["", "9", "4"]

@@ -97,7 +97,7 @@ def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
 def test_equal_prompts_of_a_batch_are_independent(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
-    """First tokens of neighbours in the batch, and of the same place in batches of neighbouring seeds."""
+    """First tokens of neighbors in the batch, and of the same place in batches of neighboring seeds."""
     probs = tables[0](())
     law = {(a, b): float(probs[a] * probs[b]) for a, b in itertools.product(range(len(probs)), repeat=2)}
     law = {pair: probability for pair, probability in law.items() if probability > 0}

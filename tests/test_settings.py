@@ -118,7 +118,7 @@ def test_a_draft_with_the_same_adjustments_is_accepted_more(pair: Any) -> None:
 
 
 def no_repeats(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
-    """Forbid the tokens of the last eight places; need not be normalised."""
+    """Forbid the tokens of the last eight places; need not be normalized."""
     probs[tokens[-8:]] = 0.0
     return probs
 

@@ -47,7 +47,7 @@ def oracle() -> None:
 
 
 def trained(path: Path, seed: int = 0, **settings: Any) -> Path:
-    """A SentencePiece model of a few hundred words, without a normaliser."""
+    """A SentencePiece model of a few hundred words, without a normalizer."""
     words = [f"{text} {i * (seed + 1)}" for i in range(40) for text in WORDS[seed:]]
     return trained_pieces(path, words, vocab_size=90, normalization_rule_name="identity", **settings)
 

@@ -113,7 +113,7 @@ def test_decoder_prompt_continues_a_text(pair: EncoderDecoder) -> None:
     """By the tokens that the target wrote: one for all sources, or one for each."""
     sources = pair.sources(*LENGTHS)
     whole = generate(pair.target, None, sources)
-    for draft in (None, pair.draft, drafts.ContextCopy(min_match=1)):
+    for draft in (None, pair.draft, drafts.PromptLookup(min_match=1)):
         begun = [one.tokens[:i] for i, one in enumerate(whole)]  # the first is empty
         found = generate(pair.target, draft, sources, decoder_prompt=begun)
         for n, (got, one) in enumerate(zip(found, whole, strict=True)):

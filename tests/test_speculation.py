@@ -71,7 +71,7 @@ PAIRS = {
 }  # fmt: skip
 
 
-def law(p: np.ndarray, q: np.ndarray, n_guesses: int) -> tuple[dict[int, float], float]:
+def law(p: np.ndarray, q: np.ndarray, n_draft_tokens: int) -> tuple[dict[int, float], float]:
     """Exact law of y, and the chance that a guess is accepted: summed over guesses, integrated over uniforms.
 
     Guesses are made by a uniform in the middle of their piece; that q is drawn from at all is another test.
@@ -83,7 +83,7 @@ def law(p: np.ndarray, q: np.ndarray, n_guesses: int) -> tuple[dict[int, float],
 
     def rule(tokens: Any, parents: Any, target: Any, draft: Any, uniforms: Any) -> tuple[list[int], int, Any]:
         script = Script(np.array([*middles[tokens[1:]], *uniforms[1:]]))
-        out = run(p, q, n_guesses=n_guesses, seed=script)
+        out = run(p, q, n_draft_tokens=n_draft_tokens, seed=script)
         assert out.guesses == list(tokens[1:])
         assert script.uniforms == []
         assert out.value == out.y
@@ -91,8 +91,8 @@ def law(p: np.ndarray, q: np.ndarray, n_guesses: int) -> tuple[dict[int, float],
             assert out.guesses[out.accepted] == out.y
         return ([] if out.accepted is None else [out.accepted + 1]), out.y, []
 
-    parents = [-1] + [0] * n_guesses
-    for guesses in itertools.product(np.flatnonzero(q).tolist(), repeat=n_guesses):
+    parents = [-1] + [0] * n_draft_tokens
+    for guesses in itertools.product(np.flatnonzero(q).tolist(), repeat=n_draft_tokens):
         weight = float(np.prod(np.asarray(q)[list(guesses)]))
         for box in cells(rule, [0, *guesses], parents, None, None):
             outcomes[box.token] += weight * box.probability
@@ -100,15 +100,15 @@ def law(p: np.ndarray, q: np.ndarray, n_guesses: int) -> tuple[dict[int, float],
     return outcomes, accepted
 
 
-@pytest.mark.parametrize("n_guesses", [1, 2])
+@pytest.mark.parametrize("n_draft_tokens", [1, 2])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_law_of_a_table_is_exact(pair: str, n_guesses: int) -> None:
+def test_law_of_a_table_is_exact(pair: str, n_draft_tokens: int) -> None:
     p, q = (np.array(values) for values in PAIRS[pair])
-    outcomes, accepted = law(p, q, n_guesses)
+    outcomes, accepted = law(p, q, n_draft_tokens)
     np.testing.assert_allclose([outcomes.get(y, 0.0) for y in range(len(p))], p, rtol=0, atol=1e-12)
     assert set(outcomes) <= set(np.flatnonzero(p))
     beta = np.minimum(p, q).sum()  # Theorem 3.5
-    if n_guesses == 1:
+    if n_draft_tokens == 1:
         assert accepted == pytest.approx(beta, abs=1e-12)
     elif beta < 1:
         left = np.maximum(0, p - q) / (1 - beta)  # what the second guess is held against
@@ -135,18 +135,18 @@ CONTINUOUS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("n_guesses", [1, 3])
+@pytest.mark.parametrize("n_draft_tokens", [1, 3])
 @pytest.mark.parametrize("pair", CONTINUOUS)
-def test_law_of_densities(pair: str, n_guesses: int) -> None:
+def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
     """Kolmogorov-Smirnov of y; the share accepted is the integral of min(p, q) (Theorem 3.5)."""
     p, q = CONTINUOUS[pair]()
     rng = np.random.default_rng(5)
-    runs = [run(p, q, n_guesses=n_guesses, seed=rng) for _ in range(1500)]
+    runs = [run(p, q, n_draft_tokens=n_draft_tokens, seed=rng) for _ in range(1500)]
     assert scipy.stats.kstest([out.y for out in runs], p.cdf).pvalue > P_VALUE
     grid = np.linspace(-12, 20, 400_001)
     beta = np.minimum(p.pdf(grid), q.pdf(grid)).sum() * (grid[1] - grid[0])
     n_accepted = sum(out.accepted is not None for out in runs)
-    alternative = "two-sided" if n_guesses == 1 else "less"  # more guesses: at least as often
+    alternative = "two-sided" if n_draft_tokens == 1 else "less"  # more guesses: at least as often
     assert scipy.stats.binomtest(n_accepted, len(runs), min(beta, 1.0), alternative).pvalue > P_VALUE
     for out in runs:
         assert out.accepted is None or out.y == out.guesses[out.accepted]
@@ -157,13 +157,13 @@ def test_law_of_counts_and_vectors() -> None:
     """Distributions on the integers have pmf: a chi-square test. Vectors are tested along directions."""
     p, q = scipy.stats.poisson(3.0), scipy.stats.poisson(2.0)
     rng = np.random.default_rng(6)
-    counts = Counter(min(int(run(p, q, n_guesses=2, seed=rng).y), 9) for _ in range(3000))
+    counts = Counter(min(int(run(p, q, n_draft_tokens=2, seed=rng).y), 9) for _ in range(3000))
     expected = [3000 * p.pmf(y) for y in range(9)] + [3000 * p.sf(8)]
     assert scipy.stats.chisquare([counts[y] for y in range(10)], expected).pvalue > P_VALUE
 
     covariance = np.array([[1, 0.5], [0.5, 1]])
     p, q = scipy.stats.multivariate_normal([0, 0], covariance), scipy.stats.multivariate_normal([0, 0.2])
-    ys = np.array([run(p, q, n_guesses=2, seed=rng).y for _ in range(1500)])
+    ys = np.array([run(p, q, n_draft_tokens=2, seed=rng).y for _ in range(1500)])
     for direction in ([1, 0], [0, 1], [1, 1], [1, -1]):
         scale = np.sqrt(direction @ covariance @ direction)
         assert scipy.stats.kstest(ys @ direction / scale, scipy.stats.norm.cdf).pvalue > P_VALUE
@@ -172,11 +172,11 @@ def test_law_of_counts_and_vectors() -> None:
 @pytest.mark.parametrize("pair", [lambda: PAIRS["random"], CONTINUOUS["narrow"]], ids=["table", "densities"])
 def test_same_seed_same_result_whatever_runs_first(pair: Callable[[], tuple[Any, Any]]) -> None:
     p, q = pair()
-    first = [run(p, q, n_guesses=3, seed=seed) for seed in range(20)]
+    first = [run(p, q, n_draft_tokens=3, seed=seed) for seed in range(20)]
     with ThreadPoolExecutor(1) as pool:
         for seed, out in enumerate(first):
             for executor in (None, pool):
-                again = run(p, q, n_guesses=3, seed=seed, executor=executor)
+                again = run(p, q, n_draft_tokens=3, seed=seed, executor=executor)
                 assert again[:4] == out[:4]
     assert len({out.y for out in first}) > 1
 
@@ -194,21 +194,21 @@ def test_f_and_all_guesses_run_together() -> None:
 
     uniform = scipy.stats.uniform(0, 1)
     out = specdec.speculate(
-        lambda x: together(uniform), lambda x: uniform, lambda y: together(-y), "x", n_guesses=3, seed=0
+        lambda x: together(uniform), lambda x: uniform, lambda y: together(-y), "x", n_draft_tokens=3, seed=0
     )
     assert (out.n_g_calls, out.accepted, out.value) == (3, 0, -out.y)
 
 
 def test_equal_guesses_share_a_call() -> None:
     calls: list[int] = []
-    out = run([0.0, 1.0], [0.0, 1.0], calls.append, n_guesses=4)
+    out = run([0.0, 1.0], [0.0, 1.0], calls.append, n_draft_tokens=4)
     assert calls == [1]
     assert (out.guesses, out.accepted, out.n_g_calls) == ([1, 1, 1, 1], 0, 1)
 
 
 def test_after_a_rejection_g_runs_on_what_was_drawn() -> None:
     calls: list[int] = []
-    out = run([0.0, 0.0, 1.0], [0.5, 0.5, 0.0], lambda y: calls.append(y) or 10 * y, n_guesses=1, seed=3)
+    out = run([0.0, 0.0, 1.0], [0.5, 0.5, 0.0], lambda y: calls.append(y) or 10 * y, n_draft_tokens=1, seed=3)
     assert calls == [out.guesses[0], 2]
     assert (out.y, out.value, out.accepted, out.n_g_calls) == (2, 20, None, 2)
 
@@ -233,7 +233,7 @@ def test_guesses_that_have_not_begun_are_cancelled() -> None:
         return y
 
     with Waiting(1) as pool:
-        out = specdec.speculate(lambda x: p, lambda x: p, g, None, n_guesses=3, seed=0, executor=pool)
+        out = specdec.speculate(lambda x: p, lambda x: p, g, None, n_draft_tokens=3, seed=0, executor=pool)
     assert (out.accepted, calls, out.n_g_calls) == (0, [out.guesses[0]], 1)
 
 
@@ -376,7 +376,7 @@ def test_what_is_no_distribution_is_refused(p: Any, q: Any, message: str) -> Non
         run(p, q)
 
 
-def test_densities_that_are_not_normalised_end_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_densities_that_are_not_normalized_end_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a density is nowhere above the whole: the residual has no mass."""
     monkeypatch.setattr("specdec.verification.speculative_execution.RESIDUAL_DRAWS", 1000)
     with pytest.raises(InputError, match="never had a density above"):
@@ -386,7 +386,14 @@ def test_densities_that_are_not_normalised_end_in_an_error(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("n_guesses", 0), ("n_guesses", 1.5), ("n_guesses", True), ("seed", -1), ("executor", 3), ("g", None)],
+    [
+        ("n_draft_tokens", 0),
+        ("n_draft_tokens", 1.5),
+        ("n_draft_tokens", True),
+        ("seed", -1),
+        ("executor", 3),
+        ("g", None),
+    ],
 )
 def test_bad_arguments_are_refused(argument: str, value: Any) -> None:
     arguments = {"g": lambda y: y, argument: value}

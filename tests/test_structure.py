@@ -30,7 +30,7 @@ LINES = {
     "csrc/model": 8200,
     "csrc/testing": 600,
     "csrc/verify": 1200,
-    "python/specdec": 47600,
+    "python/specdec": 47650,
     "python/specdec/*": 3500,
     "python/specdec/analysis": 4300,
     "python/specdec/commands": 2000,

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 import specdec
 from allocations import allowing, needs_hooks
 from specdec import CheckpointError, InputError, VocabularyMismatchError
-from specdec.drafts import Ensemble, SuffixMemory
+from specdec.drafts import Ensemble, SuffixDecoding
 from trained import small_pair
 from worlds.canonical import LLAMA, forced, random_tensors
 from worlds.encoder_decoders import model_of
@@ -110,14 +110,14 @@ def expected(
     return (remembered if remembered[2] > own[2] else own)[:2]
 
 
-def memory_of(texts: Sequence[tuple[Sequence[int], Sequence[int]]], **settings: Any) -> SuffixMemory:
-    memory = SuffixMemory(**{"min_match": 1} | settings)
+def memory_of(texts: Sequence[tuple[Sequence[int], Sequence[int]]], **settings: Any) -> SuffixDecoding:
+    memory = SuffixDecoding(**{"min_match": 1} | settings)
     for before, output in texts:
         memory.add(output, before)
     return memory
 
 
-def texts_of(memory: SuffixMemory) -> list[tuple[Tokens, Tokens]]:
+def texts_of(memory: SuffixDecoding) -> list[tuple[Tokens, Tokens]]:
     return [(tuple(before.tolist()), tuple(output.tolist())) for before, output in memory.texts()]
 
 
@@ -200,20 +200,20 @@ def test_many_occurrences_are_sampled_evenly() -> None:
 def test_calls_learn_from_one_another() -> None:
     """Fewer calls of the target the second time, whole texts and the ends of prompts kept, output as ever."""
     target, _ = small_pair()
-    memory = SuffixMemory(max_depth=8)
+    memory = SuffixDecoding(max_depth=8)
     plain = specdec.generate(target, None, "Once upon a time", max_new_tokens=80)
     runs = [specdec.generate(target, memory, "Once upon a time", max_new_tokens=80) for _ in range(2)]
     assert [run.tokens for run in runs] == [plain.tokens] * 2
     assert len(runs[1].trace.rounds) < len(runs[0].trace.rounds) / 2
     before, output = memory.texts()[-1]
     assert output.tolist() == plain.tokens and before.tolist() == plain.prompt_ids[-8:]
-    assert repr(memory) == f"<specdec.drafts.SuffixMemory of 2 outputs, {memory.n_tokens} tokens>"
+    assert repr(memory) == f"<specdec.drafts.SuffixDecoding of 2 outputs, {memory.n_tokens} tokens>"
 
 
 def test_of_a_call_that_ends_early_there_is_what_was_committed() -> None:
     target, prompts = small_pair()[0], ["Once upon a time", "One day"]
     plain = specdec.generate(target, None, prompts, max_new_tokens=60)
-    memory = SuffixMemory()
+    memory = SuffixDecoding()
     stream = specdec.stream(target, memory, prompts[0], max_new_tokens=60)
     for _ in range(5):
         next(iter(stream))
@@ -228,7 +228,7 @@ def test_of_a_call_that_ends_early_there_is_what_was_committed() -> None:
             raise KeyboardInterrupt
         return probs
 
-    memory = SuffixMemory()
+    memory = SuffixDecoding()
     with pytest.raises(KeyboardInterrupt):
         specdec.generate(target, memory, prompts, max_new_tokens=60, transform=stopping, stop="zzz")
     assert memory.n_texts == 2
@@ -240,11 +240,11 @@ def test_of_a_call_that_ends_early_there_is_what_was_committed() -> None:
 
 
 def test_one_vocabulary() -> None:
-    memory = SuffixMemory()
+    memory = SuffixDecoding()
     memory.add([1, 2, 10**6])
     with pytest.raises(VocabularyMismatchError, match="memory has the token 1000000; expected the target's"):
         specdec.generate(small_pair()[0], memory, "a", max_new_tokens=2)
-    memory = SuffixMemory()
+    memory = SuffixDecoding()
     specdec.generate(small_pair()[0], memory, "a", max_new_tokens=2)
     for wrong in ([5000], [-1], ["a"], [0.5], [[1]]):
         with pytest.raises(InputError):
@@ -271,7 +271,7 @@ def test_a_seed_that_is_used_twice_does_not_bend_the_law() -> None:
     counts, n_runs = np.zeros(3), 1000
     how: dict[str, Any] = {"max_new_tokens": 2, "temperature": 1.0, "transform": few, "ignore_eos": True}
     for seed in range(n_runs):
-        memory = SuffixMemory(min_match=1)
+        memory = SuffixDecoding(min_match=1)
         for _ in range(2):
             result = specdec.generate(small_pair()[0], memory, [40], seed=seed, **how)
         assert result.trace.n_drafted
@@ -284,7 +284,7 @@ def test_seeds_of_a_memory() -> None:
     options: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_new_tokens": 12}
 
     def calls(**more: Any) -> list[list[int]]:
-        memory = SuffixMemory()
+        memory = SuffixDecoding()
         again = [specdec.generate(small_pair()[0], memory, "One day", **options, **more) for _ in range(2)]
         return [result.tokens for result in again]
 
@@ -296,14 +296,14 @@ def test_seeds_of_a_memory() -> None:
 
 def test_keys_are_never_given_twice(tmp_path: Path) -> None:
     """Nor after a file; and what was added by hand changes them, as another memory may have made it."""
-    memory = SuffixMemory()
+    memory = SuffixDecoding()
     keys = [memory.text_key() for _ in range(3)]
     memory.save(tmp_path / "memory")
     keys += [memory.text_key()]
-    again = SuffixMemory.load(tmp_path / "memory")
+    again = SuffixDecoding.load(tmp_path / "memory")
     later = again.text_key()
     assert len({*keys}) == 4 and later not in keys[:3]
-    other = SuffixMemory()
+    other = SuffixDecoding()
     other.add([1, 2, 3])
     assert other.text_key() != keys[0]
     assert len(Ensemble(memory, other).text_key()) == 4
@@ -313,18 +313,18 @@ def test_keys_are_never_given_twice(tmp_path: Path) -> None:
 
 
 def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
-    memory = SuffixMemory(max_tokens=500, max_depth=9)
+    memory = SuffixDecoding(max_tokens=500, max_depth=9)
     specdec.generate(small_pair()[0], memory, ["Once upon a time", "One day"], max_new_tokens=30)
     memory.save(tmp_path / "memory")
-    found = SuffixMemory.load(tmp_path / "memory", factor=2.0, branches=False)
+    found = SuffixDecoding.load(tmp_path / "memory", factor=2.0, branches=False)
     assert (found.max_tokens, found.max_depth, found.n_vocab) == (500, 9, memory.n_vocab)
     assert (found.factor, found.branches) == (2.0, False)
     assert texts_of(found) == texts_of(memory)
     result = specdec.generate(small_pair()[0], found, "One day", max_new_tokens=30)
     assert result.trace.n_accepted > 15
-    SuffixMemory().save(tmp_path / "empty")
-    assert SuffixMemory.load(tmp_path / "empty").n_texts == 0
-    assert SuffixMemory.load(tmp_path / "memory", max_tokens=31).n_texts == 1
+    SuffixDecoding().save(tmp_path / "empty")
+    assert SuffixDecoding.load(tmp_path / "empty").n_texts == 0
+    assert SuffixDecoding.load(tmp_path / "memory", max_tokens=31).n_texts == 1
 
 
 def test_damaged_files(tmp_path: Path) -> None:
@@ -334,10 +334,10 @@ def test_damaged_files(tmp_path: Path) -> None:
 
     def write(metadata: dict[str, str], arrays: dict[str, Any]) -> Path:
         path = tmp_path / "memory.safetensors"
-        save_file(arrays, path, SuffixMemory.metadata | sound | metadata)
+        save_file(arrays, path, SuffixDecoding.metadata | sound | metadata)
         return path
 
-    assert SuffixMemory.load(write({}, arrays)).n_texts == 2
+    assert SuffixDecoding.load(write({}, arrays)).n_texts == 2
     for metadata, changed, message in [
         ({"format": "other"}, {}, "'format' is \"other\""),
         ({"max_depth": "0"}, {}, "'max_depth' is .*expected an integer, 1 to 1024"),
@@ -353,12 +353,12 @@ def test_damaged_files(tmp_path: Path) -> None:
         ({}, {"more": ints(1)}, "tensor 'more' is none of a suffix memory"),
     ]:
         with pytest.raises(CheckpointError, match=rf"memory\.safetensors.*{message}"):
-            SuffixMemory.load(write(metadata, arrays | changed))
+            SuffixDecoding.load(write(metadata, arrays | changed))
     for name in arrays:
         with pytest.raises(CheckpointError, match=f"tensor '{name}' is missing"):
-            SuffixMemory.load(write({}, {key: array for key, array in arrays.items() if key != name}))
+            SuffixDecoding.load(write({}, {key: array for key, array in arrays.items() if key != name}))
     with pytest.raises(CheckpointError):
-        SuffixMemory.load(tmp_path / "nothing")
+        SuffixDecoding.load(tmp_path / "nothing")
 
 
 @needs_hooks

@@ -13,7 +13,7 @@ from trained import small_pair
 from worlds.canonical import LLAMA, VARIANTS, build, decoder_of, random_tensors
 
 N_LAYER = LLAMA["n_layer"]
-TAPS = [0, 1, N_LAYER, N_LAYER + 1]
+CAPTURES = [0, 1, N_LAYER, N_LAYER + 1]
 
 
 def ids(n: int, seed: int = 3) -> list[int]:
@@ -38,19 +38,19 @@ def expected(config: dict[str, Any], text: list[int], layer: int) -> np.ndarray:
 @pytest.mark.parametrize("name", ["llama", "gpt-tanh", "qk-norm-head-softcaps-both-norms"])
 def test_hidden_states_are_those_of_the_reference(name: str) -> None:
     config, text = VARIANTS[name], ids(70)
-    decoder = decoder_of(build(config, random_tensors(config)), taps=TAPS)
+    decoder = decoder_of(build(config, random_tensors(config)), captures=CAPTURES)
     decoder.prefill(text)
-    for layer in TAPS:
-        np.testing.assert_allclose(decoder.tapped(layer), expected(config, text, layer), atol=2e-4)
+    for layer in CAPTURES:
+        np.testing.assert_allclose(decoder.captured(layer), expected(config, text, layer), atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "int8"])
 def test_bits_of_a_hidden_state_depend_on_its_text_alone(dtype: str) -> None:
     """Nodes of trees that are kept, dropped and moved, against one prompt."""
     model, text, rng = build(LLAMA, random_tensors(LLAMA), dtype=dtype), ids(60), np.random.default_rng(0)
-    whole = decoder_of(model, taps=TAPS)
+    whole = decoder_of(model, captures=CAPTURES)
     whole.prefill(text)
-    decoder = decoder_of(model, max_nodes=12, taps=TAPS, n_threads=2)
+    decoder = decoder_of(model, max_nodes=12, captures=CAPTURES, n_threads=2)
     decoder.prefill(text[:20])
     while decoder.n_committed < 56:
         first, tokens, parents, path = decoder.n_committed, [], [], []
@@ -64,13 +64,13 @@ def test_bits_of_a_hidden_state_depend_on_its_text_alone(dtype: str) -> None:
         if parents.count(-1) > 1:  # one root: the first token of the text
             tokens, parents, path = text[first : first + 4], [-1, 0, 1, 2], [0, 1, 2, 3]
         decoder.forward(tokens, parents)
-        for layer in TAPS:
-            found = decoder.tapped(layer)[first + np.array(path)]
-            assert np.array_equal(found, whole.tapped(layer)[first : first + 4])
+        for layer in CAPTURES:
+            found = decoder.captured(layer)[first + np.array(path)]
+            assert np.array_equal(found, whole.captured(layer)[first : first + 4])
         decoder.keep(path[:3])
-    for layer in TAPS:
+    for layer in CAPTURES:
         n = decoder.n_committed
-        assert np.array_equal(decoder.tapped(layer)[:n], whole.tapped(layer)[:n])
+        assert np.array_equal(decoder.captured(layer)[:n], whole.captured(layer)[:n])
 
 
 def test_a_model_gives_hidden_states_of_a_text() -> None:
@@ -88,7 +88,7 @@ def test_a_model_gives_hidden_states_of_a_text() -> None:
 def test_a_decoder_refuses_hidden_states_that_it_does_not_keep() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
     with pytest.raises(ValueError, match="hidden state 2 is not kept"):
-        decoder_of(model, taps=[1]).tapped(2)
-    for taps in ([N_LAYER + 2], [-1]):
+        decoder_of(model, captures=[1]).captured(2)
+    for captures in ([N_LAYER + 2], [-1]):
         with pytest.raises(ValueError, match="expected 0 to"):
-            decoder_of(model, taps=taps)
+            decoder_of(model, captures=captures)

@@ -88,7 +88,7 @@ def test_formats_of_one_vocabulary_agree(shared):
     assert one.encode(text) == two.encode(text)
     one, two = (load_tokenizer(models / "chars105" / f"tok105.{end}") for end in ("model", "bin"))
     assert one.fingerprint() == two.fingerprint()
-    single_spaced = re.sub(" +", " ", text)  # this file's own normaliser drops repeats
+    single_spaced = re.sub(" +", " ", text)  # this file's own normalizer drops repeats
     for story in single_spaced.split("<|endoftext|>"):
         assert one.encode(story.strip()) == two.encode(story.strip())
     assert one.encode("a日本b") == two.encode("a日本b")  # unknown characters: one <unk> for the run

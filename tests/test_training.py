@@ -258,24 +258,24 @@ def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -
             assert row[19:end].tolist() == expected[: end - 19]
 
 
-def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Path) -> None:
+def test_a_training_takes_a_quantized_target(target: specdec.Model, tmp_path: Path) -> None:
     from specdec.training.trainer import TargetStates
     from specdec.training.training_texts import Texts
 
-    quantised = specdec.load(target.path, "int8")
+    quantized = specdec.load(target.path, "int8")
     ids = np.arange(4, 20, dtype=np.int32)
-    states = TargetStates(quantised, taps=[0, 2, 3]).of(Texts.of_lists([ids, ids[:7]], [2, 1], 20))
-    np.testing.assert_array_equal(states.hidden[2][0, :16], quantised.hidden_states(ids, [2])[2])
+    states = TargetStates(quantized, captures=[0, 2, 3]).of(Texts.of_lists([ids, ids[:7]], [2, 1], 20))
+    np.testing.assert_array_equal(states.hidden[2][0, :16], quantized.hidden_states(ids, [2])[2])
     np.testing.assert_allclose(
-        states.target.log_probs[1, :7], torch.from_numpy(quantised.logits(ids[:7])).log_softmax(-1), atol=1e-6
+        states.target.log_probs[1, :7], torch.from_numpy(quantized.logits(ids[:7])).log_softmax(-1), atol=1e-6
     )
     assert states.weights.tolist() == [[0.0] + [1.0] * 14 + [0.0] * 5, [1.0] * 6 + [0.0] * 14]
     with refuses("dtype", "int8"):
-        train(quantised, tmp_path, dtype="int8")
+        train(quantized, tmp_path, dtype="int8")
     train(target.path, tmp_path, dtype="int8", steps=2)
     stored = json.loads((tmp_path / "training" / "settings.json").read_text())
     assert stored["target"] == f"{target.path} in int8"
-    train(quantised, tmp_path, steps=2)  # the same one
+    train(quantized, tmp_path, steps=2)  # the same one
 
 
 def test_other_arguments_and_folders_are_refused(target: specdec.Model, work: Path) -> None:
@@ -388,7 +388,7 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(target: specdec.Model, 
     for change in [*changes, {"seconds": -1.0}, {"seconds": math.nan}, {"recent": None}]:
         torch.save(state | change, path)
         check_refused(target, path)
-    next(iter(state["optimisers"]["adamw"]["state"].values()))["exp_avg"] = torch.zeros(3)
+    next(iter(state["optimizers"]["adamw"]["state"].values()))["exp_avg"] = torch.zeros(3)
     torch.save(state, path)
     check_refused(target, path)
     sound[len(sound) // 2] ^= 1

@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "medusa-text": ("heads", HEADS | {"from_text": True}),
     "medusa-own-output": ("heads", HEADS | {"shared_output": False, "n_draft_vocab": 16}),
     "medusa-reduced": ("heads", HEADS | {"n_draft_vocab": 16}),
-    "hydra": ("heads", HEADS | {"see_guesses": True, "n_draft_vocab": 20}),
+    "hydra": ("heads", HEADS | {"see_draft_tokens": True, "n_draft_vocab": 20}),
     "medusa-2": ("heads", HEADS | {"joint": True}),
     "eagle-1": ("eagle", {"version": 1}),
     "eagle-3": ("eagle", {"d_head": 6, "d_ff": 40, "steps": 3}),
@@ -194,7 +194,7 @@ def test_a_target_whose_texts_have_no_end(tmp_path: Path) -> None:
 def probs_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarray:
     """What torch predicts after a text, whose last `n` tokens are draft tokens after a root."""
     root = len(text) - n - 1
-    states = kind.target.hidden_states(text[:root], kind.taps) if kind.taps else {}
+    states = kind.target.hidden_states(text[:root], kind.captures) if kind.captures else {}
     ids = torch.tensor(text)
     with torch.no_grad():
         if kind.name == "small":
@@ -205,10 +205,12 @@ def probs_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.nda
             guesses, _ = network(ids[None, :root], torch.tensor([root - 1]))
             logits = guesses[0, 0, n]
         elif kind.name == "heads":
-            logits = network(torch.from_numpy(states[kind.taps[0]][-1]), ids[root:], n + 1)
+            logits = network(torch.from_numpy(states[kind.captures[0]][-1]), ids[root:], n + 1)
         else:
-            taps = torch.from_numpy(np.concatenate([states[tap] for tap in kind.taps], axis=-1))
-            *_, hidden = network.steps(taps[None], ids[None, 1:], n + 1)
+            captures = torch.from_numpy(
+                np.concatenate([states[capture] for capture in kind.captures], axis=-1)
+            )
+            *_, hidden = network.steps(captures[None], ids[None, 1:], n + 1)
             logits = network.logits(hidden[0, -1])
         draft_ids = None if kind.name == "recurrent" else getattr(network, "draft_ids", None)
         return objective.scattered(logits, draft_ids, VOCABULARY).double().softmax(-1).numpy()
@@ -257,7 +259,7 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_drafted(name: str, target: 
             weight.add_(torch.randn_like(weight) * 0.1)
     rng = np.random.default_rng(5)
     texts = Texts.of_lists([rng.integers(3, VOCABULARY, 12).tolist() for _ in range(2)], [4, 1], 12)
-    batch = TargetStates(target, taps=kind.taps, n_threads=1).of(texts)
+    batch = TargetStates(target, captures=kind.captures, n_threads=1).of(texts)
     with torch.no_grad():
         found = float(kind.loss(network, batch, Objective({"tvd": 1.0}), 0.5))
     depths = 1 if name == "recurrent" else 2  # two heads, steps, embeddings
@@ -281,7 +283,7 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_drafted(name: str, target: 
     [
         ("small", "d_model", 64),
         ("recurrent", "d_hidden", 16),
-        ("medusa", "see_guesses", True),
+        ("medusa", "see_draft_tokens", True),
         ("pass", "n_tokens", 3),
         ("eagle-3-reduced", "n_heads", 2),
     ],

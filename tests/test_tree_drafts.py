@@ -381,7 +381,7 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(name: str) -> None:
     several lengths are merged its parent may be a node that is not on the path, but has the tokens of one."""
     target, small = small_pair()
     draft, temperature = {
-        "ensemble": (drafts.Ensemble(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
+        "ensemble": (drafts.Ensemble(drafts.PromptLookup(min_match=1, gamma=1), small, adaptive=False), 0.0),
         "chains": (drafts.ModelDraft(small, tree=ParallelChains(3)), 1.0),
         "shape": (drafts.ModelDraft(small, tree=StaticTree((3, 2))), 0.7),
     }[name]
@@ -427,7 +427,7 @@ def test_rules_that_cannot_judge_a_tree() -> None:
     shapes = ParallelChains(2), DynamicTree(4), StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
     trees = [drafts.ModelDraft(small_pair()[1], tree=tree) for tree in shapes]
     chains, grown, samples, distinct = trees
-    copies = [drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)]
+    copies = [drafts.Lookahead(), drafts.PromptLookup(n_candidates=2), drafts.InputCopy(n_candidates=2)]
     refused = {"block": [*trees, *copies], "k-sequential": [grown, distinct, *copies]}
     for verify, several in refused.items():
         for draft in several:
@@ -471,7 +471,7 @@ def test_at_temperature_0_every_rule_takes_every_tree(verify: str) -> None:
     options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True, "n_threads": 1, "logits": True}
     plain = specdec.generate(target, None, "It was, it was, it was,", **options)
     shapes = ParallelChains(2), StaticTree((2, 2)), StaticTree((3,), "top-k"), DynamicTree(5)
-    several = [PythonDraft(Branches()), drafts.Lookahead(), drafts.ContextCopy(min_match=1, n_candidates=3)]
+    several = [PythonDraft(Branches()), drafts.Lookahead(), drafts.PromptLookup(min_match=1, n_candidates=3)]
     several += [drafts.ModelDraft(small, tree=tree) for tree in shapes]
     for draft, draft_sampling in itertools.product(several, (None, specdec.Sampling(1.0))):
         how = options | {"verify": verify, "draft_sampling": draft_sampling}

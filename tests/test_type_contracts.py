@@ -110,7 +110,7 @@ def test_cross_attention_in_several_types(
     """What is not of one kind becomes f32, which has the file's values; a message says so."""
     quantize, rng = gguf.quants.quantize, np.random.default_rng(6)
 
-    def quantised(array: np.ndarray, kind: Any) -> np.ndarray:
+    def quantized(array: np.ndarray, kind: Any) -> np.ndarray:
         if not kind.name.endswith("_K"):
             return quantize(array, kind)
         return random_blocks(rng, kind.name.lower(), *array.shape)
@@ -122,7 +122,7 @@ def test_cross_attention_in_several_types(
         is_plain = "norm" in name or "rel_b" in name or len(parts) < 4
         return gguf.GGMLQuantizationType["F32" if is_plain else "Q4_K"]
 
-    monkeypatch.setattr(gguf.quants, "quantize", quantised)
+    monkeypatch.setattr(gguf.quants, "quantize", quantized)
     sizes = {"d_model": 256, "d_kv": 64, "num_heads": 4, "d_ff": 256, "vocab_size": 40}
     layers = {"num_layers": 2, "num_decoder_layers": 2}
     case = Case("t5", "T5ForConditionalGeneration", {**CASES["t5"].config, **sizes, **layers})
@@ -140,7 +140,7 @@ def test_cross_attention_in_several_types(
     expected = reference.logits(model.config, tensors, ids, source=source, dtype=np.float32, format=formats)
     assert np.median(np.abs(found - expected)) < 0.01 * np.abs(expected).max()
     plain = specdec.generate(model, None, source, max_new_tokens=12)
-    for draft, gamma in ((model, 4), (drafts.ContextCopy(), 3)):
+    for draft, gamma in ((model, 4), (drafts.PromptLookup(), 3)):
         drafted = specdec.generate(model, draft, source, max_new_tokens=12, gamma=gamma)
         assert list(drafted.tokens) == list(plain.tokens)
     assert np.array_equal(model.logits(ids[:2], source), found[:2])
@@ -162,7 +162,7 @@ def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: d
         *((small, {"gamma": gamma}) for gamma in (1, 4, 8)),
         (drafts.ModelDraft(small, tree=drafts.StaticTree((2, 2, 1))), {}),
         (drafts.ModelDraft(small, tree=drafts.DynamicTree(9, steps=4)), {}),
-        (drafts.ContextCopy(), {}),
+        (drafts.PromptLookup(), {}),
     ]
     for i, (draft, options) in enumerate(ways):
         settings = {"max_new_tokens": 20, **options, **how}

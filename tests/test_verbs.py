@@ -373,7 +373,7 @@ def test_tables_have_names_of_ones_own(models: Pair, prompts: str, tmp_path: Pat
 def test_compare_and_recommend(models: Pair, prompts: str) -> None:
     asked = ["compare", "--target", "big", "--prompts", prompts, "--n-tokens", "20", "--no-timing"]
     asked += ["--temperatures", "0", "--gammas", "1,3"]
-    ways = {"mine": models[1], "copy": specdec.drafts.ContextCopy(), "random": specdec.drafts.Random()}
+    ways = {"mine": models[1], "copy": specdec.drafts.PromptLookup(), "random": specdec.drafts.RandomDraft()}
     options: dict[str, Any] = {"gammas": [1, 3], "n_tokens": 20}
     wanted = specdec.compare(models[0], ways, ["abc", "ba ab"], temperatures=[0.0], timing=False, **options)
     assert found(*asked, "mine=small", "copy", "random") == as_read(wanted)

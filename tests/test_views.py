@@ -53,7 +53,7 @@ REFUSED: dict[str, list[tuple[str, Any]]] = {
     ],
     "recommend_draft": [("seconds", 0), ("gammas", [0]), ("repeats", 0), ("draft_dtype", "f16"), ("say", 3)],
     "bench": [
-        ("repeats", 0), ("too_long", "cut"), ("draft", {"plain": drafts.ContextCopy()}), ("chat", True),
+        ("repeats", 0), ("too_long", "cut"), ("draft", {"plain": drafts.PromptLookup()}), ("chat", True),
         ("chat", {"a": 1}), ("logprobs", 2), ("temperature", -1.0), ("gamma", -1), ("answers", 5),
         ("seed", 2**64 - 1),
     ],
@@ -75,7 +75,7 @@ def test_arguments_that_are_refused(view: str, argument: str, value: Any) -> Non
         ({"options": DecodingOptions(verify="block")}, "verify is 'block'; expected none"),
         ({"draft": rows_of(np.ones(3))}, "shape"), ({"draft": rows_of(np.ones(N_VOCAB))}, "no distribution"),
         ({"draft": drafts.Unigram([0], 7)}, r"ids\[\d\] is \d+; expected 0 to 6"),
-        ({"draft": drafts.ContextCopy}, "the class ContextCopy; expected an object"),
+        ({"draft": drafts.PromptLookup}, "the class PromptLookup; expected an object"),
     ],
 )  # fmt: skip
 def test_what_another_argument_or_object_is_refused_for(change: dict[str, Any], message: str) -> None:
@@ -93,7 +93,7 @@ def test_names_are_texts_of_the_callers(view: str, monkeypatch: pytest.MonkeyPat
             with refuses(argument):
                 function(**GIVEN[view] | {argument: names})
     use_forward_times(monkeypatch)
-    for draft in (DRAFT, drafts.ContextCopy()):
+    for draft in (DRAFT, drafts.PromptLookup()):
         found = function(**GIVEN[view] | {"target": {"theirs": TARGET}, "draft": {"ours": draft}})
         assert (found.target, found.draft, found.to_dict()["target"]) == ("theirs", "ours", "theirs")
         assert "ours" in str(found)

@@ -1,4 +1,4 @@
-"""What both trainings share: batches, optimisers, the learning-rate schedule, checkpoints, the log."""
+"""What both trainings share: batches, optimizers, the learning-rate schedule, checkpoints, the log."""
 
 from __future__ import annotations
 

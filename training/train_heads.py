@@ -44,9 +44,9 @@ def hidden_states(target: specdec.Model, rows: np.ndarray, path: Path, n_threads
         part = path.with_suffix(".part.npy")
         found = open_memmap(part, "w+", np.float16, (*rows.shape, target.config.d_model))
         for row, states in zip(tqdm(rows, desc=path.stem, mininterval=10), found, strict=True):
-            decoder = _core.Decoder(target.core, capacity=len(row), n_threads=n_threads, taps=[layer])
+            decoder = _core.Decoder(target.core, capacity=len(row), n_threads=n_threads, captures=[layer])
             decoder.prefill(row.astype(np.int32))
-            states[:] = decoder.tapped(layer)
+            states[:] = decoder.captured(layer)
         found.flush()
         part.replace(path)
     return np.load(path, mmap_mode="r")
@@ -170,7 +170,7 @@ def main() -> None:
     layer = target.config.n_layer + 1
     tokens = frequent(texts["novels"], texts["samples"], n_vocab=shape.n_vocab)[: args.tokens]
     weights = LearnedWeights.of(
-        "heads", target, shape.fields(), tensors, taps=[layer],
+        "heads", target, shape.fields(), tensors, captures=[layer],
         tokens=None if len(tokens) == shape.n_vocab else np.sort(tokens),
     )  # fmt: skip
     weights.save(args.work / "heads")

@@ -104,8 +104,8 @@ def main(words: list[str] | None = None) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
                 taught = translator.logits(target, x, y)[y != translator.PAD]
-            learnt = translator.logits(draft, x, y)[y != translator.PAD]
-        kl, variation = loop.divergences(taught, learnt)
+            learned = translator.logits(draft, x, y)[y != translator.PAD]
+        kl, variation = loop.divergences(taught, learned)
         ((1 - weight) * kl + weight * VARIATION_SCALE * variation).backward()
         recent.append((kl.item(), variation.item()))
         loop.clip_gradients(draft)

@@ -317,7 +317,7 @@ def _write_gguf(path: Path, job: Job) -> None:
                     continue
                 array, role, qkv[kind] = np.concatenate(qkv[kind]), "attn_qkv", []
             elif kind_of_model == "llama" and role in ("attn_q", "attn_k"):
-                # pairs that rotary positions turn: halves there, neighbours here
+                # pairs that rotary positions turn: halves there, neighbors here
                 n_head = len(array) // c["d_head"]
                 array = array.reshape(n_head, 2, c["d_head"] // 2, -1).swapaxes(1, 2).reshape(array.shape)
             stored = f"blk.{layer}.{_NAMES.get(role, role)}.{kind}"

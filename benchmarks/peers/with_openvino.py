@@ -191,7 +191,7 @@ class OpenVinoWriter(Writer):
 
 
 def properties(job: Job, hint: str) -> dict[str, object]:
-    """The best settings found; `hint` is in what quantised weights are multiplied."""
+    """The best settings found; `hint` is in what quantized weights are multiplied."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,

@@ -107,7 +107,7 @@ class TransformersWriter(Writer):
 
 
 def _in_int8(model: torch.nn.Module, engine: str) -> torch.nn.Module:
-    """The model with its linear layers quantised, also those that GPT-2 has by the name of Conv1D."""
+    """The model with its linear layers quantized, also those that GPT-2 has by the name of Conv1D."""
     torch.backends.quantized.engine = engine
     for module in list(model.modules()):
         for name, child in module.named_children():

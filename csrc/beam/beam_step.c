@@ -8,24 +8,24 @@
 #define BLOCK 256
 
 /* What turns logits into ln p: ln p = (logit - largest) - log_sum. */
-typedef struct normaliser {
+typedef struct normalizer {
     double largest, log_sum;
-} normaliser;
+} normalizer;
 
 /* Exponentials are those of sampling, in f32, their sum is in double: ln p is right to some 1e-7, and has
  * the same bits on every instruction set. */
-static normaliser normalise(int n_vocab, const float* logits) {
+static normalizer normalize(int n_vocab, const float* logits) {
     const sd_kernels* k = sd_kernels_get();
     float largest = k->max(n_vocab, logits);
     double weights[BLOCK], sum = 0.0;
     for (int i = 0; i < n_vocab; i += BLOCK)
         sum += k->weigh(n_vocab - i < BLOCK ? n_vocab - i : BLOCK, logits + i, largest, 1.0f, weights);
-    return (normaliser){(double)largest, log(sum)};
+    return (normalizer){(double)largest, log(sum)};
 }
 
 /* It never falls where the logit rises, rounding included, so the largest logit of a block decides
  * for the block. */
-static double score_of(double before, normaliser z, float logit) {
+static double score_of(double before, normalizer z, float logit) {
     return before + (((double)logit - z.largest) - z.log_sum);
 }
 
@@ -43,7 +43,7 @@ static int insert_continuations(const sd_beam* beams, int index, const float* lo
                                 sd_beam* best, int* n) {
     const sd_kernels* k = sd_kernels_get();
     double before = beams[index].score;
-    normaliser z = normalise(n_vocab, logits);
+    normalizer z = normalize(n_vocab, logits);
     if (!isfinite(z.largest) || !isfinite(z.log_sum)) return 0;
     for (int first = 0; first < n_vocab; first += BLOCK) {
         int end = n_vocab - first < BLOCK ? n_vocab : first + BLOCK;

@@ -27,15 +27,15 @@ static PyObject* get_source(PyObject* self, void* ignored) {
     return sd_array_of("int32", encoded->source, sizeof *encoded->source, encoded->n, -1);
 }
 
-static PyObject* get_taps(PyObject* self, void* ignored) {
-    return sd_tuple_of_ints(cache_of(self)->taps.layers, cache_of(self)->taps.n);
+static PyObject* get_captures(PyObject* self, void* ignored) {
+    return sd_tuple_of_ints(cache_of(self)->captures.layers, cache_of(self)->captures.n);
 }
 
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},
     {"source", get_source, NULL,
      "The ids of the source that the text has, int32, a copy; None for a model without an encoder.", NULL},
-    {"taps", get_taps, NULL, "The hidden states that it has of each token.", NULL},
+    {"captures", get_captures, NULL, "The hidden states that it has of each token.", NULL},
     {0},
 };
 

@@ -113,7 +113,7 @@ typedef sd_status (*sd_tensor_setter)(void* weights, const char* name, const sd_
  * an exception. */
 int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads);
 
-/* What the types of a learnt draft's weights are made with: (config, tensors, *, tokens=None, dtype='f32',
+/* What the types of a learned draft's weights are made with: (config, tensors, *, tokens=None, dtype='f32',
  * n_threads=1). All borrowed. */
 typedef struct sd_weights_arguments {
     PyObject *config, *tensors, *tokens;

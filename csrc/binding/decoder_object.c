@@ -26,13 +26,14 @@ static void leave(sd_decoder_object* self) { sd_exclusive_leave(&self->exclusive
 
 /* The hidden states to be kept: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
  * exception. */
-static int taps_from(PyObject* argument, const sd_model* model, sd_taps* taps) {
+static int captures_from(PyObject* argument, const sd_model* model, sd_captures* captures) {
     int32_t* layers;
     int n;
-    *taps = (sd_taps){0};
-    if (sd_optional_ids_from(argument, "taps", &layers, &n) < 0) return -1;
+    *captures = (sd_captures){0};
+    if (sd_optional_ids_from(argument, "captures", &layers, &n) < 0) return -1;
     sd_status status = SD_OK;
-    for (int i = 0; i < n && status == SD_OK; i++) status = sd_taps_add(taps, layers[i], &model->config);
+    for (int i = 0; i < n && status == SD_OK; i++)
+        status = sd_captures_add(captures, layers[i], &model->config);
     PyMem_Free(layers);
     return sd_passed(status);
 }
@@ -55,13 +56,13 @@ static int check_sizes(const sizes* s) {
 }
 
 /* Cache and scratch of a decoder, whose source is read. */
-static sd_status create(sd_decoder_object* self, const sd_model* model, const sizes* s, const sd_taps* taps,
-                        const int32_t* source, int n_source) {
+static sd_status create(sd_decoder_object* self, const sd_model* model, const sizes* s,
+                        const sd_captures* captures, const int32_t* source, int n_source) {
     int slice = sd_prompt_slice(model), rows = s->max_nodes > slice ? s->max_nodes : slice;
     int n_logits = s->max_nodes > LOGITS ? s->max_nodes : LOGITS, n = s->capacity + s->max_nodes;
     if (sd_prompts_in_slices(model)) n_logits = rows; /* whose slices have a length of their own */
     sd_status status = sd_encoder_check(model, source, n_source);
-    if (status == SD_OK) status = sd_cache_create(&self->cache, model, n, s->max_nodes, 0, taps);
+    if (status == SD_OK) status = sd_cache_create(&self->cache, model, n, s->max_nodes, 0, captures);
     if (status == SD_OK)
         status =
             sd_workspace_create_for(&self->workspace, model, s->n_vocab, s->n_threads, rows, n_logits, n);
@@ -74,26 +75,26 @@ static sd_status create(sd_decoder_object* self, const sd_model* model, const si
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model",  "capacity", "max_nodes",  "n_threads", "n_vocab",
-                            "source", "taps",     "input_sums", NULL};
+                            "source", "captures", "input_sums", NULL};
     sd_decoder_object* self = (sd_decoder_object*)object;
-    PyObject *argument, *source_argument = NULL, *taps_argument = NULL;
+    PyObject *argument, *source_argument = NULL, *captures_argument = NULL;
     int32_t* source;
-    sd_taps taps;
+    sd_captures captures;
     sizes s = {.max_nodes = 1, .n_threads = 1}; /* capacity is required: 0 is refused */
     int n_source;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOOp", names, &argument, &s.capacity, &s.max_nodes,
-                                     &s.n_threads, &s.n_vocab, &source_argument, &taps_argument,
+                                     &s.n_threads, &s.n_vocab, &source_argument, &captures_argument,
                                      &s.with_sums))
         return -1;
     if (sd_model_from(argument, "model") == NULL) return -1;
     const sd_model* model = ((sd_model_object*)argument)->model;
     if (s.n_vocab == 0) s.n_vocab = model->config.n_vocab;
-    if (check_sizes(&s) < 0 || taps_from(taps_argument, model, &taps) < 0) return -1;
+    if (check_sizes(&s) < 0 || captures_from(captures_argument, model, &captures) < 0) return -1;
     if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) return -1;
     self->model = Py_NewRef(argument);
     self->capacity = s.capacity;
     self->max_nodes = s.max_nodes;
-    sd_status status = create(self, model, &s, &taps, source, n_source);
+    sd_status status = create(self, model, &s, &captures, source, n_source);
     PyMem_Free(source);
     return sd_passed(status);
 }
@@ -235,7 +236,7 @@ static PyObject* cut(PyObject* object, PyObject* argument) {
                         n_committed);
 }
 
-static PyObject* tapped(PyObject* object, PyObject* argument) {
+static PyObject* captured(PyObject* object, PyObject* argument) {
     sd_decoder_object* self = (sd_decoder_object*)object;
     long layer = PyLong_AsLong(argument);
     if (layer == -1 && PyErr_Occurred()) return NULL;
@@ -244,12 +245,12 @@ static PyObject* tapped(PyObject* object, PyObject* argument) {
     int n = cache->n_committed + cache->n_pending, d_model = cache->model->config.d_model;
     float* rows;
     PyObject* array = NULL;
-    if (layer < 0 || layer > INT_MAX || sd_taps_find(&cache->taps, (int)layer) < 0)
-        PyErr_Format(PyExc_ValueError, "hidden state %ld is not kept, expected one of taps", layer);
+    if (layer < 0 || layer > INT_MAX || sd_captures_find(&cache->captures, (int)layer) < 0)
+        PyErr_Format(PyExc_ValueError, "hidden state %ld is not kept, expected one of captures", layer);
     else
         array = sd_new_array("float32", n, d_model, (void**)&rows);
     for (int slot = 0; array && slot < n; slot++)
-        memcpy(rows + (ptrdiff_t)slot * d_model, sd_cache_tapped(cache, slot, (int)layer),
+        memcpy(rows + (ptrdiff_t)slot * d_model, sd_cache_captured(cache, slot, (int)layer),
                (size_t)d_model * sizeof *rows);
     leave(self);
     return array;
@@ -277,7 +278,7 @@ static PyMethodDef methods[] = {
     {"prefill", SD_KEYWORDS(prefill),
      "prefill($self, /, ids, *, logits=False, last=False, finite=False)\n--\n\n"},
     {"forward", forward, METH_VARARGS, "forward($self, tokens, parents, /)\n--\n\n"},
-    {"tapped", tapped, METH_O, "tapped($self, layer, /)\n--\n\n"},
+    {"captured", captured, METH_O, "captured($self, layer, /)\n--\n\n"},
     {"input_sums", input_sums, METH_O, "input_sums($self, name, /)\n--\n\n"},
     {"keep", keep, METH_O, "keep($self, path, /)\n--\n\n"},
     {"cut", cut, METH_O, "cut($self, n, /)\n--\n\n"},
@@ -294,7 +295,7 @@ static PyMemberDef members[] = {
 
 const sd_kind sd_decoder_kind = {
     .doc =
-        "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, taps=None, "
+        "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, captures=None, "
         "input_sums=False)\n--\n\n",
     .size = sizeof(sd_decoder_object),
     .make = make,

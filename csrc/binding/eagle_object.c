@@ -8,8 +8,8 @@ static int layers_from(PyObject* argument, sd_eagle* eagle) {
     int32_t* layers;
     int n, result = 0;
     if (sd_ids_from(argument, "layers", &layers, &n) < 0) return -1;
-    if (n < 1 || n > SD_MAX_TAPS)
-        result = sd_refuse("there are %d layers, expected 1 to %d", n, SD_MAX_TAPS);
+    if (n < 1 || n > SD_MAX_CAPTURES)
+        result = sd_refuse("there are %d layers, expected 1 to %d", n, SD_MAX_CAPTURES);
     else
         eagle->n_layers = n;
     for (int i = 0; i < eagle->n_layers; i++) eagle->layers[i] = layers[i];

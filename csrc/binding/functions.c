@@ -117,7 +117,7 @@ static PyObject* openblas(PyObject* module, PyObject* ignored) {
     return status == SD_OK ? PyUnicode_FromString(sd_library_description()) : sd_raise(status);
 }
 
-static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
+static PyObject* quantize(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"rows", "type", "importance", "n_threads", NULL};
     PyObject *given, *weights = Py_None, *blocks = NULL;
     const char* name;
@@ -126,7 +126,7 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     Py_buffer rows, importance = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|$Oi", names, &given, &name, &weights, &n_threads))
         return NULL;
-    while (type < SD_N_NUMBERS && (!sd_can_quantise(type) || strcmp(sd_number_names[type], name) != 0))
+    while (type < SD_N_NUMBERS && (!sd_can_quantize(type) || strcmp(sd_number_names[type], name) != 0))
         type++;
     if (type == SD_N_NUMBERS)
         return PyErr_Format(PyExc_ValueError,
@@ -144,7 +144,7 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (fits && status == SD_OK)
         blocks = PyBytes_FromStringAndSize(NULL, n_rows * (n_in / block) * (Py_ssize_t)sd_number_bytes(type));
     if (blocks != NULL)
-        SD_WITHOUT_GIL(status = sd_quantise(type, rows.buf, (int)n_rows, (int)n_in, importance.buf,
+        SD_WITHOUT_GIL(status = sd_quantize(type, rows.buf, (int)n_rows, (int)n_in, importance.buf,
                                             (unsigned char*)PyBytes_AS_STRING(blocks), n_threads));
     PyBuffer_Release(&rows);
     PyBuffer_Release(&importance);
@@ -173,7 +173,7 @@ static PyObject* checksums(PyObject* module, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef sd_functions[] = {
-    {"quantise", SD_KEYWORDS(quantise), "quantise(rows, type, *, importance=None, n_threads=1)\n--\n\n"},
+    {"quantize", SD_KEYWORDS(quantize), "quantize(rows, type, *, importance=None, n_threads=1)\n--\n\n"},
     {"checksums", SD_KEYWORDS(checksums), "checksums(data, stretch=0, *, n_threads=1)\n--\n\n"},
     {"tensor_shapes", tensor_shapes, METH_O, "tensor_shapes(config, /)\n--\n\n"},
     {"score_texts", SD_KEYWORDS(sd_score_of_texts),

@@ -8,11 +8,13 @@ static sd_status set_tensor(void* heads, const char* name, const sd_source* sour
 
 /* The configuration of a mapping. Returns 0, or -1 with an exception. */
 static int config_from(PyObject* mapping, sd_heads_config* c) {
-    const sd_field fields[] = {
-        SD_INTEGER("n_heads", &c->n_heads),         SD_INTEGER("n_blocks", &c->n_blocks),
-        SD_INTEGER("d_model", &c->d_model),         SD_INTEGER("n_vocab", &c->n_vocab),
-        SD_FLAG("see_guesses", &c->see_guesses),    SD_INTEGER("n_draft_vocab", &c->n_draft_vocab),
-        SD_FLAG("shared_output", &c->shared_output)};
+    const sd_field fields[] = {SD_INTEGER("n_heads", &c->n_heads),
+                               SD_INTEGER("n_blocks", &c->n_blocks),
+                               SD_INTEGER("d_model", &c->d_model),
+                               SD_INTEGER("n_vocab", &c->n_vocab),
+                               SD_FLAG("see_draft_tokens", &c->see_draft_tokens),
+                               SD_INTEGER("n_draft_vocab", &c->n_draft_vocab),
+                               SD_FLAG("shared_output", &c->shared_output)};
     return SD_FIELDS_FROM_MAPPING(mapping, "Heads", fields);
 }
 

@@ -128,7 +128,7 @@ static const struct {
     int value;
 } limits[] = {
     {"MAX_GAMMA", SD_MAX_GAMMA},
-    {"MAX_TAPS", SD_MAX_TAPS},
+    {"MAX_CAPTURES", SD_MAX_CAPTURES},
     {"MAX_HEADS", SD_MAX_HEADS},
     {"MAX_HEAD_BLOCKS", SD_MAX_HEAD_BLOCKS},
     {"MAX_RECURRENT_LAYERS", SD_MAX_RECURRENT_LAYERS},

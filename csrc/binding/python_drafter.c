@@ -315,7 +315,7 @@ int sd_make_python_drafter(const sd_draft_arguments* a, const sd_drafter_context
         return sd_set_error(PyExc_TypeError, "python: expected a name, a function and a type");
     python_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return sd_passed(SD_ERR_MEMORY);
-    d->base = (sd_drafter){.tree_kind = a->trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
+    d->base = (sd_drafter){.tree_type = a->trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
                            .begin = begin,
                            .propose = propose,
                            .commit = commit,

@@ -233,8 +233,8 @@ static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
                          (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache));
 }
 
-static PyObject* taps_of(sd_model_object* model, const sd_cache* cache) {
-    return sd_tuple_of_ints(cache->taps.layers, cache->taps.n);
+static PyObject* captures_of(sd_model_object* model, const sd_cache* cache) {
+    return sd_tuple_of_ints(cache->captures.layers, cache->captures.n);
 }
 
 static PyObject* cached_text(PyObject* self, PyObject* args) {
@@ -243,7 +243,7 @@ static PyObject* cached_text(PyObject* self, PyObject* args) {
 
 static PyObject* cached_size(PyObject* self, PyObject* args) { return say_of_cache(self, args, size_of); }
 
-static PyObject* taps(PyObject* self, PyObject* args) { return say_of_cache(self, args, taps_of); }
+static PyObject* captures(PyObject* self, PyObject* args) { return say_of_cache(self, args, captures_of); }
 
 static PyObject* begin_with(PyObject* base, PyObject* args) {
     sd_session_object* self = (sd_session_object*)base;
@@ -301,7 +301,7 @@ static PyMethodDef methods[] = {
     {"swap", swap, METH_VARARGS, "swap($self, corrections, draft, /)\n--\n\n"},
     {"begin_with", begin_with, METH_VARARGS, "begin_with($self, sequence, text, /)\n--\n\n"},
     {"cached_text", cached_text, METH_VARARGS, "cached_text($self, sequence, model=None, /)\n--\n\n"},
-    {"taps", taps, METH_VARARGS, "taps($self, sequence, model=None, /)\n--\n\n"},
+    {"captures", captures, METH_VARARGS, "captures($self, sequence, model=None, /)\n--\n\n"},
     {"cached_size", cached_size, METH_VARARGS, "cached_size($self, sequence, model=None, /)\n--\n\n"},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\n"},
 #ifdef SPECDEC_TESTING

@@ -24,7 +24,7 @@ int sd_make_watched(const sd_draft_arguments* a, const sd_drafter_context* c, sd
     sd_corrections_object* corrections = sd_corrections_from(a->corrections, "corrections");
     sd_drafter* inner;
     if (corrections == NULL || make_inner(a->draft, c, &inner, &within) < 0) return -1;
-    int n_hidden = corrections->ring.shape.n_hidden, n = inner->taps.n * c->target->config.d_model;
+    int n_hidden = corrections->ring.shape.n_hidden, n = inner->captures.n * c->target->config.d_model;
     int result = PyDict_SetItemString(a->dict, WITHIN, within);
     Py_DECREF(within); /* the dict has it */
     if (result == 0 && n_hidden != 0 && n_hidden != n)

@@ -1,4 +1,4 @@
-/* How likely the target is to accept a guess, learnt from verdicts: by the draft's confidence and by depth.
+/* How likely the target is to accept a guess, learned from verdicts: by the draft's confidence and by depth.
  *
  * Rates forget, so a text that changes is followed. Plain numbers: it may be copied, and begins as zeros. */
 #pragma once

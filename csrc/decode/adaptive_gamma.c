@@ -32,7 +32,7 @@ void sd_adaptive_gamma_end(sd_adaptive_gamma* a, const sd_adaptive_gamma_round* 
                           drafting ? sd_drafter_policy_expects(&a->drafter, r->n_steps) : 0.0);
     const sd_drafter_round own = {.n_asked = drafting ? n_open : 0,
                                   .n_rows = n_open,
-                                  .n_guesses = r->n_guesses,
+                                  .n_draft_tokens = r->n_draft_tokens,
                                   .n_steps = r->n_steps,
                                   .n_added = r->n_tokens - n_open,
                                   .n_tokens = r->n_tokens,

@@ -9,10 +9,10 @@ typedef struct sd_adaptive_gamma {
     sd_drafter_policy drafter;
 } sd_adaptive_gamma;
 
-/* One that has learnt nothing. */
+/* One that has learned nothing. */
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
 
-/* A session begins with what an earlier one has learnt. n_extra: extra query tokens after every row of a
+/* A session begins with what an earlier one has learned. n_extra: extra query tokens after every row of a
  * tree. */
 void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading, int n_extra);
 
@@ -26,8 +26,8 @@ int sd_adaptive_gamma_begin(sd_adaptive_gamma* adaptive, int n_open, int gamma);
 /* What a round of the batch took. */
 typedef struct sd_adaptive_gamma_round {
     int n_asked; /* sequences that might have guesses; 0: the drafter was not asked */
-    int n_rows, n_guesses, n_steps, n_tokens; /* guesses: rows of the trees but the roots */
-    double draft_s, rest_s;                   /* seconds of proposing, and of all else */
+    int n_rows, n_draft_tokens, n_steps, n_tokens; /* guesses: rows of the trees but the roots */
+    double draft_s, rest_s;                        /* seconds of proposing, and of all else */
 } sd_adaptive_gamma_round;
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* adaptive, const sd_adaptive_gamma_round* round);

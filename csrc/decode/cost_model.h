@@ -1,4 +1,4 @@
-/* Seconds as a function of a count, learnt from runs: of a target by its rows, of a draft by its steps.
+/* Seconds as a function of a count, learned from runs: of a target by its rows, of a draft by its steps.
  *
  * Single runs are noisy. So each count has a mean in which outliers are clipped; the fewer runs a count has,
  * the more its estimate is drawn towards a line through the means of all counts. Plain numbers: it may be

@@ -7,7 +7,7 @@ sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, ui
         if (sd_may_draft(drafters, i))
             return sd_drafter_check_rule(d->within[i], rule, draws, SD_EVERY_DRAFTER, argument);
     if (n == 0) return SD_OK;
-    sd_tree_kind kind = d->tree_kind == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_kind;
+    sd_tree_kind kind = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
     return sd_rule_check_trees(rule, kind, argument);
 }
 
@@ -30,12 +30,12 @@ int sd_slice_take(int n, int n_read, int* room) {
     return n_here;
 }
 
-sd_status sd_drafter_add_taps(const sd_drafter* d, const sd_config* target, sd_taps* taps) {
+sd_status sd_drafter_add_captures(const sd_drafter* d, const sd_config* target, sd_captures* captures) {
     sd_status status = SD_OK;
-    for (int i = 0; i < d->taps.n && status == SD_OK; i++)
-        status = sd_taps_add(taps, d->taps.layers[i], target);
+    for (int i = 0; i < d->captures.n && status == SD_OK; i++)
+        status = sd_captures_add(captures, d->captures.layers[i], target);
     for (int i = 0; i < d->n_within && status == SD_OK; i++)
-        status = sd_drafter_add_taps(d->within[i], target, taps);
+        status = sd_drafter_add_captures(d->within[i], target, captures);
     return status;
 }
 
@@ -94,7 +94,7 @@ sd_status sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cach
 }
 
 int sd_drafter_reads_text(const sd_drafter* d) {
-    if (d->in_target || d->taps.n > 0 || d->extra.n > 0) return 0;
+    if (d->in_target || d->captures.n > 0 || d->extra.n > 0) return 0;
     for (int i = 0; i < d->n_within; i++)
         if (!sd_drafter_reads_text(d->within[i])) return 0;
     return 1;

@@ -45,10 +45,10 @@ typedef struct sd_drafting {
 struct sd_drafter {
     /* Of its proposals; the rule of each sequence must judge this kind (sd_drafter_check_rule). With
      * SD_TREE_UNKNOWN propose fails for a tree that the rule cannot judge. */
-    sd_tree_kind tree_kind;
+    sd_tree_kind tree_type;
     int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
     /* What it reads of the target's hidden states: the caches of proposals keep these. */
-    sd_taps taps;
+    sd_captures captures;
     int in_target;          /* it drafts in the cache of each proposal */
     sd_extra_queries extra; /* in each round that may draft */
     int paused;             /* set by a drafter that this one is within: it is left out of the round */
@@ -123,8 +123,8 @@ sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** draft
  * drafter does? Not where it, or one within it, drafts with what the target's cache holds. */
 int sd_drafter_reads_text(const sd_drafter* drafter);
 
-/* Add the taps of a drafter, and of those within it, to those of a target. */
-sd_status sd_drafter_add_taps(const sd_drafter* drafter, const sd_config* target, sd_taps* taps);
+/* Add the captures of a drafter, and of those within it, to those of a target. */
+sd_status sd_drafter_add_captures(const sd_drafter* drafter, const sd_config* target, sd_captures* captures);
 
 /* The drafter that has extra query tokens: this one, or one within it; NULL: none has. Fails where several
  * have. */

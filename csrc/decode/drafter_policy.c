@@ -106,27 +106,28 @@ static int proposals_pay(const sd_drafter_policy* p, double path_prob) {
     return path_prob * p->right.sum / p->right.n >= p->rate * usual_seconds(p);
 }
 
-int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int depth, int n_guesses,
+int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int depth, int n_draft_tokens,
                            double known) {
     if (p->rate <= 0.0) return 1; /* nothing is known yet */
-    if (n_guesses < p->explore_to) return 1;
-    if (n_guesses == 0 && p->schedule.trial_left > 0) return 1;
-    if (n_guesses == 0 && known < 0.0 && proposals_pay(p, path_prob)) return 1;
+    if (n_draft_tokens < p->explore_to) return 1;
+    if (n_draft_tokens == 0 && p->schedule.trial_left > 0) return 1;
+    if (n_draft_tokens == 0 && known < 0.0 && proposals_pay(p, path_prob)) return 1;
     int last = p->horizon;
-    if (n_guesses >= last || depth >= last) return path_prob >= p->rate * p->row_s;
+    if (n_draft_tokens >= last || depth >= last) return path_prob >= p->rate * p->row_s;
     double gain = 0.0, chance = path_prob;
     /* By itself or with those that may follow: another row is not always dearer than the one before. */
-    for (int k = 1; n_guesses + k <= last && depth + k <= last && k <= AHEAD; k++) {
+    for (int k = 1; n_draft_tokens + k <= last && depth + k <= last && k <= AHEAD; k++) {
         chance *= k == 1 && known >= 0.0 ? known : p->chance[depth + k];
         gain += chance;
-        double rows_s = p->target_s[n_guesses + k] - p->target_s[n_guesses];
+        double rows_s = p->target_s[n_draft_tokens + k] - p->target_s[n_draft_tokens];
         double steps_s = p->draft_s[depth + k] - p->draft_s[known >= 0.0 ? depth + 1 : depth];
         if (gain >= p->rate * (rows_s + steps_s)) return 1;
     }
     if (known >= 0.0 || !p->acceptance.looks) return 0;
     /* A step of the draft may also pay by the confidences at which its guess is then worth a row. */
     const double* occurs = p->acceptance.confidences[depth > 0];
-    double row = p->rate * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
+    double row = p->rate * (p->target_s[n_draft_tokens + 1] - p->target_s[n_draft_tokens]), value = 0.0,
+           n = 0.0;
     for (int i = 0; i < SD_ACCEPTANCE_CONFIDENCES; i++) {
         double accepted = sd_acceptance_chance(&p->acceptance, sd_acceptance_confidence(i), depth + 1);
         n += occurs[i];
@@ -239,13 +240,13 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
     double missed_s = sd_drafter_schedule_away(&p->schedule) && r->n_steps > 0 && p->draft.known
                           ? fmax(0.0, all_s - COLD * draft_seconds(p, t, r->n_steps))
                           : 0.0;
-    double rows_s = target_seconds(p, t, r->n_rows + r->n_guesses) -
+    double rows_s = target_seconds(p, t, r->n_rows + r->n_draft_tokens) -
                     sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_other));
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     sd_drafter_schedule_drafted(&p->schedule, lost, t->plain_rate * missed_s / t->n_open);
     double share = 1.0 / fmin(ROUNDS, (double)p->schedule.n_rounds);
-    p->guesses += ((double)r->n_guesses / r->n_asked - p->guesses) * share;
+    p->guesses += ((double)r->n_draft_tokens / r->n_asked - p->guesses) * share;
     p->steps += ((double)r->n_steps / r->n_asked - p->steps) * share;
     return draft_s;
 }

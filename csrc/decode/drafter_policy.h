@@ -2,7 +2,7 @@
  * varying gamma during the run).
  *
  * A guess pays iff the tokens that it is expected to bring are at least λ times the seconds that it costs
- * (throughput.h). What it brings is learnt from its draft's confidence and its depth; what it costs, from the
+ * (throughput.h). Its gain is learned from the draft's confidence and the depth; its cost, from the
  * times of draft and target. A drafter that is asked after others in a round brings only what those have not
  * proposed.
  *
@@ -55,7 +55,7 @@ struct sd_drafter_policy {
     double row_s, step_s;
 };
 
-/* A policy that has learnt nothing. */
+/* A policy that has learned nothing. */
 void sd_drafter_policy_reset(sd_drafter_policy* policy);
 
 /* Tell the throughput what rounds with this drafter would be like. gamma: most guesses of a sequence. Comes
@@ -67,9 +67,9 @@ void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput
 int sd_drafter_policy_begin(sd_drafter_policy* policy, const sd_throughput* throughput, int gamma,
                             int n_rows);
 
-/* Does a guess pay after a node of this path_prob and depth, in a proposal of n_guesses? known: the chance
+/* Does a draft token pay after a node of this path_prob and depth, one of n_draft_tokens? known: the chance
  * that the guess is accepted if its parent is, or below 0 if the guess has not been drafted yet. */
-int sd_drafter_policy_pays(const sd_drafter_policy* policy, double path_prob, int depth, int n_guesses,
+int sd_drafter_policy_pays(const sd_drafter_policy* policy, double path_prob, int depth, int n_draft_tokens,
                            double known);
 
 /* The chance that the guess at a depth (≥ 1) is accepted if its parent is, before its confidence is known. */
@@ -94,7 +94,7 @@ double sd_drafter_policy_expects(const sd_drafter_policy* policy, int n_steps);
 typedef struct sd_drafter_round {
     int n_asked; /* sequences for which it was asked; 0: not in this round */
     /* Rows of the batch before it was asked; its guesses; their depths, added over the sequences. */
-    int n_rows, n_guesses, n_steps;
+    int n_rows, n_draft_tokens, n_steps;
     int n_added, n_tokens; /* tokens that it added; all tokens of the round */
     double draft_s;        /* measured seconds of proposing */
 } sd_drafter_round;

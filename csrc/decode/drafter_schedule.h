@@ -34,7 +34,7 @@ typedef struct sd_drafter_schedule {
 
 void sd_drafter_schedule_reset(sd_drafter_schedule* schedule);
 
-/* A session begins with what an earlier one has learnt. */
+/* A session begins with what an earlier one has learned. */
 void sd_drafter_schedule_start(sd_drafter_schedule* schedule);
 
 /* The text of a sequence has n_tokens more that the drafter has not read: it was not told of the prompt. */

@@ -26,7 +26,7 @@ void sd_adaptive_after_commit(sd_session* s, double draft_s, double rest_s) {
         for (int j = n_forced; j < v->n_path; j++) r->kept[n_own++] = v->path[j] - n_forced;
         if (r->drafting) sd_drafter_policy_observe(&adaptive->drafter, p, r->kept, n_own, 0.0, n_own);
         round.n_rows += r->records[i].n_rows;
-        round.n_guesses += r->branches[i].n_logits - 1 - n_forced;
+        round.n_draft_tokens += r->branches[i].n_logits - 1 - n_forced;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }

@@ -80,9 +80,9 @@ int sd_proposal_add_point(sd_proposal* p, int parent, int32_t token, double conf
 
 /* Guesses of all proposals together if each has at most `most`. */
 static int count_guesses(const sd_proposal* proposals, int n, int most) {
-    int n_guesses = 0;
-    for (int i = 0; i < n; i++) n_guesses += proposals[i].budget < most ? proposals[i].budget : most;
-    return n_guesses;
+    int n_draft_tokens = 0;
+    for (int i = 0; i < n; i++) n_draft_tokens += proposals[i].budget < most ? proposals[i].budget : most;
+    return n_draft_tokens;
 }
 
 void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn) {

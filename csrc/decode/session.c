@@ -156,13 +156,14 @@ static void leave_empty(sd_sequence* q) { q->finished = q->draft_begun = q->read
  * are made when it is told of a text. */
 static sd_status make_room(sd_session* s) {
     const sd_session_options* o = &s->options;
-    sd_taps taps = {0};
-    sd_status status = s->drafter ? sd_drafter_add_taps(s->drafter, &o->target->config, &taps) : SD_OK;
+    sd_captures captures = {0};
+    sd_status status =
+        s->drafter ? sd_drafter_add_captures(s->drafter, &o->target->config, &captures) : SD_OK;
     if (status == SD_OK && s->drafter && !sd_session_draft_paused(s))
         status = sd_drafter_make_room(s->drafter);
     for (int i = 0; i < s->shape.n_sequences && status == SD_OK; i++)
         status = sd_cache_create(&s->caches[i], o->target, s->shape.n_text + s->max_rows, s->max_rows,
-                                 s->max_rows, &taps);
+                                 s->max_rows, &captures);
     if (status != SD_OK) return status;
     int rows = s->shape.n_sequences * s->max_rows, slice = sd_prompt_slice(o->target);
     if (o->node_budget > 0 && o->node_budget < rows) rows = o->node_budget;

@@ -65,7 +65,7 @@ double sd_throughput_rate(const sd_throughput* t) {
     return fmax(rate, t->plain_rate);
 }
 
-/* Follow the speed of the machine, which is shared and changes within milliseconds: all that is learnt is in
+/* Follow the speed of the machine, which is shared and changes within milliseconds: all that is learned is in
  * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
 static void follow_speed(sd_throughput* t, int n_rows, double seconds, double expected_draft_s) {
     if (t->slowness == 0.0) t->slowness = 1.0;

@@ -31,7 +31,7 @@ typedef struct sd_throughput {
 /* What a target's forward passes read, weight by weight. */
 sd_shared_reading sd_reading_of(const sd_config* target);
 
-/* A session begins with what an earlier one has learnt; reading: of its target. */
+/* A session begins with what an earlier one has learned; reading: of its target. */
 void sd_throughput_start(sd_throughput* throughput, sd_shared_reading reading);
 
 /* A round of n_open sequences begins. */

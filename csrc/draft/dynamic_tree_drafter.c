@@ -210,7 +210,7 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
                "sharpness is %g, expected above 0 and at most 1000", dynamic->sharpness);
     SD_NEW(dynamic_tree_drafter, d);
     d->base.drafter =
-        (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = sd_predicting_free};
+        (sd_drafter){.tree_type = SD_TREE_ANY, .points = 1, .propose = propose, .free = sd_predicting_free};
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));

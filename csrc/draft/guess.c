@@ -118,7 +118,7 @@ static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd
 }
 
 /* By their times in the Gumbel race under the noise that the target will draw with. Score = 1 /
- * time^sharpness, normalised: with sharpness 1 the chance that the target agrees, if the draft's logits err
+ * time^sharpness, normalized: with sharpness 1 the chance that the target agrees, if the draft's logits err
  * by noise as large as the race's own. */
 static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node,
                         const sd_distribution* from, int k) {

@@ -33,7 +33,7 @@ sd_status sd_predictor_made(sd_predictor* made, sd_status status, sd_predictor**
 }
 
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
-    drafter->taps = predictor->taps;
+    drafter->captures = predictor->captures;
     drafter->in_target = predictor->in_target;
     drafter->extra = predictor->extra;
     drafter->caches = predictor->caches;

@@ -16,7 +16,7 @@ typedef struct sd_predictor sd_predictor;
 
 /* Operations that a predictor has no use for are NULL; follow, predict and free are not. */
 struct sd_predictor {
-    sd_taps taps;           /* What it needs of the target's hidden states, in the cache of each proposal. */
+    sd_captures captures;   /* What it needs of the target's hidden states, in the cache of each proposal. */
     sd_extra_queries extra; /* rows to append to the target's forward passes */
     int in_target;          /* it drafts in the target's cache of each proposal */
     /* [n_sequences] where a model reads the texts, as `caches` of drafters; owned by the predictor. NULL:
@@ -63,7 +63,7 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations that
+/* A drafter asks this predictor: captures, extra query tokens and caches are the drafter's. Operations that
  * the drafter only passes on, observe and observe_extra, are taken from it where the predictor has them
  * not. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);

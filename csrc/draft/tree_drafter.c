@@ -195,7 +195,7 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
                                  const sd_shape_options* shape, sd_drafter** drafter) {
     SD_TRY(sd_shape_check(shape));
     SD_NEW(tree_drafter, d);
-    d->base.drafter = SD_MAKE(sd_drafter, .tree_kind = tree_kind_of(shape),
+    d->base.drafter = SD_MAKE(sd_drafter, .tree_type = tree_kind_of(shape),
                               .points = !drafting->draws || is_top(drafting, shape), .propose = propose,
                               .free = sd_predicting_free);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));

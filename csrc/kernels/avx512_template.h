@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "avx512_quantise.h"
+#include "avx512_quantize.h"
 #include "half.h"
 #include "kernels.h"
 

@@ -1,4 +1,4 @@
-/* Products of quantised rows with panels whose codes are unpacked in registers: q4_k, q5_k, q6_k of format.h.
+/* Products of quantized rows with panels whose codes are unpacked in registers: q4_k, q5_k, q6_k of format.h.
  *
  * Included by coded_template.h. The formats are those with nibbles and a header that has d, and dmin in those
  * with minima. */

@@ -1,4 +1,4 @@
-/* Products of quantised rows with panels in the coded formats (docs/NUMERICS.md).
+/* Products of quantized rows with panels in the coded formats (docs/NUMERICS.md).
  *
  * Included by kernels_template.h after products_template.h and unpack_template.h. Some blocks of a panel are
  * unpacked at a time, for all rows; codes of the formats of coded_direct_template.h in registers. */
@@ -73,14 +73,14 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
     ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_CODED_BLOCK, format) \
     static const coded_fn name[] = FUNCTIONS(MAX_ROWS_DOT, coded_##format);
 DEFINE_CODED_BLOCKS(coded_affine, Q4_K)
-DEFINE_CODED_BLOCKS(coded_centred_halves, Q6_K)
+DEFINE_CODED_BLOCKS(coded_centered_halves, Q6_K)
 DEFINE_CODED_BLOCKS(coded_affine_halves, Q2_K)
-DEFINE_CODED_BLOCKS(coded_centred, IQ4_NL)
+DEFINE_CODED_BLOCKS(coded_centered, IQ4_NL)
 
 INLINE const coded_fn* coded_blocks_of(const sd_format format) {
     const sd_coded coded = sd_coded_of(format);
-    if (coded.offset == 128) return coded_centred;
-    if (coded.offset == 32) return coded_centred_halves;
+    if (coded.offset == 128) return coded_centered;
+    if (coded.offset == 32) return coded_centered_halves;
     return coded.n_halves == 2 ? coded_affine_halves : coded_affine;
 }
 

@@ -82,7 +82,7 @@ typedef struct sd_kernels {
     sd_prepare_kernel prepare[SD_N_ROW_KINDS];
     /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
-     * int8, int4: blocks of 32, quantised rows (docs/NUMERICS.md).
+     * int8, int4: blocks of 32, quantized rows (docs/NUMERICS.md).
      * x: n_rows prepared rows; panel: as in format.h; y [n_rows, SD_PANEL] rows `ldy` apart, f32;
      * all borrowed; y does not overlap the others. `near`: the panels are likely in a cache; it
      * changes only when memory is asked for. */
@@ -120,14 +120,14 @@ typedef struct sd_kernels {
     /* A block of a panel of int8 or int4 (format.h) from numbers: inputs k of the 32 outputs at columns[k]
      * [SD_BLOCK, SD_PANEL], borrowed, to `block`, borrowed (docs/NUMERICS.md). Returns the first output whose
      * scale is too large for f16, or −1. */
-    int (*quantise_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
-    int (*quantise_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
+    int (*quantize_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
+    int (*quantize_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
 
     /* The law x ≈ scale · code − low, low at least 0 and codes 0 … most, of the least Σ w · error² of some
      * trials; x, w [SD_BLOCK], finite, w at least 0, borrowed. Scale 0: all codes are 0. */
-    void (*affine_law)(const float* x, const float* w, float most, float* scale, float* low);
+    void (*affine_code)(const float* x, const float* w, float most, float* scale, float* low);
     /* The same of x ≈ scale · code, codes −32 … 31, of either sign; x, w [SD_BLOCK / 2]. */
-    float (*centred_law)(const float* x, const float* w);
+    float (*centered_law)(const float* x, const float* w);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */

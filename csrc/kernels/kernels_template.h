@@ -415,7 +415,7 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 }
 
 #include "probability_template.h"
-#include "quantise_template.h"
+#include "quantize_template.h"
 
 #include "laws_template.h"
 
@@ -442,10 +442,10 @@ static const sd_kernels NAME(table) = {
     .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
     .put_blocks = {SD_BLOCK_NUMBERS(PUT_ENTRY)},
     .read_block = {SD_BLOCK_NUMBERS(READ_ENTRY)},
-    ENTRY(quantise_int8),
-    ENTRY(quantise_int4),
-    ENTRY(affine_law),
-    ENTRY(centred_law),
+    ENTRY(quantize_int8),
+    ENTRY(quantize_int4),
+    ENTRY(affine_code),
+    ENTRY(centered_law),
     ENTRY(add_tiles),
     ENTRY(pair_rows),
     ENTRY(add_values_f32),

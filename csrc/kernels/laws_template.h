@@ -58,7 +58,7 @@ INLINE void affine_errors(const float* x, const float* w, float most, const floa
     v_store(errors, all);
 }
 
-static void NAME(affine_law)(const float* x, const float* w, float most, float* scale, float* low) {
+static void NAME(affine_code)(const float* x, const float* w, float most, float* scale, float* low) {
     enum { N = 24, FIRST = N }; /* trials; the lane of the law that they are held against */
     float least = 0.0f, largest = x[0], wx[SD_BLOCK];
     for (int i = 0; i < SD_BLOCK; i++) {
@@ -95,7 +95,7 @@ static void NAME(affine_law)(const float* x, const float* w, float most, float* 
         if (scales[t] > 0.0f && errors[t] < error) error = errors[t], *scale = scales[t], *low = lows[t];
 }
 
-static float NAME(centred_law)(const float* x, const float* w) {
+static float NAME(centered_law)(const float* x, const float* w) {
     enum { N = 19, NUMBERS = SD_BLOCK / 2 };
     const float most = 32.0f;
     float extreme = 0.0f, steps[TRIALS] = {0}, sxq[TRIALS], sqq[TRIALS];

@@ -1,4 +1,4 @@
-/* Rows as inputs of products: rounded or quantised, chunk by chunk as products_template.h wants them.
+/* Rows as inputs of products: rounded or quantized, chunk by chunk as products_template.h wants them.
  *
  * Included by kernels_template.h behind products_template.h, over the same operations. */
 
@@ -65,7 +65,7 @@ INLINE int block_exponent(float largest) {
 
 /* One block of n numbers, up to 32. with_halves, here and below, is constant where this is inlined; without
  * it `halves` is not written. */
-INLINE void quantise(const int with_halves, const float* x, int n, int8_t* codes, sd_row_block* block,
+INLINE void quantize(const int with_halves, const float* x, int n, int8_t* codes, sd_row_block* block,
                      sd_row_halves* halves) {
     vec a, b = v_set1(0.0f);
     if (n == SD_BLOCK) {
@@ -90,7 +90,7 @@ INLINE void quantise(const int with_halves, const float* x, int n, int8_t* codes
 
 /* Whole blocks at from[0 … n − 1], at least one, become blocks to[0 … n − 1]. Both arrays have room for the
  * last group, which is filled up with the last block. */
-INLINE void quantise_all(const int with_halves, int n, const float** from, ptrdiff_t* to, int8_t* codes,
+INLINE void quantize_all(const int with_halves, int n, const float** from, ptrdiff_t* to, int8_t* codes,
                          sd_row_block* blocks, sd_row_halves* halves) {
     int i = 0;
 #ifdef SD_BLOCKS_AT_ONCE
@@ -100,14 +100,14 @@ INLINE void quantise_all(const int with_halves, int n, const float** from, ptrdi
     for (int j = n; j < n_groups * GROUP; j++) from[j] = from[n - 1], to[j] = to[n - 1];
     for (int g = 0; g < n_groups; g++) scales[g] = sd_find_scales_16(from + g * GROUP);
     for (int g = 0; g < n_groups; g++, i += GROUP)
-        sd_quantise_16(with_halves, OFFSET8, from + i, &scales[g], to + i, codes, blocks, halves);
+        sd_quantize_16(with_halves, OFFSET8, from + i, &scales[g], to + i, codes, blocks, halves);
 #endif
     for (; i < n; i++)
-        quantise(with_halves, from[i], SD_BLOCK, codes + to[i] * SD_BLOCK, blocks + to[i], halves + to[i]);
+        quantize(with_halves, from[i], SD_BLOCK, codes + to[i] * SD_BLOCK, blocks + to[i], halves + to[i]);
 }
 
 /* Row by row: numbers are read in order, whatever the places are that they go to. */
-INLINE void prepare_quantised(const int with_halves, sd_part part, const float* x, ptrdiff_t ldx, int n_in,
+INLINE void prepare_quantized(const int with_halves, sd_part part, const float* x, ptrdiff_t ldx, int n_in,
                               void* out) {
 #ifdef SD_BLOCKS_AT_ONCE
     enum { AT_ONCE = SD_BLOCKS_AT_ONCE };
@@ -127,18 +127,18 @@ INLINE void prepare_quantised(const int with_halves, sd_part part, const float* 
             from[j] = x + m * ldx + i * SD_BLOCK, to[j] = i * n_all + m;
             if (++i == n_whole) i = 0, m++;
         }
-        quantise_all(with_halves, n, from, to, codes, blocks, halves);
+        quantize_all(with_halves, n, from, to, codes, blocks, halves);
     }
     for (int m = 0; rest > 0 && m < part.n_rows; m++)
-        quantise(with_halves, x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest,
+        quantize(with_halves, x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest,
                  codes + (n_whole * n_all + m) * SD_BLOCK, blocks + n_whole * n_all + m,
                  halves + n_whole * n_all + m);
 }
 
 static void NAME(prepare_codes)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    prepare_quantised(0, part, x, ldx, n_in, out);
+    prepare_quantized(0, part, x, ldx, n_in, out);
 }
 
 static void NAME(prepare_halves)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    prepare_quantised(1, part, x, ldx, n_in, out);
+    prepare_quantized(1, part, x, ldx, n_in, out);
 }

@@ -74,7 +74,7 @@ INLINE void add_chunk(const int two, const char* x, const char* w) {
 /* What makes 16 pairs of weights of bytes: 16 outputs have 4 bytes each, of which a pair takes two. */
 typedef struct spreading {
     /* [pair of an output][outputs 0 to 7, 8 to 15] which byte comes to which place: both of an output are
-     * neighbours, each in the second byte of 32 bits */
+     * neighbors, each in the second byte of 32 bits */
     __m512i bytes[2][2];
     __m512 scale[2], offset[2]; /* [outputs 0 to 7, 8 to 15] each of an output twice; of a block */
 } spreading;
@@ -115,7 +115,7 @@ INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char*
 }
 
 /* Blocks of a panel as chunks of one of bf16; meanwhile memory is asked for what is ahead. */
-INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, ahead* fetch, char* chunk) {
+INLINE void dequantize(const int is_int4, const uint8_t* block, int n_blocks, ahead* fetch, char* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const int line = 4 * SD_PANEL;                                               /* bytes, as of 32 pairs */
     const __m512i low = _mm512_set1_epi8(15);
@@ -158,7 +158,7 @@ INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 mi
 }
 
 /* Blocks of a panel in a coded format as chunks of one of bf16. */
-static void dequantise_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
+static void dequantize_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
     const sd_coded coded = sd_coded_of(format);
     sd_unpacked part;
     sdk_table_avx512()->unpack[format](packed, n_blocks, &part);
@@ -228,7 +228,7 @@ static void multiply(int n_rows, const char* x, const char* w, int n, int add, a
 /* Blocks of inputs of a part of a panel, which lies as bf16 in the first-level cache for all blocks of
  * rows. */
 #define PART 8
-_Static_assert(PART == SD_PART_BLOCKS, "parts that are dequantised together have one header");
+_Static_assert(PART == SD_PART_BLOCKS, "parts that are dequantized together have one header");
 /* With more bytes of rows than this the second-level cache of 2 MiB holds parts of them alone. */
 #define MOST_ROW_BYTES ((size_t)5 << 18)
 
@@ -241,9 +241,9 @@ INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t
         memcpy(made, part, bytes);
         memset(made + bytes, 0, whole - bytes);
     } else if (format >= SD_N_OWN_FORMATS) {
-        dequantise_coded(format, part, n_blocks, made);
+        dequantize_coded(format, part, n_blocks, made);
     } else {
-        dequantise(format == SD_FORMAT_INT4, (const uint8_t*)part, n_blocks, fetch, made);
+        dequantize(format == SD_FORMAT_INT4, (const uint8_t*)part, n_blocks, fetch, made);
     }
     return made;
 }

@@ -68,7 +68,7 @@ INLINE uint32_t weight_of(const int is_int4, uint32_t word, int shift, float sca
 }
 
 /* A block of a panel of int8 or int4 as a chunk of a panel of bf16. */
-INLINE void dequantise(const int is_int4, const uint8_t* block, uint16_t* chunk) {
+INLINE void dequantize(const int is_int4, const uint8_t* block, uint16_t* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const uint8_t* scales = block + n_lines * 4 * SD_PANEL;
     float scale[SD_PANEL];
@@ -103,14 +103,14 @@ INLINE void multiply_chunk(int n_rows, const float* x, const uint16_t* chunk, in
 INLINE void multiply_tiles(const sd_format format, int n_rows, const float* x, const char* panel, int n_in,
                            int add, float* y, ptrdiff_t ldy) {
     const ptrdiff_t bytes = (ptrdiff_t)sd_panel_bytes(format, SD_BLOCK);
-    uint16_t dequantised[SD_BLOCK * SD_PANEL];
+    uint16_t dequantized[SD_BLOCK * SD_PANEL];
     for (int k = 0; k < n_in; k += SD_BLOCK, panel += bytes, x += (ptrdiff_t)n_rows * SD_BLOCK) {
         if (format == SD_FORMAT_BF16) {
             int n_pairs = ((n_in - k < SD_BLOCK ? n_in - k : SD_BLOCK) + 1) / 2;
             multiply_chunk(n_rows, x, (const uint16_t*)(const void*)panel, n_pairs, add || k > 0, y, ldy);
         } else {
-            dequantise(format == SD_FORMAT_INT4, (const uint8_t*)panel, dequantised);
-            multiply_chunk(n_rows, x, dequantised, SD_BLOCK / 2, add || k > 0, y, ldy);
+            dequantize(format == SD_FORMAT_INT4, (const uint8_t*)panel, dequantized);
+            multiply_chunk(n_rows, x, dequantized, SD_BLOCK / 2, add || k > 0, y, ldy);
         }
     }
 }

@@ -109,11 +109,11 @@ PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
     for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(chains); c++) {
         int n = judge(&a->drafter, PyTuple_GET_ITEM(chains, c), expected, n_covered, &r.n_steps);
         if (n < 0) return NULL;
-        r.n_guesses += n;
+        r.n_draft_tokens += n;
     }
     r.n_asked = drafting ? (int)PyTuple_GET_SIZE(chains) : 0;
     r.n_added = r.n_tokens - n_open - n_covered;
-    int n_all = (r.n_rows + r.n_guesses) * (1 + (r.n_asked > 0 ? a->drafter.n_extra : 0));
+    int n_all = (r.n_rows + r.n_draft_tokens) * (1 + (r.n_asked > 0 ? a->drafter.n_extra : 0));
     sd_throughput_measure(&a->throughput, n_all, r.draft_s, rest_s,
                           r.n_asked ? sd_drafter_policy_expects(&a->drafter, r.n_steps) : 0.0);
     double draft_s = sd_drafter_policy_end(&a->drafter, &a->throughput, &r);

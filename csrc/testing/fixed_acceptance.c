@@ -97,7 +97,7 @@ static void lay_out(fixed_acceptance_drafter* d, const known_text* known, int n,
 static sd_status check(const sd_drafter* inner, double alpha, int n_vocab, const known_text* known, int n) {
     if (!(alpha >= 0.0 && alpha <= 1.0))
         return sd_fail(SD_ERR_VALUE, "fixed_acceptance: alpha is %g, expected 0 to 1", alpha);
-    if (inner->tree_kind != SD_TREE_CHAINS)
+    if (inner->tree_type != SD_TREE_CHAINS)
         return sd_fail(SD_ERR_VALUE,
                        "fixed_acceptance: the draft proposes trees, expected one that proposes chains");
     for (int i = 0; i < n; i++)
@@ -119,7 +119,7 @@ static sd_status create(sd_drafter* inner, double alpha, const sd_drafting* draf
         return status;
     }
     d->base = (sd_drafter){.points = inner->points,
-                           .taps = inner->taps,
+                           .captures = inner->captures,
                            .in_target = 1, /* it imagines other texts than the session's */
                            .make_room = make_room,
                            .begin = begin,

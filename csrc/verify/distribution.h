@@ -56,9 +56,9 @@ int32_t sd_coupled_token(const sd_distribution* distribution, sd_stream stream, 
 int sd_race_order(const sd_distribution* distribution, int n_vocab, const double* noise, int k,
                   int32_t* order, double* times);
 
-/* max(0, scale · target − draft), normalised, in *rest. Its weights are written to left [n_vocab], which is
+/* max(0, scale · target − draft), normalized, in *rest. Its weights are written to left [n_vocab], which is
  * neither's own, in any unit: only with rest->factor they are probabilities. Returns the mass before it was
- * normalised, in units of probability. If that is 0 (equal distributions up to rounding), *rest is the
+ * normalized, in units of probability. If that is 0 (equal distributions up to rounding), *rest is the
  * target. */
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest);

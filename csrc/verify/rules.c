@@ -28,7 +28,7 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
     const sd_verify_input* q = row->input;
     sd_distribution left = row->target; /* T / l, or what rejected guesses have left of it */
     if (left.point < 0) left.factor /= q->lenience;
-    for (int i = 0; i < row->n_guesses; i++) {
+    for (int i = 0; i < row->n_draft_tokens; i++) {
         if (accepts(row, i, &left, 1.0)) return i;
         const sd_distribution* draft = drawn_from(row, i);
         double accepted = q->lenience < 1.0 ? sd_overlap(&left, 1.0, draft, q->n_vocab) : 0.0;
@@ -36,13 +36,13 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
         double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
-        /* `rest` is normalised; with lenience its mass is that of the residual over the chance of a
+        /* `rest` is normalized; with lenience its mass is that of the residual over the chance of a
          * rejection */
         if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
         left = rest;
     }
     *token = draw(row, &left);
-    return row->n_guesses;
+    return row->n_draft_tokens;
 }
 
 /* --------------------------------------------------------- the target's own token: greedy, coupled */
@@ -58,7 +58,7 @@ static int will_do(const sd_tree_row* row, int32_t x, int32_t best) {
 int sd_judge_greedy(const sd_tree_row* row, int32_t* token) {
     *token = sd_most_probable(&row->target, row->input->n_vocab);
     int i = 0;
-    while (i < row->n_guesses && !will_do(row, token_of(row, i), *token)) i++;
+    while (i < row->n_draft_tokens && !will_do(row, token_of(row, i), *token)) i++;
     return i;
 }
 
@@ -66,7 +66,7 @@ int sd_judge_coupled(const sd_tree_row* row, int32_t* token) {
     const sd_verify_input* q = row->input;
     *token = q->token_after(q->context, row->node, &row->target);
     int i = 0;
-    while (i < row->n_guesses && token_of(row, i) != *token) i++;
+    while (i < row->n_draft_tokens && token_of(row, i) != *token) i++;
     return i;
 }
 
@@ -79,13 +79,13 @@ static double any_of(int k, double b) { return b < 1.0 ? -expm1(k * log1p(-b)) :
  * 1e-14 is for rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
 static int divides(const sd_tree_row* row, double rho) {
     double b = sd_overlap(&row->target, 1.0 / rho, drawn_from(row, 0), row->input->n_vocab);
-    return any_of(row->n_guesses, b) <= rho * b + 1e-14;
+    return any_of(row->n_draft_tokens, b) <= rho * b + 1e-14;
 }
 
 /* The smallest ρ of [1, k], from above, with 1 − (1 − b)^k ≤ ρ b, where b = Σ min(D, T / ρ). Larger
  * ones are exact too and accept less, so the last bits do not matter. */
 static double division_factor(const sd_tree_row* row) {
-    double low = 1.0, high = row->n_guesses;
+    double low = 1.0, high = row->n_draft_tokens;
     if (high == 1.0 || divides(row, low)) return low;
     for (int step = 0; step < 50; step++) {
         double middle = 0.5 * (low + high);
@@ -100,7 +100,7 @@ static double division_factor(const sd_tree_row* row) {
 int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token) {
     const sd_verify_input* q = row->input;
     const sd_distribution* target = &row->target;
-    int k = row->n_guesses;
+    int k = row->n_draft_tokens;
     if (k == 0) {
         *token = draw(row, target);
         return 0;
@@ -138,17 +138,17 @@ static double largest_ratio(const sd_tree_row* row, const sd_distribution* draft
 }
 
 int sd_judge_classical(const sd_tree_row* row, int32_t* token) {
-    for (int i = 0; i < row->n_guesses; i++)
+    for (int i = 0; i < row->n_draft_tokens; i++)
         if (accepts(row, i, &row->target, largest_ratio(row, drawn_from(row, i)))) return i;
     *token = draw(row, &row->target); /* unmodified */
-    return row->n_guesses;
+    return row->n_draft_tokens;
 }
 
 /* ---------------------------------------------------------------------------------------------- */
 
 double sd_tree_row_beta(const sd_tree_row* row, int accepted) {
     const sd_verify_input* q = row->input;
-    if (row->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < row->n_guesses;
+    if (row->n_draft_tokens > 1 || q->rule == SD_RULE_COUPLED) return accepted < row->n_draft_tokens;
     const sd_distribution *target = &row->target, *draft = drawn_from(row, 0);
     if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(row, draft), 1.0);
     if (q->rule != SD_RULE_GREEDY) {

@@ -8,11 +8,11 @@ typedef struct sd_tree_row {
     const sd_verify_input* input;
     sd_distribution target; /* after the row */
     int node;               /* its first node */
-    const int32_t* guesses; /* [n_guesses] nodes, in the order in which they are tried; borrowed */
-    int n_guesses;
+    const int32_t* guesses; /* [n_draft_tokens] nodes, in the order in which they are tried; borrowed */
+    int n_draft_tokens;
 } sd_tree_row;
 
-/* Index of the guess that is accepted, or n_guesses; then *token is the next token. */
+/* Index of the guess that is accepted, or n_draft_tokens; then *token is the next token. */
 typedef int (*sd_judge)(const sd_tree_row* row, int32_t* token);
 
 int sd_judge_rejection(const sd_tree_row* row, int32_t* token);

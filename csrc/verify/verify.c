@@ -108,15 +108,15 @@ sd_status sd_verify(const sd_verify_input* q, sd_verdict* verdict) {
     int node = 0; /* the guess that was accepted */
     for (int first = 0;; first = row.node) {
         int32_t depth = verdict->n_path + 1;
-        row.n_guesses = collect_guesses(q, level, depth, first, guesses);
+        row.n_draft_tokens = collect_guesses(q, level, depth, first, guesses);
         sd_status status = q->target_after(q->context, row.node, &row.target);
         if (status != SD_OK) return status;
         int accepted = RULES[q->rule].judge(&row, &verdict->token);
-        if (row.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
-        if (accepted == row.n_guesses) break;
+        if (row.n_draft_tokens > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
+        if (accepted == row.n_draft_tokens) break;
         node = guesses[accepted];
         row.node = node;
-        for (int i = 0; i < row.n_guesses; i++) { /* its duplicates, which are the same row */
+        for (int i = 0; i < row.n_draft_tokens; i++) { /* its duplicates, which are the same row */
             if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
             level[guesses[i]] = depth + 1;
             if (guesses[i] < row.node) row.node = guesses[i];

@@ -74,7 +74,7 @@ BELOW = {"benchmarks/README": ["benchmarks/results/*/*"]}
 project = "specdec"
 author = "specdec authors"
 version = release = specdec.__version__
-project_copyright = "specdec authors, MIT licence"
+project_copyright = "specdec authors, MIT license"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 root_doc = "README"

@@ -174,7 +174,7 @@ class Heads:
         self, config: Mapping[str, int], tensors: Iterable[tuple[str, NDArray[Any], str]], *,
         tokens: _Ids | None = None, dtype: Dtype = "f32", n_threads: int = 1,
     ) -> None:  # fmt: skip
-        """config : n_heads, n_blocks, see_guesses, shared_output, n_draft_vocab; d_model and n_vocab.
+        """config : n_heads, n_blocks, see_draft_tokens, shared_output, n_draft_vocab; d_model and n_vocab.
 
         tokens : the target's token of each of the n_draft_vocab that may be guessed; None: the same.
         """
@@ -258,14 +258,14 @@ class Decoder:
 
     def __init__(
         self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1, n_vocab: int = 0,
-        source: _Ids | None = None, taps: Sequence[int] | None = None, input_sums: bool = False,
+        source: _Ids | None = None, captures: Sequence[int] | None = None, input_sums: bool = False,
     ) -> None:  # fmt: skip
         """`n_vocab`: ids of another model that this one guesses for; 0: its own.
 
         What the model lacks has the logit -inf, and is read as the model's last token. A model with an
         encoder needs a `source`, which is encoded here; another takes none.
 
-        `taps`: the hidden states that are kept, by how many layers come before them: 0, the embedding, to
+        `captures`: the hidden states that are kept, by how many layers come before them: 0, the embedding, to
         n_layer, the residual stream after all layers; n_layer + 1: what the head reads.
 
         `input_sums`: sums of squares of what the row kernels multiply with matrices are kept; for one thread.
@@ -279,8 +279,8 @@ class Decoder:
         """
     def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> _Floats:
         """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
-    def tapped(self, layer: int) -> _Floats:
-        """A hidden state of `taps` [n, d_model], of the committed tokens and of the last forward's nodes."""
+    def captured(self, layer: int) -> _Floats:
+        """A hidden state of `captures` [n, d_model]: committed tokens, then the last forward's nodes."""
     def input_sums(self, name: str) -> tuple[_Doubles, int]:
         """Of a matrix by canonical name: sums of squares of its inputs [n_in], over how many rows.
 
@@ -306,7 +306,7 @@ class CachedText:
     model: Final[Model]
     n_low: Final[int]
     """Texts that agree with fewer tokens than these cannot begin with it: windows have moved on."""
-    taps: Final[tuple[int, ...]]
+    captures: Final[tuple[int, ...]]
     """The hidden states that it has of each token, as `Decoder` names them."""
     n_bytes: Final[int]
 
@@ -425,8 +425,8 @@ class Session:
 
         Until the model has begun to read a text, they are those of the text that had the slot before.
         """
-    def taps(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
-        """The hidden states that a text is kept with, for drafts that read them: `CachedText.taps`."""
+    def captures(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
+        """The hidden states that a text is kept with, for drafts that read them: `CachedText.captures`."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence, and read no more of its prompt."""
     def close(self) -> None:
@@ -540,7 +540,7 @@ def kernels() -> str:
 def available_kernels() -> list[str]:
     """Instruction sets of this machine, best first."""
 
-def quantise(rows: _Floats, type: str, *, importance: _Floats | None = None, n_threads: int = 1) -> bytes:
+def quantize(rows: _Floats, type: str, *, importance: _Floats | None = None, n_threads: int = 1) -> bytes:
     """Rows as blocks of GGUF files, one row after the other.
 
     rows : [n_rows, n_in], n_in a multiple of the type's block.
@@ -594,7 +594,7 @@ def openblas() -> str:
 
 MAX_GAMMA: Final[int]
 """Guesses of a round at most."""
-MAX_TAPS: Final[int]
+MAX_CAPTURES: Final[int]
 """Hidden states of the target that the drafts of a session read at most."""
 MAX_HEADS: Final[int]
 """Heads of a draft at most."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import CONVERSION_ERRORS, check_items
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, shown, type_of
 
 
 class SupportsArray(Protocol):
@@ -71,7 +71,7 @@ def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
     if isinstance(value, np.ndarray) and value.ndim != 2:
         return [value], False
     if not isinstance(value, list | tuple | np.ndarray):
-        raise InputError.of(name, value, expected, kind_of(value))
+        raise InputError.of(name, value, expected, type_of(value))
     items = check_items(name, value, expected)
     items = [item if isinstance(item, int) else text_of(item) for item in items]
     if not items:
@@ -100,7 +100,7 @@ def _unmasked(ids: Any, mask: Any) -> Any:
         return ids
     for name, given in (("input_ids", ids), ("attention_mask", mask)):
         if not isinstance(given, list | tuple | np.ndarray):
-            raise InputError(f"{name} is {kind_of(given)} where both are given; expected lists or arrays")
+            raise InputError(f"{name} is {type_of(given)} where both are given; expected lists or arrays")
     if len(ids) != len(mask):
         raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} of input_ids")
     if len(ids) and isinstance(ids[0], list | tuple | np.ndarray):

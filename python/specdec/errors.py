@@ -15,12 +15,36 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Final, TypeVar
 
 __all__ = [
-    "BusyError", "CheckpointError", "CheckpointNotFoundError", "ConstraintError", "ContextLengthError",
-    "EngineClosedError", "FieldError", "InputError", "LearningError", "MissingConstraintError",
-    "MissingGGUFError", "MissingHubError", "MissingLibraryError", "MissingPackageError",
-    "MissingProgressError", "MissingTokenizerLibraryError", "NotFiniteError", "SpecdecError",
-    "TokenizerError", "UnsupportedModelError", "UnusedFieldWarning", "VocabularyMismatchError", "WorkerError",
-    "as_json", "kind_of", "number_of", "pass_signals_on", "printable", "shown", "warn",
+    "BusyError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ConstraintError",
+    "ContextLengthError",
+    "EngineClosedError",
+    "FieldError",
+    "InputError",
+    "LearningError",
+    "MissingConstraintError",
+    "MissingGGUFError",
+    "MissingHubError",
+    "MissingLibraryError",
+    "MissingPackageError",
+    "MissingProgressError",
+    "MissingTokenizerLibraryError",
+    "NotFiniteError",
+    "SpecdecError",
+    "TokenizerError",
+    "UnsupportedModelError",
+    "UnusedFieldWarning",
+    "VocabularyMismatchError",
+    "WorkerError",
+    "as_json",
+    "number_of",
+    "pass_signals_on",
+    "printable",
+    "shown",
+    "type_of",
+    "warn",
 ]  # fmt: skip
 
 _Field = TypeVar("_Field", bound="FieldError")
@@ -104,7 +128,7 @@ def as_json(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
-def kind_of(value: object) -> str:
+def type_of(value: object) -> str:
     """What a value is, in a message: "an int", or "the class Ngram" for a class itself."""
     if issubclass(type(value), type):
         return f"the class {getattr(value, '__name__', 'of a value')}"

@@ -19,7 +19,7 @@ from specdec.errors import (
     UnsupportedModelError,
     UnusedFieldWarning,
     as_json,
-    kind_of,
+    type_of,
     warn,
 )
 
@@ -99,7 +99,7 @@ class Fields:
         self._values, self._prefix, self._kind = values, prefix, kind
         if not isinstance(values, Mapping):
             self._prefix = prefix[:-1] or "values"
-            raise self.error("", f"a dict, not {kind_of(values)}", values)
+            raise self.error("", f"a dict, not {type_of(values)}", values)
         self._absent: Mapping[str, Any] = {}
         self._read: set[str] = set()
         self._objects: dict[str, Fields] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ge
 import numpy as np
 
 from specdec.checks import check_choice, check_items
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.fields import MAX_TIME, Fields, without_nan
 from specdec.tables import data_frame
 from specdec.theory import expected_tokens
@@ -263,7 +263,7 @@ class Trace(RoundTimes):
         several = check_items("traces", traces, "a list of specdec.Trace")
         for i, trace in enumerate(several):
             if not isinstance(trace, Trace):
-                raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", kind_of(trace))
+                raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", type_of(trace))
         if not several:
             raise InputError.of("traces", traces, "at least one specdec.Trace", "empty")
         rounds = [round_ for trace in several for round_ in trace.rounds]
@@ -668,9 +668,9 @@ def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[flo
         return math.nan, math.nan
     z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
     scale = 1.0 + z * z / n
-    centre = (share + z * z / (2.0 * n)) / scale
+    center = (share + z * z / (2.0 * n)) / scale
     half = z * math.sqrt(max(0.0, share * (1.0 - share)) / n + z * z / (4.0 * n * n)) / scale
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def _ratio(numerator: float, denominator: float) -> float:

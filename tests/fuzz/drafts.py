@@ -16,7 +16,7 @@ from worlds.vocabularies import Translated, draw_vocabulary
 
 BY_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "exit": drafts.EarlyExit, "skip": drafts.SkipLayers, "lookahead": drafts.Lookahead,
-    "context": drafts.ContextCopy, "input": drafts.InputCopy, "random": drafts.Random,
+    "context": drafts.PromptLookup, "input": drafts.InputCopy, "random": drafts.RandomDraft,
 }  # fmt: skip
 """Drafts whose descriptions are their arguments."""
 
@@ -110,7 +110,7 @@ def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description
     if kind == "heads":
         shared = draws.chance(0.4)
         fields = {"n_heads": draws.randint(1, 5), "n_blocks": draws.randint(1 if shared else 0, 2)}
-        fields |= {"see_guesses": draws.chance(0.4), "shared_output": shared}
+        fields |= {"see_draft_tokens": draws.chance(0.4), "shared_output": shared}
         return {"fields": fields, "tokens": tokens, "dtype": draws.one(None, dtype)}
     if kind == "eagle":
         sizes = {"intermediate_size": draws.randint(1, 40), "num_attention_heads": draws.randint(1, 3)}
@@ -123,7 +123,7 @@ def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description
         flags = [name for name in ("norm_before_residual", "norm_output") if draws.chance(0.5)]
         flags += [draws.one("fc_norm", "norm_before_fc")] if draws.chance(0.5) else []
         found["options"] |= {
-            "taps": tuple(draws.randint(0, n_layer) for _ in range(draws.randint(1, 4))),
+            "captures": tuple(draws.randint(0, n_layer) for _ in range(draws.randint(1, 4))),
             "n_draft": draws.randint(1, n_vocab) if draws.chance(0.5) else None,
             "flags": dict.fromkeys(flags, True),
         }  # fmt: skip
@@ -181,10 +181,10 @@ def make_draft(description: Description, target: Description, models: dict[str, 
     if kind in ("ngram", "online", "learning"):
         table = drafts.Ngram(n_vocab=n_vocab, **d)
         if kind == "learning":
-            return drafts.Online(table, interval=None)
+            return drafts.OnlineDraft(table, interval=None)
         return table if kind == "ngram" else drafts.OnlineNgram(table)
     if kind == "memory":
-        memory = drafts.SuffixMemory(**d["settings"])
+        memory = drafts.SuffixDecoding(**d["settings"])
         for ids in d["texts"]:
             memory.add(ids[1:], ids[:1])
         return memory
@@ -203,13 +203,13 @@ def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
             return drafts.Eagle(path, target, tree=tree, dtype=d["dtype"], n_threads=1)
     if kind == "heads":
         weights = learned.random_heads(target, **d["fields"], tokens=d["tokens"], seed=seed)
-        return drafts.Heads(weights, dtype=d["dtype"], tree=tree)
+        return drafts.DecodingHeads(weights, dtype=d["dtype"], tree=tree)
     if kind == "look_ahead":
         return drafts.LookAheadEmbeddings(
             learned.look_ahead_weights(target, d["n_tokens"], seed), tree=tree
         )  # fmt: skip
     weights = learned.recurrent_weights(target, [], d["shape"], d["tokens"], seed)
-    return drafts.Recurrent(weights, dtype=d["dtype"], tree=tree)
+    return drafts.RecurrentDraft(weights, dtype=d["dtype"], tree=tree)
 
 
 def _made_tree(tree: list[Any] | None) -> Any:

@@ -203,14 +203,14 @@ _CHAIN: Final = drafts.StaticTree((1, 1))
 _SAVED: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "ngram": (_NGRAM, partial(drafts.Ngram.load, mmap=False)),
     "ngram_mapped": (_NGRAM, partial(drafts.Ngram.load, mmap=True)),
-    "suffixes": (lambda: drafts.SuffixMemory(max_tokens=50, max_depth=8), drafts.SuffixMemory.load),
+    "suffixes": (lambda: drafts.SuffixDecoding(max_tokens=50, max_depth=8), drafts.SuffixDecoding.load),
     "recycled": (
         lambda: drafts.TokenRecycling(2, tree=_CHAIN),
         partial(drafts.TokenRecycling.load, tree=_CHAIN),
     ),
     "learning": (
-        lambda: drafts.Online(_NGRAM(), interval=None),
-        lambda file: drafts.Online.load(file, _NGRAM(), interval=None),
+        lambda: drafts.OnlineDraft(_NGRAM(), interval=None),
+        lambda file: drafts.OnlineDraft.load(file, _NGRAM(), interval=None),
     ),
 }
 """Drafts that are saved to a file: a new one, and what reads it."""
@@ -287,7 +287,7 @@ def _byt5() -> Files:
 def _eagle() -> Files:
     """EAGLE-3 of two hidden states and few tokens, for a target of `_llama`'s sizes."""
     sizes = {"intermediate_size": FF, "num_attention_heads": HEADS, "num_key_value_heads": 1}
-    draft = eagle3(_target(19, d_model=D), "specforge", 3, n_draft=11, taps=(1, 2), **sizes)
+    draft = eagle3(_target(19, d_model=D), "specforge", 3, n_draft=11, captures=(1, 2), **sizes)
     return _written(draft.write)
 
 
@@ -334,7 +334,7 @@ _LEARNED: dict[str, Callable[[specdec.Model], Any]] = {
     "look_ahead_embeddings": lambda target: learned.look_ahead_weights(target, 2, 3),
     "recurrent": lambda target: learned.recurrent_weights(target, [], (2, 3, 1), [0, 2, 3], 1),
     "heads": lambda target: learned.random_heads(
-        target, n_heads=2, n_blocks=1, see_guesses=True, tokens=[0, 3, 2], seed=2
+        target, n_heads=2, n_blocks=1, see_draft_tokens=True, tokens=[0, 3, 2], seed=2
     ),
 }
 
@@ -384,7 +384,7 @@ def _use_adapter(kind: str, folder: Path) -> None:
         _decode(specdec.load(base, adapter=folder, n_threads=1), None)
         if kind == "adapter":
             model = specdec.load(base, n_threads=1)
-            _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
+            _decode(model, drafts.PromptLookup(), adapter=model.with_adapter(folder, n_threads=1))
 
 
 def _target(n_vocab: int, **changes: int) -> specdec.Model:

@@ -78,9 +78,9 @@ def score(model: Model, ids: Sequence[int], source: Any = None, **options: Any) 
     return found
 
 
-def quantised(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
+def quantized(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
     """The bytes of rows as blocks of a type of GGUF files, "q8_0" for instance."""
-    return np.frombuffer(_core.quantise(rows, kind, **options), np.uint8)
+    return np.frombuffer(_core.quantize(rows, kind, **options), np.uint8)
 
 
 class Work:

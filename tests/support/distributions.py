@@ -144,7 +144,7 @@ def small_llama2c(folder: Path) -> Path:
 
     def stacked(name: str, n_heads: int = 0) -> NDArray[np.float32]:
         layers = [given[f"model.layers.{layer}.{name}.weight"] for layer in range(header[2])]
-        return np.stack([neighbours(weight, n_heads) if n_heads else weight for weight in layers])
+        return np.stack([neighbors(weight, n_heads) if n_heads else weight for weight in layers])
 
     tensors = llama2c_tensors(header) | {
         "token_embedding_table": given["model.embed_tokens.weight"],
@@ -158,8 +158,8 @@ def small_llama2c(folder: Path) -> Path:
     return write_llama2c(folder / "small.bin", header, tensors)
 
 
-def neighbours(weight: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
-    """Rows as llama2.c has them, which rotates neighbours; Hugging Face's files rotate halves of a head."""
+def neighbors(weight: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
+    """Rows as llama2.c has them, which rotates neighbors; Hugging Face's files rotate halves of a head."""
     n_out, n_in = weight.shape
     halves = weight.reshape(n_heads, 2, n_out // n_heads // 2, n_in)
     return halves.swapaxes(1, 2).reshape(n_out, n_in)

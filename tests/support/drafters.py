@@ -33,9 +33,9 @@ class World:
     def n_vocab(self) -> int:
         return self.target.config["n_vocab"]
 
-    def heads(self, *, tree: Any = None, **settings: Any) -> drafts.Heads:
+    def heads(self, *, tree: Any = None, **settings: Any) -> drafts.DecodingHeads:
         """Random heads for the target."""
-        return drafts.Heads(random_heads(self.target, **settings), tree=tree)
+        return drafts.DecodingHeads(random_heads(self.target, **settings), tree=tree)
 
 
 Make = Callable[[World], Any]
@@ -115,9 +115,9 @@ class Draws:
         return drafts.Proposal(text[1:], parents, rows)
 
 
-def remembering(world: World, **settings: Any) -> drafts.SuffixMemory:
+def remembering(world: World, **settings: Any) -> drafts.SuffixDecoding:
     """A memory of some texts."""
-    memory = drafts.SuffixMemory(min_match=1, **settings)
+    memory = drafts.SuffixDecoding(min_match=1, **settings)
     for text in (world.ids[:100], world.ids[30:200]):
         memory.add(text[5:], text[:5])
     return memory
@@ -139,7 +139,7 @@ def together(*parts: Any) -> drafts.Ensemble:
     return drafts.Ensemble(*parts, adaptive=False)
 
 
-class Learns(drafts.Learner):
+class Learns(drafts.OnlineTrainer):
     """Says that the draft is what it was."""
 
     name = "learns"
@@ -167,7 +167,7 @@ def in_tree(shape: Any) -> Make:
 
 def learning(make: Callable[[World], Any], taught: bool = True) -> Make:
     """A draft that learns; by default it is taught what it knows."""
-    return lambda w: drafts.Online(make(w), learner=Learns(w) if taught else None, interval=None)
+    return lambda w: drafts.OnlineDraft(make(w), learner=Learns(w) if taught else None, interval=None)
 
 
 CHAINS: dict[str, Make] = {
@@ -182,26 +182,28 @@ CHAINS: dict[str, Make] = {
     "online back-off": lambda w: drafts.OnlineNgram(drafts.Ngram(w.ids, w.n_vocab, 3, smoothing="backoff")),
     "table that learns": learning(lambda w: drafts.Ngram(w.ids, w.n_vocab, 3), taught=False),
     "model that learns": learning(lambda w: w.draft),
-    "random": lambda w: drafts.Random(),
-    "context copy": lambda w: drafts.ContextCopy(min_match=1),
-    "document copy": lambda w: drafts.ContextCopy([w.ids[:200], w.ids[200:]]),
+    "random": lambda w: drafts.RandomDraft(),
+    "context copy": lambda w: drafts.PromptLookup(min_match=1),
+    "document copy": lambda w: drafts.PromptLookup([w.ids[:200], w.ids[200:]]),
     "suffix memory chain": lambda w: remembering(w, branches=False),
     "drafted by a memory": drafted_by(lambda w: remembering(w), gamma=6),
     "input copy": lambda w: drafts.InputCopy(start=5),
     "source copy": lambda w: drafts.InputCopy(w.ids, min_match=1),
-    "recurrent": lambda w: drafts.Recurrent(recurrent_weights(w.target, w.ids)),
+    "recurrent": lambda w: drafts.RecurrentDraft(recurrent_weights(w.target, w.ids)),
     "heads": lambda w: w.heads(shared_output=True, n_blocks=2),
-    "heads that see guesses": lambda w: w.heads(see_guesses=True, n_heads=2, tokens=range(0, w.n_vocab, 2)),
+    "heads that see guesses": lambda w: w.heads(
+        see_draft_tokens=True, n_heads=2, tokens=range(0, w.n_vocab, 2)
+    ),
     "look-ahead embeddings": lambda w: drafts.LookAheadEmbeddings(look_ahead_weights(w.target)),
     "early exit": lambda w: drafts.EarlyExit(1),
     "skip attention": lambda w: drafts.SkipLayers(attn=[1]),
     "skip mlp": lambda w: drafts.SkipLayers(mlp=[0]),
     "drafted by a bigram": drafted_by(lambda w: drafts.Bigram(w.ids, w.n_vocab), gamma=6),
     "drafted by copying": drafted_by(
-        lambda w: drafts.ContextCopy([w.ids], min_match=1, n_candidates=5), gamma=6
+        lambda w: drafts.PromptLookup([w.ids], min_match=1, n_candidates=5), gamma=6
     ),
     "drafted by a recurrent network": drafted_by(
-        lambda w: drafts.Recurrent(recurrent_weights(w.target, w.ids), gamma=3)
+        lambda w: drafts.RecurrentDraft(recurrent_weights(w.target, w.ids), gamma=3)
     ),
     "drafted by lookahead": drafted_by(lambda w: drafts.Lookahead()),
     "drafted by an object": drafted_by(lambda w: Repeats(branches=True)),
@@ -218,7 +220,7 @@ TREES: dict[str, Make] = {
     "lookahead": lambda w: drafts.Lookahead(),
     "lookahead of 4-grams": lambda w: drafts.Lookahead(2, 4, candidates=3),
     "ensemble": lambda w: together(Repeats(), drafts.Bigram(w.ids, w.n_vocab), w.draft),
-    "ensemble that adapts": lambda w: drafts.Ensemble(drafts.ContextCopy(min_match=1), w.draft),
+    "ensemble that adapts": lambda w: drafts.Ensemble(drafts.PromptLookup(min_match=1), w.draft),
     "ensemble of layers": lambda w: together(Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1])),
     "suffix memory": lambda w: remembering(w, max_depth=8, factor=3.0),
     "tree that learns": learning(in_tree(tree((2, 1, 2), DISTINCT))),
@@ -227,7 +229,7 @@ TREES: dict[str, Make] = {
     "object with branches": lambda w: Repeats(branches=True),
     "object that draws branches": lambda w: Draws(w.n_vocab, branches=True),
     "ensemble of objects that draw": lambda w: together(Draws(w.n_vocab), Draws(w.n_vocab, branches=True)),
-    "context copy tree": lambda w: drafts.ContextCopy([w.ids], min_match=1, n_candidates=5),
+    "context copy tree": lambda w: drafts.PromptLookup([w.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda w: drafts.InputCopy(w.ids, n_candidates=3),
     "eagle 2": lambda w: eagle_for(
         w.target, "eagle1", drafts.DynamicTree(6, width=2, steps=3, sharpness=1.0)
@@ -236,7 +238,7 @@ TREES: dict[str, Make] = {
     "samples": in_tree(tree((2, 1, 2))),
     "without replacement": in_tree(tree((2, 1, 2), DISTINCT)),
     "top-k": in_tree(tree((3, 2, 1), "top-k")),
-    "recurrent tree": lambda w: drafts.Recurrent(
+    "recurrent tree": lambda w: drafts.RecurrentDraft(
         recurrent_weights(w.target, w.ids, (4, 6, 2), range(0, w.n_vocab, 2)), tree=tree((2, 2, 1))
     ),
     "look-ahead embeddings in a tree": lambda w: drafts.LookAheadEmbeddings(
@@ -249,7 +251,7 @@ TREES: dict[str, Make] = {
     "other vocabulary in a tree": lambda w: Renumbered(w.draft, tree((2, 1, 2), DISTINCT)),
     "heads in a tree": lambda w: w.heads(tree=tree((2, 1, 2), DISTINCT)),
     "heads in a dynamic tree": lambda w: w.heads(
-        see_guesses=True, tree=drafts.DynamicTree(6, width=2, steps=4)
+        see_draft_tokens=True, tree=drafts.DynamicTree(6, width=2, steps=4)
     ),
 }
 

@@ -54,11 +54,11 @@ class Play:
     average, not those that luck gave.
     """
 
-    def __init__(self, world: World, seed: int, learnt: _core.AdaptiveGamma | None = None) -> None:
+    def __init__(self, world: World, seed: int, learned: _core.AdaptiveGamma | None = None) -> None:
         self.world = world
-        self.learnt = _core.AdaptiveGamma() if learnt is None else learnt
+        self.learned = _core.AdaptiveGamma() if learned is None else learned
         if world.reading[0] or world.riders:
-            _core._adaptive_gamma_reads(self.learnt, *world.reading, world.riders)  # type: ignore[attr-defined]
+            _core._adaptive_gamma_reads(self.learned, *world.reading, world.riders)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
         self._gamma = world.riders or MAX_GAMMA
         self._has_drafted = not world.riders
@@ -74,7 +74,7 @@ class Play:
         return (self.tokens - tokens) / (self.seconds - seconds)
 
     def round(self, n_sequences: int = 1) -> None:
-        drafting = _core._adaptive_gamma_begin(self.learnt, n_sequences, self._gamma)
+        drafting = _core._adaptive_gamma_begin(self.learned, n_sequences, self._gamma)
         drafts = [self._chain(drafting and self._has_drafted) for _ in range(n_sequences)]
         chains = [chain for chain, _ in drafts]
         n_rows = sum(len(chain[0]) + 1 for chain in chains)
@@ -84,7 +84,7 @@ class Play:
         draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows * (1 + n_riders))
         self._has_drafted = bool(drafting) or not self.world.riders
         _core._adaptive_gamma_end(
-            self.learnt, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
+            self.learned, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
         )
         self.tokens += sum(tokens for _, tokens in drafts)
         self.seconds += draft_s + rest_s
@@ -103,10 +103,10 @@ class Play:
         while (
             drafting
             and len(confidences) < self._gamma
-            and _core._adaptive_gamma_pays(self.learnt, confidences, False)
+            and _core._adaptive_gamma_pays(self.learned, confidences, False)
         ):
             _, confidence, chance = world.levels[self._rng.choice(len(shares), p=shares)]
-            if world.looks and not _core._adaptive_gamma_pays(self.learnt, [*confidences, confidence], True):
+            if world.looks and not _core._adaptive_gamma_pays(self.learned, [*confidences, confidence], True):
                 return (confidences, _first_false(right), len(confidences) + 1, confidence), tokens
             confidences.append(confidence)
             reach *= chance

@@ -87,7 +87,7 @@ def greedy_tokens(model: specdec.Model, prompt: Sequence[int], n: int) -> list[i
     return tokens
 
 
-class WatchedSession:
+class RecordedSession:
     """A session that counts the sessions made and closed; put it in the place of `_core.Session`."""
 
     made = closed = 0
@@ -95,13 +95,13 @@ class WatchedSession:
 
     def __init__(self, *args: object, **options: object) -> None:
         self._session = self._make(*args, **options)
-        WatchedSession.made += 1
+        RecordedSession.made += 1
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
 
     def close(self) -> None:
-        WatchedSession.closed += 1
+        RecordedSession.closed += 1
         self._session.close()
 
 

@@ -46,11 +46,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 # One or more switches of the families each; every switch of ModelConfig occurs.
 SWITCHES: dict[str, dict[str, Any]] = {
     "qk-norm-head-softcaps-both-norms": LLAMA
-    | {"qk_norm": "head", "attn_softcap": 3.0, "logit_softcap": 2.0, "norm_place": "both", "tied": True,
+    | {"qk_norm": "head", "attn_softcap": 3.0, "logit_softcap": 2.0, "norm_position": "both", "tied": True,
        "embedding_scale": 7.0, "score_scales": [0.2, 0.5, 0.3], "activation": "gelu_tanh",
        "windows": [9, 0, 40], "rotations": [1, 0, 1], "more_inv_freq": [[0.5, 0.1, 0.02, 0.001]]},
     "qk-norm-whole-norms-after-partial-rotary": LLAMA
-    | {"qk_norm": "whole", "norm_place": "after", "qkv_limit": 0.7, "inv_freq": [1.0, 0.01],
+    | {"qk_norm": "whole", "norm_position": "after", "qkv_limit": 0.7, "inv_freq": [1.0, 0.01],
        "rotary_factors": [1.3]},
     "sinks-clamped-no-position": LLAMA
     | {"attn_sinks": True, "activation": "silu_clamped", "activation_limit": 1.0, "windows": [5, 0, 5],
@@ -91,10 +91,10 @@ MIXTURES: dict[str, dict[str, Any]] = {
     | {"router": "softmax_chosen", "mixtures": [1, 0, 1], "n_experts": 40, "n_experts_per_token": 8},
     "mixture-sigmoid-shared": LLAMA
     | _EXPERTS
-    | {"router": "sigmoid", "router_renormalise": True, "routed_scale": 2.5, "d_shared_expert": 33},
-    "mixture-renormalised-shared-gate": LLAMA
+    | {"router": "sigmoid", "router_renormalize": True, "routed_scale": 2.5, "d_shared_expert": 33},
+    "mixture-renormalized-shared-gate": LLAMA
     | _EXPERTS
-    | {"router_renormalise": True, "d_shared_expert": 70, "shared_expert_gate": True, "norm_place": "both",
+    | {"router_renormalize": True, "d_shared_expert": 70, "shared_expert_gate": True, "norm_position": "both",
        "residual_scale": 0.7},
     "mixture-biases-clamped": LLAMA
     | _EXPERTS
@@ -103,8 +103,8 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture-parallel": LLAMA | _EXPERTS | {"parallel": "one_norm", "qk_norm": "whole", "router": "sigmoid"},
     "mixture-not-gated-norms-after": LLAMA
     | _EXPERTS
-    | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32, "norm_place": "after",
-       "n_experts_per_token": 7},
+    | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32,
+       "norm_position": "after", "n_experts_per_token": 7},
 }  # fmt: skip
 SWITCHES |= MIXTURES
 VARIANTS |= SWITCHES
@@ -114,7 +114,7 @@ _T5: dict[str, Any] = LLAMA | {
     "relative_buckets": [0, 1, 2, 3, 5, 9, 20, 60],
 }  # fmt: skip
 
-_BART: dict[str, Any] = GPT | {"norm_place": "residual", "output_norm": False, "embedding_norm": True}
+_BART: dict[str, Any] = GPT | {"norm_position": "residual", "output_norm": False, "embedding_norm": True}
 
 # Models with an encoder: every switch of these, sizes of encoder and decoder that differ, heads in groups.
 ENCODER_DECODERS: dict[str, dict[str, Any]] = {
@@ -128,7 +128,7 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
     | {"head_bias": True, "encoder": _BART | {"n_layer": 1, "shared_embedding": True, "n_ctx": 90}},
     "norms-before-rotary-wide-head": LLAMA
     | {"n_head": 2, "n_kv_head": 1, "d_head": 40, "inv_freq": [10000.0 ** (-i / 20) for i in range(20)],
-       "windows": [9, 0, 40], "qkv_bias": True, "out_bias": True, "norm_place": "both", "attn_sinks": True,
+       "windows": [9, 0, 40], "qkv_bias": True, "out_bias": True, "norm_position": "both", "attn_sinks": True,
        "attn_softcap": 3.0, "qkv_limit": 0.7, "qk_norm": "head"}
     | {"encoder": LLAMA | {"norm": "layer", "qk_norm": "whole", "attn_softcap": 3.0, "v_norm": True,
                            "parallel": "one_norm"}},
@@ -139,8 +139,9 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
                          "relative_bias_by_layer": True, "qk_norm": "head"}},
     "norms-after-mixture": LLAMA
     | _EXPERTS
-    | {"norm_place": "after", "residual_scale": 0.7}
-    | {"encoder": GPT | _EXPERTS | {"mixtures": [0, 1, 0], "norm_place": "residual", "residual_scale": 0.7}},
+    | {"norm_position": "after", "residual_scale": 0.7}
+    | {"encoder": GPT | _EXPERTS
+       | {"mixtures": [0, 1, 0], "norm_position": "residual", "residual_scale": 0.7}},
 }  # fmt: skip
 
 

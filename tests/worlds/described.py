@@ -81,7 +81,7 @@ def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
         "n_experts": n_experts, "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
         "d_expert": draws.randint(1, 40), "d_shared_expert": d_shared,
         "router": draws.one("softmax", "softmax_chosen", "sigmoid"), "router_bias": draws.chance(0.3),
-        "router_renormalise": draws.chance(0.5), "routed_scale": draws.one(1.0, 2.5),
+        "router_renormalize": draws.chance(0.5), "routed_scale": draws.one(1.0, 2.5),
         "mixtures": [int(draws.chance(0.7)) for _ in range(n_layer)],
         "shared_expert_gate": d_shared > 0 and draws.chance(0.5),
     }  # fmt: skip
@@ -130,12 +130,13 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(("logit_softcap", "attn_softcap", "qkv_limit"), (0.15, 0.5, 2.0, 30.0)),
         qk_norm=(0.3, "head", "each_head", "whole"), query_growth=(0.15, 0.1, 2.0), norm_weight=(0.2, False),
         norm_bias=(0.3 * (model.get("family") == "gpt"), False),
-        norm_place=(0.25, "after", "both", "residual"), windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
+        norm_position=(0.25, "after", "both", "residual"),
+        windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
         score_scales=(0.2, _each(n_layer, 0.05, 0.3, 1.0)),
     )  # fmt: skip
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
-    if "norm_place" not in found and draws.chance(0.3):
+    if "norm_position" not in found and draws.chance(0.3):
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")

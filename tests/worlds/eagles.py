@@ -66,14 +66,14 @@ class EagleFolder:
     target: specdec.Model
     fields: dict[str, Any]
     tensors: dict[str, Array]
-    taps: tuple[int, ...]
+    captures: tuple[int, ...]
     flags: dict[str, Any] = field(default_factory=dict)
     tokens: list[int] | None = None
     """The target's token of each of the draft's."""
 
     def write(self, path: Path, dtype: str = "F32") -> Path:
         """The folder in its layout."""
-        layer, ids = self.fields, list(self.taps)
+        layer, ids = self.fields, list(self.captures)
         config: dict[str, Any]
         if self.layout == "eagle1":
             config = {"architectures": ["LlamaForCausalLM"], **layer, "bias": True}
@@ -117,26 +117,26 @@ def eagle1(
 
 def eagle3(
     target: specdec.Model, layout: str = "vllm", seed: int = 0, *, n_draft: int | None = None,
-    own_embedding: bool = False, taps: tuple[int, ...] | None = None, flags: Mapping[str, Any] | None = None,
-    **changes: Any,
+    own_embedding: bool = False, captures: tuple[int, ...] | None = None,
+    flags: Mapping[str, Any] | None = None, **changes: Any,
 ) -> EagleFolder:  # fmt: skip
-    """EAGLE-3 with three taps, in one of its layouts."""
+    """EAGLE-3 with three captures, in one of its layouts."""
     fields, flags = layer_fields(target, **changes), dict(flags or {})
     n_layer, d, v = target.config.n_layer, fields["hidden_size"], fields["vocab_size"]
     width = target.config.d_model
-    taps = taps or (1, (n_layer + 1) // 2, n_layer)
+    captures = captures or (1, (n_layer + 1) // 2, n_layer)
     if d != width:
         flags["target_hidden_size"] = width
     shapes: dict[str, Any] = {
-        "fc.weight": (d, len(taps) * width), "norm.weight": (d,), "lm_head.weight": (n_draft or v, d),
+        "fc.weight": (d, len(captures) * width), "norm.weight": (d,), "lm_head.weight": (n_draft or v, d),
         "layers.0.hidden_norm.weight": (d,), "layers.0.input_layernorm.weight": (d,),
     }  # fmt: skip
     if own_embedding or d != width:
         shapes["embed_tokens.weight"] = (v, d)
     if flags.get("norm_before_fc"):
-        shapes["input_norm.weight"] = (len(taps) * width,)
+        shapes["input_norm.weight"] = (len(captures) * width,)
     if flags.get("fc_norm"):
-        shapes |= {f"fc_norm.{i}.weight": (width,) for i in range(len(taps))}
+        shapes |= {f"fc_norm.{i}.weight": (width,) for i in range(len(captures))}
     qk_norm = fields["model_type"] == "qwen3"
     shapes |= {f"layers.0.{name}": of for name, of in layer_shapes(fields, 2 * d, qk_norm=qk_norm).items()}
     for i in range(1, fields["num_hidden_layers"]):
@@ -144,7 +144,7 @@ def eagle3(
         shapes |= {f"layers.{i}.{name}": of for name, of in rest.items()}
     rng = np.random.default_rng(seed)
     tokens = None if n_draft is None else sorted(rng.permutation(v)[:n_draft].tolist())
-    return EagleFolder(layout, target, fields, random(rng, shapes), taps, flags, tokens)
+    return EagleFolder(layout, target, fields, random(rng, shapes), captures, flags, tokens)
 
 
 def mimo_config(**changes: Any) -> dict[str, Any]:
@@ -283,15 +283,15 @@ class PaperDraft:
         normed_output = self.norm("norm", x)
         return self.head @ normed_output, normed_output if flags.get("norm_output") else x
 
-    def fused(self, taps: Array) -> Array:
+    def fused(self, captures: Array) -> Array:
         """EAGLE-3's feature of three hidden states."""
-        n = len(self.f.taps)
+        n = len(self.f.captures)
         if self.f.flags.get("norm_before_fc"):
-            taps = self.norm("input_norm", taps)
+            captures = self.norm("input_norm", captures)
         if self.f.flags.get("fc_norm"):
-            pieces = [self.norm(f"fc_norm.{i}", piece) for i, piece in enumerate(np.split(taps, n))]
-            taps = np.concatenate(pieces)
-        return self.w["fc.weight"] @ taps
+            pieces = [self.norm(f"fc_norm.{i}", piece) for i, piece in enumerate(np.split(captures, n))]
+            captures = np.concatenate(pieces)
+        return self.w["fc.weight"] @ captures
 
     def probabilities(self, logits: Array) -> Array:
         """Over the target's tokens, at temperature 1."""

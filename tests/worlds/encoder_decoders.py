@@ -24,7 +24,7 @@ T5: dict[str, Any] = SIZES | {
 }  # fmt: skip
 BART: dict[str, Any] = SIZES | {
     "norm": "layer", "position": "learned", "activation": "gelu", "gated": False, "qkv_bias": True,
-    "out_bias": True, "mlp_bias": True, "norm_place": "residual", "output_norm": False,
+    "out_bias": True, "mlp_bias": True, "norm_position": "residual", "output_norm": False,
     "embedding_norm": True, "head_bias": True,
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {

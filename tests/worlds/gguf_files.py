@@ -26,7 +26,7 @@ N_HEAD, N_KV_HEAD = 2, 1  # of most configurations of the fuzzer
 
 
 def permuted(array: Array, n_head: int) -> Array:
-    """Rows of heads with the halves of each interleaved, as ggml turns neighbours."""
+    """Rows of heads with the halves of each interleaved, as ggml turns neighbors."""
     shape = array.shape
     return array.reshape(n_head, 2, shape[0] // n_head // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 

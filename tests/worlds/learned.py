@@ -22,7 +22,7 @@ Arrays = dict[str, NDArray[np.float32]]
 def learned_weights(
     method: str, target: specdec.Model, fields: dict[str, Any], tensors: dict[str, Any], **options: Any
 ) -> LearnedWeights:
-    """The weights of a learned draft in memory, as training leaves them; options: taps, tokens."""
+    """The weights of a learned draft in memory, as training leaves them; options: captures, tokens."""
     return LearnedWeights.of(method, target, fields, tensors, **options)
 
 
@@ -37,7 +37,7 @@ def tensors_of(weights: LearnedWeights) -> dict[str, Any]:
 
 
 def random_heads(
-    target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_guesses: bool = False,
+    target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_draft_tokens: bool = False,
     shared_output: bool = False, tokens: Sequence[int] | None = None, seed: int = 0,
 ) -> LearnedWeights:  # fmt: skip
     """Heads near the target's own: each guesses about what the target has guessed last.
@@ -55,7 +55,7 @@ def random_heads(
     tensors: dict[str, Any] = {}
     for k in range(n_heads):
         head = f"heads.{k}."
-        if see_guesses:
+        if see_draft_tokens:
             weight = random(d, (2 + k) * d, 3.0)
             weight[:, :d] += np.eye(d, dtype=np.float32)
             tensors[f"{head}input.weight"] = weight
@@ -66,9 +66,10 @@ def random_heads(
             rows = own if tokens is None else own[list(tokens)]
             tensors[f"{head}output.weight"] = rows * (1.0 + random(*rows.shape))
     fields = {
-        "n_heads": n_heads, "n_blocks": n_blocks, "see_guesses": see_guesses, "shared_output": shared_output
+        "n_heads": n_heads, "n_blocks": n_blocks, "see_draft_tokens": see_draft_tokens,
+        "shared_output": shared_output,
     }  # fmt: skip
-    return learned_weights("heads", target, fields, tensors, taps=[config.n_layer + 1], tokens=tokens)
+    return learned_weights("heads", target, fields, tensors, captures=[config.n_layer + 1], tokens=tokens)
 
 
 def heads_logits(
@@ -83,7 +84,7 @@ def heads_logits(
     held = {name: array.astype(np.float64) for name, array in tensors_of(weights).items()}
     layer = target.config.n_layer + 1
     x = target.hidden_states(text[:-1], [layer], source)[layer][-1].astype(np.float64)
-    if weights.fields.boolean("see_guesses", default=False):
+    if weights.fields.boolean("see_draft_tokens", default=False):
         table = target.core.token_table().astype(np.float64)
         seen = [table[token] for token in (text[-1], *guesses)]
         x = held[f"heads.{k}.input.weight"] @ np.concatenate([x, *seen])

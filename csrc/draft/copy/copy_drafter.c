@@ -166,7 +166,7 @@ sd_status sd_copy_drafter_create(const sd_drafting* drafting, const sd_copy_opti
         return sd_fail(SD_ERR_VALUE, "the text has up to %d tokens, expected at most %d", drafting->n_text,
                        SD_AUTOMATON_MAX_TOKENS);
     SD_NEW(copy_drafter, d);
-    d->base = SD_MAKE(sd_drafter, .tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
+    d->base = SD_MAKE(sd_drafter, .tree_type = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
                       .points = 1, .begin = begin, .read = read_prompts, .propose = propose, .commit = commit,
                       .free = sd_drafter_release);
     d->options = *options;

@@ -178,7 +178,7 @@ sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_op
     SD_TRY(sd_check_range("min_match", options->min_match, 1, MAX_MATCH));
     SD_TRY(sd_check_range("n_candidates", options->n_candidates, 1, SD_MAX_COPIES));
     SD_NEW(input_drafter, d);
-    d->base = SD_MAKE(sd_drafter, .tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
+    d->base = SD_MAKE(sd_drafter, .tree_type = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
                       .points = 1, .begin = begin, .propose = propose, .commit = commit,
                       .free = sd_drafter_release);
     d->options = *options;

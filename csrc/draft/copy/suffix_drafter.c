@@ -246,7 +246,7 @@ sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_
                "min_probability is %g, expected a number above 0, at most 1", options->min_probability);
     SD_NEW(suffix_drafter, d);
     d->base =
-        SD_MAKE(sd_drafter, .tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,
+        SD_MAKE(sd_drafter, .tree_type = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS, .points = 1,
                 .begin = begin, .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->options = *options;
     d->n_vocab = drafting->n_vocab;

@@ -86,7 +86,7 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
 static void take_feature(const eagle_predictor* r, const sd_cache* target, int k, float* out) {
     size_t n = (size_t)target_width(r->eagle);
     for (int i = 0; i < r->eagle->n_layers; i++)
-        memcpy(out + (size_t)i * n, sd_cache_tapped(target, k, r->eagle->layers[i]), n * sizeof *out);
+        memcpy(out + (size_t)i * n, sd_cache_captured(target, k, r->eagle->layers[i]), n * sizeof *out);
 }
 
 /* Does the cache keep what is read of its first n tokens? */
@@ -94,7 +94,7 @@ static sd_status check_target(const eagle_predictor* r, const sd_cache* target, 
     int there =
         target != NULL && target->n_committed >= n && target->model->config.d_model == target_width(r->eagle);
     for (int i = 0; there && i < r->eagle->n_layers; i++)
-        there = sd_taps_find(&target->taps, r->eagle->layers[i]) >= 0;
+        there = sd_captures_find(&target->captures, r->eagle->layers[i]) >= 0;
     if (there) return SD_OK;
     return sd_fail(SD_ERR_STATE,
                    "the draft reads hidden states of the target, expected the text in the target's cache");
@@ -313,7 +313,7 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
                  .n_logits = of->drafting->n_sequences * of->n_rows, .ld = of->drafting->n_vocab);
     sd_status status = SD_OK;
     for (int i = 0; i < r->eagle->n_layers && status == SD_OK; i++)
-        status = sd_taps_add(&r->base.taps, r->eagle->layers[i], &options->target->config);
+        status = sd_captures_add(&r->base.captures, r->eagle->layers[i], &options->target->config);
     if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r));
     if (status == SD_OK) status = make_room(r, of);
     r->workspace.name = "the draft";

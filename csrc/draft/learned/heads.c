@@ -15,7 +15,8 @@ static sd_head take_head(sd_arena* arena, const sd_heads_config* c, int k) {
     int d = c->d_model;
     sd_head head = {.blocks = sd_arena_take(arena, (size_t)c->n_blocks, sizeof *head.blocks),
                     .biases = sd_arena_take(arena, (size_t)c->n_blocks, sizeof *head.biases)};
-    if (c->see_guesses) head.input = sd_matrix_take(arena, c->format, SD_LAYOUT_PANELS, d, (1 + k) * d, 1);
+    if (c->see_draft_tokens)
+        head.input = sd_matrix_take(arena, c->format, SD_LAYOUT_PANELS, d, (1 + k) * d, 1);
     for (int b = 0; b < c->n_blocks; b++) {
         sd_matrix block = sd_matrix_take(arena, c->format, SD_LAYOUT_PANELS, d, d, 1);
         float* bias = sd_arena_take(arena, (size_t)d, sizeof *bias);
@@ -28,7 +29,7 @@ static sd_head take_head(sd_arena* arena, const sd_heads_config* c, int k) {
 
 /* The tensors of head k = 1, 2, … as the folder of a draft names them. */
 static void list_head(sd_tensor_list* list, const sd_heads_config* c, sd_head* head, int k) {
-    if (c->see_guesses) sd_tensor_list_add_matrix(list, &head->input, "heads.%d.input.weight", k - 1);
+    if (c->see_draft_tokens) sd_tensor_list_add_matrix(list, &head->input, "heads.%d.input.weight", k - 1);
     for (int b = 0; b < c->n_blocks; b++) {
         sd_tensor_list_add_matrix(list, &head->blocks[b], "heads.%d.blocks.%d.weight", k - 1, b);
         sd_tensor_list_add_vector(list, head->biases[b], c->d_model, "heads.%d.blocks.%d.bias", k - 1, b);
@@ -108,14 +109,15 @@ typedef struct heads_predictor {
 
 static const sd_heads_config* config_of(const heads_predictor* r) { return &r->options.heads->config; }
 
-/* The hidden state that heads read, by its name among taps. */
-static int tap_of(const heads_predictor* r) { return r->options.target->config.n_layer + 1; }
+/* The hidden state that heads read, by its name among captures. */
+static int capture_of(const heads_predictor* r) { return r->options.target->config.n_layer + 1; }
 
 static void lay_out(heads_predictor* r, const sd_prediction* of) {
     sd_arena* arena = &r->base.arena;
     const sd_heads_config* c = config_of(r);
     size_t n = (size_t)r->max_requests, n_nodes = (size_t)r->n_sequences * (size_t)of->n_rows;
-    size_t n_heads = (size_t)c->n_heads, n_seen = c->see_guesses ? (1 + n_heads) * (size_t)c->d_model : 0;
+    size_t n_heads = (size_t)c->n_heads,
+           n_seen = c->see_draft_tokens ? (1 + n_heads) * (size_t)c->d_model : 0;
     size_t widest = n_seen > (size_t)c->d_model ? n_seen : (size_t)c->d_model;
     r->requests = sd_arena_take(arena, n, sizeof *r->requests);
     r->first = sd_arena_take(arena, n_heads + 1, sizeof *r->first);
@@ -163,7 +165,8 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     forget(r, p);
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.target) ||
-                   cache->n_committed != p->n_text - 1 || sd_taps_find(&cache->taps, tap_of(r)) < 0,
+                   cache->n_committed != p->n_text - 1 ||
+                   sd_captures_find(&cache->captures, capture_of(r)) < 0,
                SD_ERR_STATE, "heads read the target's hidden states, expected no other draft between them");
     return SD_OK;
 }
@@ -180,13 +183,13 @@ static int wants(const heads_predictor* r, const sd_draft_nodes* of, int j, int 
     const sd_proposal* p = of->proposal;
     int32_t node = of->nodes[j];
     if (p->depths[node] == k) return 1;
-    return node == 0 && config_of(r)->shared_output && !config_of(r)->see_guesses && k < deepest(r, p);
+    return node == 0 && config_of(r)->shared_output && !config_of(r)->see_draft_tokens && k < deepest(r, p);
 }
 
 static void request_row(heads_predictor* r, const sd_draft_nodes* of, int j, int k, int32_t* row) {
     const sd_proposal* p = of->proposal;
     int32_t node = of->nodes[j], *known = &known_of(r, p)[k], found = *known;
-    if (found < 0 || config_of(r)->see_guesses) {
+    if (found < 0 || config_of(r)->see_draft_tokens) {
         found = r->n_computed++;
         r->requests[r->first[k + 1]++] = (request){p, node};
         *known = found;
@@ -197,7 +200,7 @@ static void request_row(heads_predictor* r, const sd_draft_nodes* of, int j, int
 /* Which rows the heads have to compute for nodes, in the order of the heads, and which row each node gets. */
 static void collect(heads_predictor* r, const sd_draft_nodes* batch, int n) {
     /* the roots of a round are asked for together: what earlier rounds have computed is done with */
-    if (batch[0].nodes[0] == 0 || config_of(r)->see_guesses) {
+    if (batch[0].nodes[0] == 0 || config_of(r)->see_draft_tokens) {
         r->n_computed = 0;
         for (int i = 0; i < r->n_sequences * config_of(r)->n_heads; i++) r->known[i] = -1;
     }
@@ -212,7 +215,7 @@ static void collect(heads_predictor* r, const sd_draft_nodes* batch, int n) {
 }
 
 static const float* hidden_of(const heads_predictor* r, const sd_proposal* p) {
-    return sd_cache_tapped(p->cache, p->n_text - 2, tap_of(r));
+    return sd_cache_captured(p->cache, p->n_text - 2, capture_of(r));
 }
 
 /* What a head sees: the hidden state, then the embeddings of the tokens from the root to the node. */
@@ -234,12 +237,12 @@ static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int en
     int n_rows = end - first, d = c->d_model;
     ptrdiff_t ld_seen = (ptrdiff_t)(2 + k) * d;
     for (int i = 0; i < n_rows; i++) {
-        if (c->see_guesses)
+        if (c->see_draft_tokens)
             fill_seen(r, &r->requests[first + i], r->seen + i * ld_seen);
         else
             memcpy(x + i * r->ld_x, hidden_of(r, r->requests[first + i].proposal), (size_t)d * sizeof *x);
     }
-    if (c->see_guesses)
+    if (c->see_draft_tokens)
         sd_pass_multiply_rows(
             pass, r->seen, ld_seen, r->prepared,
             (sd_product){.matrix = &head->input, .n_rows = n_rows, .y = x, .ldy = r->ld_x, .factor = 1.0f});
@@ -344,9 +347,9 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
         .base = {.follow = follow, .predict = predict, .free = sd_predictor_release, .ld_logits = n_vocab},
         .options = *options, .n_sequences = of->drafting->n_sequences, .n_threads = of->drafting->n_threads,
         .n_levels = of->n_levels,
-        .max_requests = of->drafting->n_sequences * (c->see_guesses ? of->n_rows : c->n_heads),
+        .max_requests = of->drafting->n_sequences * (c->see_draft_tokens ? of->n_rows : c->n_heads),
         .ld_x = sd_whole_panels(c->d_model), .ld_computed = sd_whole_panels(c->n_draft_vocab));
-    sd_status status = sd_taps_add(&r->base.taps, tap_of(r), &options->target->config);
+    sd_status status = sd_captures_add(&r->base.captures, capture_of(r), &options->target->config);
     if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
     if (status == SD_OK) gather_output(r);
     ptrdiff_t n_logits = (ptrdiff_t)r->n_sequences * of->n_rows * r->base.ld_logits;

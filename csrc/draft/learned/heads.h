@@ -19,7 +19,7 @@ typedef struct sd_heads_config {
     int d_model, n_vocab; /* Of the target. */
     /* Tokens that the heads can guess, at most n_vocab. */
     int n_draft_vocab;
-    int see_guesses;
+    int see_draft_tokens;
     /* The target's own head is the output of all heads: its rows of the tokens that they can guess. */
     int shared_output;
     sd_format format;

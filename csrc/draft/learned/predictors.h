@@ -14,7 +14,7 @@ typedef struct sd_eagle {
     const sd_model* model; /* A model with features (config.h). Borrowed. */
     /* Hidden states of the target (cache.h), whose concatenation in this order is a feature. */
     int n_layers;
-    int layers[SD_MAX_TAPS];
+    int layers[SD_MAX_CAPTURES];
     /* What a row hands to its children: its residual stream behind the output norm, not before it. */
     int normed_feedback;
     /* [sd_head_rows of the model] the target's id of each token that the head knows, all different; borrowed.
@@ -35,7 +35,7 @@ sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* pred
                                   sd_predictor** predictor);
 
 /* Look-ahead embeddings (PaSS, Monea et al. 2023): the target guesses several tokens ahead in its own forward
- * pass, after vectors behind the text that were learnt for this.
+ * pass, after vectors behind the text that were learned for this.
  *
  * They follow every row that the target verifies (session_state.h). What it says after those behind the last
  * accepted node is the law of the next round's guesses: row k − 1 of the k-th behind the root, whatever the

@@ -168,10 +168,10 @@ static int fill_hidden(const watched_drafter* d, int n_hidden) {
     const sd_proposal* p = d->proposal;
     if (n_hidden == 0) return 1;
     if (p->n_text < 2 || p->cache == NULL) return 0;
-    size_t n = (size_t)n_hidden / (size_t)d->inner->taps.n;
-    for (int i = 0; i < d->inner->taps.n; i++)
+    size_t n = (size_t)n_hidden / (size_t)d->inner->captures.n;
+    for (int i = 0; i < d->inner->captures.n; i++)
         memcpy(d->correction.hidden + (size_t)i * n,
-               sd_cache_tapped(p->cache, p->n_text - 2, d->inner->taps.layers[i]), n * sizeof(float));
+               sd_cache_captured(p->cache, p->n_text - 2, d->inner->captures.layers[i]), n * sizeof(float));
     return 1;
 }
 
@@ -248,8 +248,9 @@ static sd_extra_queries extra_of(const sd_drafter* drafter) {
 
 sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* inner) {
     const sd_drafter* old = ((const watched_drafter*)drafter)->inner;
-    int same = inner->tree_kind == old->tree_kind && inner->points == old->points;
-    same = same && inner->taps.n == old->taps.n && sd_taps_include(&old->taps, &inner->taps);
+    int same = inner->tree_type == old->tree_type && inner->points == old->points;
+    same =
+        same && inner->captures.n == old->captures.n && sd_captures_include(&old->captures, &inner->captures);
     const sd_extra_queries ours = extra_of(old), theirs = extra_of(inner);
     same = same && ours.n == theirs.n && ours.d_model == theirs.d_model;
     if (same) return SD_OK;
@@ -282,7 +283,7 @@ sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watche
         return SD_ERR_MEMORY;
     }
     *d = (watched_drafter){.inner = inner, .drafting = *drafting, .options = *options};
-    d->base = SD_MAKE(sd_drafter, .tree_kind = inner->tree_kind, .points = inner->points, .within = &d->inner,
+    d->base = SD_MAKE(sd_drafter, .tree_type = inner->tree_type, .points = inner->points, .within = &d->inner,
                       .n_within = 1, .begin = begin, .read = read_prompts, .propose = propose,
                       .observe = observe, .commit = commit, .free = release);
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);

@@ -72,12 +72,12 @@ int sd_corrections_pop(sd_corrections* ring, sd_correction* correction);
 /* A drafter that is watched: it drafts as the one within it does, and where the target refuses the guesses,
  * it stores what stood before and what the target says there, for whoever learns from that; if it is asked
  * to, where guesses were right too. Between rounds another drafter of the same kind may take the inner one's
- * place: the same method with weights that have learnt.
+ * place: the same method with weights that have learned.
  *
  * A position that is stored costs one look at a row of logits, any other nothing. */
 typedef struct sd_watched_options {
     /* Where corrections go; borrowed, must outlive the drafter. Where these have hidden states, they are the
-     * inner drafter's taps, one after the other. */
+     * inner drafter's captures, one after the other. */
     sd_corrections* corrections;
     void* owner; /* Whatever the caller wants to find the drafter by; borrowed. */
 } sd_watched_options;
@@ -95,7 +95,7 @@ const sd_drafting* sd_watched_drafter_drafting(const sd_drafter* drafter);
 void* sd_watched_drafter_owner(const sd_drafter* drafter);
 
 /* May `inner`, made with the same drafting, take the place of the drafter within? Its trees, its point masses
- * and its taps are of the same kind. */
+ * and its captures are of the same kind. */
 sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* inner);
 
 /* Let it do so: it has been told of the texts (sd_session_tell), is owned from now on, and the other is

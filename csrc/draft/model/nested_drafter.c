@@ -286,10 +286,10 @@ sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int
 
 /* Does a drafter need nothing of its target but tokens and logits? */
 static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
-    sd_taps taps = {0};
+    sd_captures captures = {0};
     sd_drafter* with_extra = NULL;
-    SD_TRY(sd_drafter_add_taps(inner, target, &taps));
-    SD_FAIL_IF(taps.n > 0, SD_ERR_SETTING,
+    SD_TRY(sd_drafter_add_captures(inner, target, &captures));
+    SD_FAIL_IF(captures.n > 0, SD_ERR_SETTING,
                "the draft of a draft reads hidden states of its target, expected one that does not: a draft "
                "keeps none");
     SD_TRY(sd_drafter_find_queries(inner, &with_extra));
@@ -307,7 +307,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         return SD_ERR_MEMORY;
     }
     d->base =
-        SD_MAKE(sd_drafter, .tree_kind = SD_TREE_CHAINS, .points = !drafting->draws, .make_room = make_room,
+        SD_MAKE(sd_drafter, .tree_type = SD_TREE_CHAINS, .points = !drafting->draws, .make_room = make_room,
                 .begin = begin, .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;

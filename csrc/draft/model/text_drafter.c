@@ -346,7 +346,7 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
     const sd_translation* t = options->translation;
     int measures = way == SD_WAY_MEASURED;
     d->base.drafter =
-        SD_MAKE(sd_drafter, .tree_kind = SD_TREE_CHAINS, .points = !measures || !drafting->draws,
+        SD_MAKE(sd_drafter, .tree_type = SD_TREE_CHAINS, .points = !measures || !drafting->draws,
                 .propose = propose, .commit = measures ? commit : NULL, .free = sd_predicting_free);
     d->measures = measures;
     d->translation = t;

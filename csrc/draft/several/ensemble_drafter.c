@@ -159,7 +159,7 @@ static void count_guesses(inner* in) {
         int deepest = own->rejected_at;
         for (int j = 1; j < own->tree.n_nodes; j++)
             if (own->depths[j] > deepest) deepest = own->depths[j];
-        in->round.n_guesses += own->tree.n_nodes - 1;
+        in->round.n_draft_tokens += own->tree.n_nodes - 1;
         in->round.n_steps += deepest;
     }
 }
@@ -409,7 +409,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    d->base = SD_MAKE(sd_drafter, .tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .read = read_prompts,
+    d->base = SD_MAKE(sd_drafter, .tree_type = SD_TREE_ANY, .points = 1, .begin = begin, .read = read_prompts,
                       .propose = propose, .observe = observe, .commit = commit, .free = release);
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->drafting = *drafting;

@@ -220,7 +220,7 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
     SD_FAIL_IF(n_nodes > SD_MAX_GAMMA, SD_ERR_VALUE,
                "lookahead: the tree has %lld guesses, expected at most %d", (long long)n_nodes, SD_MAX_GAMMA);
     SD_NEW(lookahead_drafter, d);
-    d->base = SD_MAKE(sd_drafter, .tree_kind = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
+    d->base = SD_MAKE(sd_drafter, .tree_type = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
                       .observe = observe, .free = sd_drafter_release);
     d->options = *o;
     d->n_vocab = drafting->n_vocab;

@@ -84,7 +84,7 @@ sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recy
     d->matrix = m;
     d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = sd_drafter_release};
     sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, options, drafting->gamma));
-    d->base.tree_kind = d->shape.most_children > 1 ? SD_TREE_ANY : SD_TREE_CHAINS;
+    d->base.tree_type = d->shape.most_children > 1 ? SD_TREE_ANY : SD_TREE_CHAINS;
     if (status == SD_OK && d->shape.most_children > m->k)
         status = sd_fail(SD_ERR_VALUE, "a node of the tree has %d children, expected at most %d",
                          d->shape.most_children, m->k);

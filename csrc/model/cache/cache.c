@@ -3,27 +3,28 @@
 #include <assert.h>
 #include <string.h>
 
-int sd_taps_find(const sd_taps* taps, int layer) {
-    for (int i = 0; i < taps->n; i++)
-        if (taps->layers[i] == layer) return i;
+int sd_captures_find(const sd_captures* captures, int layer) {
+    for (int i = 0; i < captures->n; i++)
+        if (captures->layers[i] == layer) return i;
     return -1;
 }
 
-sd_status sd_taps_add(sd_taps* taps, int layer, const sd_config* config) {
+sd_status sd_captures_add(sd_captures* captures, int layer, const sd_config* config) {
     SD_FAIL_IF(layer < 0 || layer > config->n_layer + 1, SD_ERR_VALUE,
                "a draft reads hidden state %d of the target, expected 0 to %d", layer, config->n_layer + 1);
-    if (sd_taps_find(taps, layer) >= 0) return SD_OK;
-    if (taps->n == SD_MAX_TAPS)
-        return sd_fail(SD_ERR_SETTING, "drafts read more than %d hidden states of the target", SD_MAX_TAPS);
-    int i = taps->n++;
-    for (; i > 0 && taps->layers[i - 1] > layer; i--) taps->layers[i] = taps->layers[i - 1];
-    taps->layers[i] = layer;
+    if (sd_captures_find(captures, layer) >= 0) return SD_OK;
+    if (captures->n == SD_MAX_CAPTURES)
+        return sd_fail(SD_ERR_SETTING, "drafts read more than %d hidden states of the target",
+                       SD_MAX_CAPTURES);
+    int i = captures->n++;
+    for (; i > 0 && captures->layers[i - 1] > layer; i--) captures->layers[i] = captures->layers[i - 1];
+    captures->layers[i] = layer;
     return SD_OK;
 }
 
-int sd_taps_include(const sd_taps* taps, const sd_taps* wanted) {
+int sd_captures_include(const sd_captures* captures, const sd_captures* wanted) {
     for (int i = 0; i < wanted->n; i++)
-        if (sd_taps_find(taps, wanted->layers[i]) < 0) return 0;
+        if (sd_captures_find(captures, wanted->layers[i]) < 0) return 0;
     return 1;
 }
 
@@ -52,15 +53,18 @@ static void lay_out(sd_cache* c) {
     }
     size_t d_model = (size_t)config->d_model;
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
-    c->tapped = sd_arena_take(&c->arena, (size_t)c->n_slots, (size_t)c->taps.n * d_model * sizeof *c->tapped);
+    c->captured =
+        sd_arena_take(&c->arena, (size_t)c->n_slots, (size_t)c->captures.n * d_model * sizeof *c->captured);
 }
 
-sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
+sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+                       const sd_captures* captures) {
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
     return SD_MAKE(sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
                    .n_nodes = n_nodes > slice ? n_nodes : slice, .n_window_slots = padded,
-                   .n_through = c->n_layer, .n_hidden = n_hidden, .taps = taps ? *taps : (sd_taps){0});
+                   .n_through = c->n_layer, .n_hidden = n_hidden,
+                   .captures = captures ? *captures : (sd_captures){0});
 }
 
 sd_status sd_cache_make_room(sd_cache* cache) {
@@ -71,8 +75,8 @@ sd_status sd_cache_make_room(sd_cache* cache) {
 }
 
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
-                          const sd_taps* taps) {
-    *cache = sd_cache_plan(model, n_slots, n_nodes, n_hidden, taps);
+                          const sd_captures* captures) {
+    *cache = sd_cache_plan(model, n_slots, n_nodes, n_hidden, captures);
     return sd_cache_make_room(cache);
 }
 
@@ -130,23 +134,24 @@ int sd_cache_chain(const sd_cache* cache) {
     return n;
 }
 
-float* sd_cache_tapped(const sd_cache* c, int slot, int layer) {
+float* sd_cache_captured(const sd_cache* c, int slot, int layer) {
     size_t d_model = (size_t)c->model->config.d_model;
-    return c->tapped + ((size_t)slot * (size_t)c->taps.n + (size_t)sd_taps_find(&c->taps, layer)) * d_model;
+    return c->captured +
+           ((size_t)slot * (size_t)c->captures.n + (size_t)sd_captures_find(&c->captures, layer)) * d_model;
 }
 
 /* Copy the hidden states of slot `from` of a cache to slot `to` of another, or of the same. */
-static void copy_tapped(const sd_cache* into, int to, const sd_cache* of, int from) {
+static void copy_captured(const sd_cache* into, int to, const sd_cache* of, int from) {
     size_t row = (size_t)into->model->config.d_model * sizeof(float);
-    for (int i = 0; i < into->taps.n; i++) {
-        int layer = into->taps.layers[i];
-        memcpy(sd_cache_tapped(into, to, layer), sd_cache_tapped(of, from, layer), row);
+    for (int i = 0; i < into->captures.n; i++) {
+        int layer = into->captures.layers[i];
+        memcpy(sd_cache_captured(into, to, layer), sd_cache_captured(of, from, layer), row);
     }
 }
 
 static void move_slot(const sd_cache* c, int from, int to) {
     c->tokens[to] = c->tokens[from];
-    copy_tapped(c, to, c, from);
+    copy_captured(c, to, c, from);
     for (int layer = 0; layer < c->n_layer; layer++)
         sd_key_values_copy_slot(&c->layers[layer], from, &c->layers[layer], to);
 }
@@ -223,7 +228,7 @@ static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     int low = low_of_copy(from, n, to->n_nodes), whole = 1;
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
-    for (int slot = 0; slot < n && to->taps.n > 0; slot++) copy_tapped(to, slot, from, slot);
+    for (int slot = 0; slot < n && to->captures.n > 0; slot++) copy_captured(to, slot, from, slot);
     for (int layer = 0; layer < to->n_layer; layer++) {
         int window = to->model->config.layers[layer].window;
         if (is_whole(from, layer, to->layers[layer].n_slots, n)) {
@@ -255,7 +260,7 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
 
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
     int there = agreement(cache, cache, text, n);
-    if (!sd_taps_include(&known->taps, &cache->taps)) return there;
+    if (!sd_captures_include(&known->captures, &cache->captures)) return there;
     int agreed = agreement(known, cache, text, n);
     if (agreed <= there) return there;
     copy_slots(cache, known, agreed);
@@ -265,7 +270,7 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
 static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
-    SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps));
+    SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures));
     sd_cache_attend(copy, cache->encoded);
     if (cache->n_committed > 0) copy_slots(copy, cache, cache->n_committed);
     return SD_OK;
@@ -274,13 +279,13 @@ sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
 size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_encoded_bytes(cache->encoded); }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
-    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
+    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures);
     lay_out(&copy); /* without memory: it counts */
     return copy.arena.used + sd_encoded_bytes(cache->encoded);
 }
 
 int sd_cache_copy_low(const sd_cache* cache) {
-    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
+    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures);
     int n = cache->n_committed;
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))

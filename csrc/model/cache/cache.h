@@ -25,21 +25,21 @@
 /* Which hidden states of a model are kept with the tokens of a cache, for drafts that live on them. A hidden
  * state is named by the layers behind it: 0, the embedding; n, the residual stream after n layers; n_layer +
  * 1, what the head reads, the output norm behind the last layer. */
-#define SD_MAX_TAPS 16
+#define SD_MAX_CAPTURES 16
 
-typedef struct sd_taps {
+typedef struct sd_captures {
     int n;
-    int layers[SD_MAX_TAPS]; /* [n] ascending */
-} sd_taps;
+    int layers[SD_MAX_CAPTURES]; /* [n] ascending */
+} sd_captures;
 
 /* Where a hidden state is among those; -1: nowhere. */
-int sd_taps_find(const sd_taps* taps, int layer);
+int sd_captures_find(const sd_captures* captures, int layer);
 
 /* Add a hidden state of a model of this configuration. One that is there already is not added again. */
-sd_status sd_taps_add(sd_taps* taps, int layer, const sd_config* config);
+sd_status sd_captures_add(sd_captures* captures, int layer, const sd_config* config);
 
 /* Are all of `wanted` among those? */
-int sd_taps_include(const sd_taps* taps, const sd_taps* wanted);
+int sd_captures_include(const sd_captures* captures, const sd_captures* wanted);
 
 typedef struct sd_cache {
     const sd_model* model; /* Whose keys and values these are; borrowed. */
@@ -71,10 +71,10 @@ typedef struct sd_cache {
      * n_layer, for the head alone. */
     int n_waiting;
     float* hidden; /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
-    /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes
+    /* Hidden states that are kept with tokens and nodes, and these: [n_slots, captures.n, d_model] f32. Nodes
      * that are to be finished have those of the layers that they have gone through. */
-    sd_taps taps;
-    float* tapped;
+    sd_captures captures;
+    float* captured;
 } sd_cache;
 
 /* The first of as few shares of n > 0 as there can be, even ones, of at most `most` each. */
@@ -98,9 +98,10 @@ int sd_cache_chain(const sd_cache* cache);
 void sd_cache_count_prompt(sd_cache* cache, int n);
 
 /* A cache that will have room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a
- * slice) are nodes that are pending at once, of which n_hidden may wait to be finished. taps, borrowed:
+ * slice) are nodes that are pending at once, of which n_hidden may wait to be finished. captures, borrowed:
  * hidden states that are kept; NULL: none. It has no memory yet, and no text. */
-sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps);
+sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+                       const sd_captures* captures);
 
 /* Give a planned cache its memory, which it owns, before its first text; nothing happens where it has it. On
  * failure it has none, and may be asked again. */
@@ -108,11 +109,11 @@ sd_status sd_cache_make_room(sd_cache* cache);
 
 /* Plan a cache and give it its memory. */
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
-                          const sd_taps* taps);
+                          const sd_captures* captures);
 void sd_cache_free(sd_cache* cache);
 
-/* A hidden state [d_model] of a slot in use, one of the cache's taps. Borrowed until the cache changes. */
-float* sd_cache_tapped(const sd_cache* cache, int slot, int layer);
+/* Hidden state [d_model] of a slot in use, one of the cache's captures. Borrowed until the cache changes. */
+float* sd_cache_captured(const sd_cache* cache, int slot, int layer);
 
 /* Let the cache's texts attend to a source from now on, by a reference of the cache's own. What it has of a
  * text with another source is dropped. */
@@ -151,7 +152,7 @@ int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_
 
 /* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model and source, is the one other
  * cache: its tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it
- * are there. A cache whose taps `known` lacks takes nothing from it. */
+ * are there. A cache whose captures `known` lacks takes nothing from it. */
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n);
 
 /* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory, and

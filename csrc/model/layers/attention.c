@@ -207,7 +207,7 @@ static void begin_softmax(const site* a, softmax* rows, int n_rows, int first, s
 }
 
 /* 1 / the sum of the weights of row r. */
-static float normaliser(const site* a, softmax* rows, int r, int row, int head, float* weights,
+static float normalizer(const site* a, softmax* rows, int r, int row, int head, float* weights,
                         ptrdiff_t chunk, span s) {
     const sd_cache* cache = a->attention->cache;
     float* lanes = rows->lanes + r * SD_LANES;
@@ -360,7 +360,7 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
         for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;
             float* to = at->out + i * at->ldo + first_query + (ptrdiff_t)h * d_head;
-            float factor = normaliser(&a, &rows, r, i, at->kv_head * group + h,
+            float factor = normalizer(&a, &rows, r, i, at->kv_head * group + h,
                                       scratch->weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n * SD_PANEL, s);
             k->scale(d_head, scratch->output + r * ld_output, factor, to);
         }

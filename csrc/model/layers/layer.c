@@ -48,7 +48,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
 }
 
 /* Say of each row where its feature is, and collect those that another model made as rows [n, width] of
- * w->given, normalised piece by piece where they are. Returns how many there are. */
+ * w->given, normalized piece by piece where they are. Returns how many there are. */
 static int collect(const sd_pass* pass) {
     const sd_workspace* w = pass->w;
     const sd_model* model = w->model;
@@ -83,7 +83,7 @@ static void project(sd_pass* pass, int n_rows, const float* x, int n) {
                                    .y = w->update, .ldy = w->ld_update, .factor = 1.0f));
 }
 
-/* One half of w->joined: x [d_model], normalised if there is a norm. */
+/* One half of w->joined: x [d_model], normalized if there is a norm. */
 static void join(const sd_workspace* w, int row, int half, const float* x, const float* norm) {
     ptrdiff_t d = w->model->config.d_model;
     float* to = w->joined + (2 * row + half) * d;
@@ -93,7 +93,7 @@ static void join(const sd_workspace* w, int row, int half, const float* x, const
         memcpy(to, x, (size_t)d * sizeof *to);
 }
 
-/* Embedding and feature of rows, each normalised if it has a norm. */
+/* Embedding and feature of rows, each normalized if it has a norm. */
 static void join_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const sd_workspace* w = ((const sd_pass*)argument)->w;

@@ -16,7 +16,7 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input);
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input);
 
 /* hidden += feed-forward block of a layer, for all rows of the pass; input: the rows, prepared, which
- * w->normed holds as they were before, where they are normalised. */
+ * w->normed holds as they were before, where they are normalized. */
 void sd_feed_forward_run(sd_pass* pass, int layer, const void* input);
 
 /* hidden += what the experts of each row say, for all rows of the pass. rows [n_rows, d_model]: the input of

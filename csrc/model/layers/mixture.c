@@ -60,7 +60,7 @@ static void choose(const sd_experts* e, float* logits, int32_t* chosen, float* w
     if (e->router == SD_ROUTER_SIGMOID) sd_kernels_get()->sigmoid(e->n_chosen, weights, weights);
     float sum = 0.0f;
     for (int i = 0; i < e->n_chosen; i++) sum += weights[i];
-    for (int i = 0; e->renormalise && i < e->n_chosen; i++) weights[i] /= sum;
+    for (int i = 0; e->renormalize && i < e->n_chosen; i++) weights[i] /= sum;
     for (int i = 0; i < e->n_chosen; i++) weights[i] *= e->scale;
 }
 

@@ -35,7 +35,7 @@ typedef struct sd_norm_weights {
  * the model's vocabulary are read as its last token. */
 void sd_pass_embed(const sd_pass* pass);
 
-/* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared as the
+/* Make the n_rows rows x [n_rows, n], normalized, the input of products: `out`, borrowed, prepared as the
  * matrix wants them; for OpenBLAS as they are, [n_rows, n]. */
 void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
                      sd_norm_weights norm, void* out);

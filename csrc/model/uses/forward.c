@@ -34,19 +34,19 @@ static void copy_hidden(const sd_pass* pass, int to_caches) {
     }
 }
 
-/* Keep the rows of hidden with their nodes where the caches tap them, after n_layers layers; behind the
+/* Keep the rows of hidden with their nodes where the caches capture them, after n_layers layers; behind the
  * output norm where that is one more than there are. */
-static void keep_taps(const sd_pass* pass, int n_layers) {
+static void keep_captures(const sd_pass* pass, int n_layers) {
     const sd_model* model = pass->w->model;
     int d_model = model->config.d_model;
     const float* row = pass->w->hidden;
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_cache* cache = pass->branches[b].cache;
         int n_new = pass->branches[b].n_new, first = cache->n_committed + cache->n_pending - n_new;
-        int tapped = sd_taps_find(&cache->taps, n_layers) >= 0;
+        int captured = sd_captures_find(&cache->captures, n_layers) >= 0;
         for (int i = 0; i < n_new; i++, row += d_model) {
-            if (!tapped) continue;
-            float* kept = sd_cache_tapped(cache, first + i, n_layers);
+            if (!captured) continue;
+            float* kept = sd_cache_captured(cache, first + i, n_layers);
             if (n_layers > model->config.n_layer && model->output_norm)
                 sd_model_norm(model, d_model, row, model->output_norm, model->output_norm_bias, kept);
             else
@@ -67,7 +67,7 @@ static void run_head(sd_pass* pass, const float* rows, int n, int first) {
     sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &model->head, .bias = model->head_bias, .n_rows = n,
                                    .x = w->prepared, .y = logits, .ldy = w->ld_logits,
                                    .factor = c->logit_scale, .softcap = c->logit_softcap));
-    for (int i = 0; i < n && c->n_guesses == 0; i++)
+    for (int i = 0; i < n && c->n_draft_tokens == 0; i++)
         for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
 }
 
@@ -86,14 +86,14 @@ static void run_layers(sd_pass* pass) {
     for (int i = pass->first; i < pass->end && pass->status == SD_OK; i++) {
         unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
         if (i == pass->keep) copy_hidden(pass, 1);
-        if (whole) keep_taps(pass, i);
+        if (whole) keep_captures(pass, i);
         sd_layer_run(pass, i, skipped);
         whole &= skipped == 0;
     }
     if (pass->status != SD_OK) return;
     if (pass->keep == pass->end) copy_hidden(pass, 1);
-    if (whole) keep_taps(pass, pass->end);
-    if (whole && pass->end == c->n_layer) keep_taps(pass, c->n_layer + 1);
+    if (whole) keep_captures(pass, pass->end);
+    if (whole && pass->end == c->n_layer) keep_captures(pass, c->n_layer + 1);
     if (pass->n_logits == 0) return;
 
     const float* rows = w->hidden;

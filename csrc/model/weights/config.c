@@ -131,8 +131,8 @@ static sd_status check_experts(const sd_config* c) {
 static sd_status check_switches(const sd_config* c) {
     REFUSE_IF(c->norm == SD_NORM_RMS && c->norm_bias,
               "norm_bias is set, expected a norm of kind \"layer\" with it");
-    REFUSE_IF(c->parallel != SD_PARALLEL_NO && c->norm_place != SD_NORM_BEFORE,
-              "parallel is set, expected norm_place \"before\" with it");
+    REFUSE_IF(c->parallel != SD_PARALLEL_NO && c->norm_position != SD_NORM_BEFORE,
+              "parallel is set, expected norm_position \"before\" with it");
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
               "activation is \"silu_clamped\", expected gated and an activation_limit");
     REFUSE_IF(c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE,
@@ -147,7 +147,8 @@ static sd_status check_switches(const sd_config* c) {
 static sd_status check_features(const sd_config* c) {
     const sd_features* f = &c->features;
     if (f->use == SD_FEATURE_NONE) {
-        REFUSE_IF(c->n_guesses != 0, "n_guesses is %d, expected 0 in a model without features", c->n_guesses);
+        REFUSE_IF(c->n_draft_tokens != 0, "n_draft_tokens is %d, expected 0 in a model without features",
+                  c->n_draft_tokens);
         return SD_OK;
     }
     for (int i = 0; i < c->n_layer; i++)
@@ -159,13 +160,13 @@ static sd_status check_features(const sd_config* c) {
                   (f->n_pieces > 0 && f->use == SD_FEATURE_JOINED),
               "feature_pieces is %d, expected a divisor of feature_width = %d, 0 if joined", f->n_pieces,
               f->width);
-    REFUSE_IF(c->n_guesses < 0 || c->n_guesses > c->n_vocab, "n_guesses is %d, expected 0 to n_vocab = %d",
-              c->n_guesses, c->n_vocab);
-    REFUSE_IF(c->n_guesses > 0 && (c->tied || c->shared_head),
-              "n_guesses is %d, expected a head of the model's own", c->n_guesses);
+    REFUSE_IF(c->n_draft_tokens < 0 || c->n_draft_tokens > c->n_vocab,
+              "n_draft_tokens is %d, expected 0 to n_vocab = %d", c->n_draft_tokens, c->n_vocab);
+    REFUSE_IF(c->n_draft_tokens > 0 && (c->tied || c->shared_head),
+              "n_draft_tokens is %d, expected a head of the model's own", c->n_draft_tokens);
     REFUSE_IF(c->tied && (c->shared_head || c->shared_embedding),
               "tied is set, expected no shared head or embedding with it");
-    REFUSE_IF(c->norm != SD_NORM_RMS || c->norm_place != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||
+    REFUSE_IF(c->norm != SD_NORM_RMS || c->norm_position != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||
                   !c->norm_weight || c->position == SD_POSITION_LEARNED || c->embedding_norm ||
                   c->bidirectional || c->encoder != NULL,
               "features are read, expected RMSNorms with weights before each half of a layer, one "

@@ -8,12 +8,12 @@
 typedef enum sd_norm { SD_NORM_RMS, SD_NORM_LAYER } sd_norm;
 /* Norms of the input of a half of a layer, of its output before it is added, of both, or of the stream after
  * it has been added. */
-typedef enum sd_norm_place {
+typedef enum sd_norm_position {
     SD_NORM_BEFORE,
     SD_NORM_AFTER,
     SD_NORM_BOTH,
     SD_NORM_RESIDUAL,
-} sd_norm_place;
+} sd_norm_position;
 typedef enum sd_position { SD_POSITION_ROTARY, SD_POSITION_LEARNED, SD_POSITION_NONE } sd_position;
 typedef enum sd_activation {
     SD_ACT_SILU,
@@ -56,7 +56,7 @@ typedef struct sd_experts {
     int shared_gate;  /* the shared expert's weight is the sigmoid of a logit, else 1 */
     sd_router router;
     int router_bias; /* the logits have biases */
-    int renormalise; /* weights are divided by the sum of those of the chosen experts */
+    int renormalize; /* weights are divided by the sum of those of the chosen experts */
     float scale;     /* factor of these weights, less the shared expert's */
 } sd_experts;
 
@@ -74,9 +74,9 @@ typedef struct sd_features {
     sd_feature_use use; /* SD_FEATURE_NONE: the fields below do not count */
     int width;         /* d_model where embedding and feature are joined; else the projection makes it that */
     int bias;          /* of the projection */
-    int norms;         /* joined: embedding and feature are normalised first. Aside they always are */
-    int n_pieces;      /* aside: equal pieces of another model's feature that are normalised first; 0: none */
-    int normed_stream; /* aside: rows begin with the normalised feature */
+    int norms;         /* joined: embedding and feature are normalized first. Aside they always are */
+    int n_pieces;      /* aside: equal pieces of another model's feature that are normalized first; 0: none */
+    int normed_stream; /* aside: rows begin with the normalized feature */
 } sd_features;
 
 /* One table of rotary positions. */
@@ -93,7 +93,7 @@ typedef struct sd_layer_config {
     int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale;             /* factor of query · key */
     int mixture;                   /* the feed-forward block is a mixture of experts */
-    int input_norm;                /* the attention's input is normalised, where norm_place says so */
+    int input_norm;                /* the attention's input is normalized, where norm_position says so */
     int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
 } sd_layer_config;
 
@@ -102,7 +102,7 @@ typedef struct sd_config {
     int n_vocab, n_ctx, n_layer, d_model, d_ff;
     sd_norm norm;
     float norm_eps;
-    sd_norm_place norm_place;
+    sd_norm_position norm_position;
     int norm_weight, norm_bias; /* have the norms of the stream weights, and biases (LayerNorm only)? */
     int output_norm;            /* a norm of the stream after the last layer */
     sd_qk_norm qk_norm;
@@ -115,8 +115,8 @@ typedef struct sd_config {
     int tied;                         /* the head is the token embedding */
     int qkv_bias, out_bias, mlp_bias; /* which projections have a bias */
     int head_bias;
-    int n_guesses;   /* tokens that the head knows, with ids of their own; 0: all n_vocab */
-    int shared_head; /* of a model that drafts: the head is its target's, norm and bias aside */
+    int n_draft_tokens; /* tokens that the head knows, with ids of their own; 0: all n_vocab */
+    int shared_head;    /* of a model that drafts: the head is its target's, norm and bias aside */
     sd_features features;
     float embedding_scale; /* factor of token embeddings */
     int embedding_norm;    /* a LayerNorm of the embedding */
@@ -151,7 +151,9 @@ typedef struct sd_config {
 sd_status sd_config_check(const sd_config* config);
 
 /* Rows of the head. */
-static inline int sd_head_rows(const sd_config* c) { return c->n_guesses > 0 ? c->n_guesses : c->n_vocab; }
+static inline int sd_head_rows(const sd_config* c) {
+    return c->n_draft_tokens > 0 ? c->n_draft_tokens : c->n_vocab;
+}
 
 /* Inputs of the projection that features go through, and of a layer's queries, keys and values. */
 static inline int sd_feature_inputs(const sd_config* c) {
@@ -183,14 +185,16 @@ static inline int sd_has_distance_bias(const sd_config* config) {
 
 /* Does a half of a layer have a norm of its input, of its output? */
 static inline int sd_norms_input(const sd_config* config) {
-    return config->norm_place == SD_NORM_BEFORE || config->norm_place == SD_NORM_BOTH;
+    return config->norm_position == SD_NORM_BEFORE || config->norm_position == SD_NORM_BOTH;
 }
 static inline int sd_norms_output(const sd_config* config) {
-    return config->norm_place == SD_NORM_AFTER || config->norm_place == SD_NORM_BOTH;
+    return config->norm_position == SD_NORM_AFTER || config->norm_position == SD_NORM_BOTH;
 }
 
 /* Has it a norm behind it, of its output or of the stream? */
-static inline int sd_has_post_norm(const sd_config* config) { return config->norm_place != SD_NORM_BEFORE; }
+static inline int sd_has_post_norm(const sd_config* config) {
+    return config->norm_position != SD_NORM_BEFORE;
+}
 
 /* Rows of a table of biases: in an encoder those of later keys come behind the others. */
 static inline int sd_bucket_rows(const sd_config* config) {

@@ -181,10 +181,10 @@ static int put_tile(sd_format format, char* panel, tile_columns columns, int k, 
     case SD_FORMAT_F32: return put_f32((float*)(void*)panel, columns, k, n);
     case SD_FORMAT_BF16: return put_bf16((uint16_t*)(void*)panel, columns, k, n);
     case SD_FORMAT_INT8:
-        return sd_kernels_get()->quantise_int8(
+        return sd_kernels_get()->quantize_int8(
             columns, (uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES);
     case SD_FORMAT_INT4:
-        return sd_kernels_get()->quantise_int4(
+        return sd_kernels_get()->quantize_int4(
             columns, (uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES);
     default: break;
     }

@@ -177,7 +177,7 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
 void sd_model_norm(const sd_model* model, int n, const float* x, const float* weight, const float* bias,
                    float* out);
 
-/* out [d_model] = embedding of token, scaled, + of position, normalised, as the configuration has it. */
+/* out [d_model] = embedding of token, scaled, + of position, normalized, as the configuration has it. */
 void sd_model_embed(const sd_model* model, int token, int position, float* out);
 
 /* The same of a vector [d_model] in the place of a token's embedding, which is not scaled. */

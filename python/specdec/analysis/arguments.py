@@ -18,7 +18,7 @@ from specdec.decoding.options import DecodingOptions
 from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, shown, type_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, Prompt
 from specdec.verification.sampling import TRUNCATIONS
@@ -62,7 +62,7 @@ def decoding_options(
     it takes those alone that distributions have. Others, and unknown ones, raise InputError.
     """
     if options is not None and not isinstance(options, DecodingOptions):
-        raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
+        raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=type_of(options))
     found = (DecodingOptions(**defaults) if options is None else options).replace(**changes)
     for name in changes if options is None else {**options.arguments(), **changes}:
         if name in owns:
@@ -160,7 +160,7 @@ def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
         return found
     if not isinstance(found, drafts.Draft | type) and not hasattr(found, "propose"):
         expected = "a specdec.Model, a path, a hub name, one of specdec.drafts, or an object with a method"
-        raise InputError.of("draft", found, f"{expected} propose or probabilities(ids)", kind_of(found))
+        raise InputError.of("draft", found, f"{expected} propose or probabilities(ids)", type_of(found))
     return as_draft(target, found)
 
 
@@ -234,7 +234,7 @@ def short_names(texts: Sequence[str]) -> list[str]:
 def check_say(say: Any) -> None:
     """Refuse what cannot be called with a line."""
     if not callable(say):
-        raise InputError.of("say", say, "a function that takes a line", found=kind_of(say))
+        raise InputError.of("say", say, "a function that takes a line", found=type_of(say))
 
 
 def check_gammas(gammas: Any) -> list[int]:

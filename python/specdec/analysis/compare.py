@@ -18,7 +18,7 @@ from specdec.decoding.prompts import PromptIds
 from specdec.drafts import EarlyExit
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
-from specdec.errors import InputError, kind_of, printable
+from specdec.errors import InputError, printable, type_of
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
@@ -79,7 +79,7 @@ def compare(
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> ways = {"small model": draft, "copies": specdec.drafts.ContextCopy()}
+    >>> ways = {"small model": draft, "copies": specdec.drafts.PromptLookup()}
     >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
@@ -437,7 +437,7 @@ def tune(
     >>> target, draft = specdec.embedded_pair()
     >>> tuning = specdec.tune(target, draft)
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=tuning.gamma)
-    >>> tuning = specdec.tune(target, {"small": draft, "copies": specdec.drafts.ContextCopy()})
+    >>> tuning = specdec.tune(target, {"small": draft, "copies": specdec.drafts.PromptLookup()})
     >>> out = specdec.generate(target, tuning.choice, "It was a dark and stormy night", gamma=tuning.gamma)
     """
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
@@ -490,7 +490,7 @@ def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int)
     """Run drafts with some gammas and plain decoding in turns."""
     for name, one in drafts.items():
         if not isinstance(one, arguments.RUN_BY_THE_CORE):
-            raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
+            raise InputError(f"draft {name!r} is {type_of(one)}; expected drafts that generate takes")
     ways: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
     for name, draft in drafts.items():
         own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []

@@ -182,12 +182,12 @@ def measure(
     tokens per run of the target is marked as an error of measuring.
 
     That needs a draft with one distribution for the token after a text: a model, `Ngram`, `Unigram`,
-    `Bigram`, `OnlineNgram`, `Recurrent`. All others (trees, copies, heads, EAGLE, layers of the target,
+    `Bigram`, `OnlineNgram`, `RecurrentDraft`. All others (trees, copies, heads, EAGLE, layers of the target,
     memories, ensembles, objects of your own) draft otherwise at every position of a round, and are measured
     by running them: tokens per run, acceptance by position, and times. What the formulas say of them is None,
     with the reason (`ExperimentRow.reason`). A draft that learns from texts begins every run of the prompts
-    with what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing meanwhile. An
-    object of your own is used as it is.
+    with what it knows now (`Draft.snapshot`), and is left as it is; an `OnlineDraft` learns nothing here.
+    An object of your own is used as it is.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from specdec.atomic_file import replacing
 from specdec.checks import as_integer, check_integer, check_items, check_path
 from specdec.decoding.result import Result
-from specdec.errors import InputError, MissingPackageError, kind_of
+from specdec.errors import InputError, MissingPackageError, type_of
 from specdec.fields import MAX_TIME, Fields, as_json, parse_json, read_json_object
 from specdec.trace import Step, steps_of
 
@@ -146,7 +146,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
             except InputError as error:
                 raise InputError(f"questions[{i}]: {error}") from None
         if not isinstance(item, Question):
-            raise InputError.of(f"questions[{i}]", item, "a specdec.Question, or a text", found=kind_of(item))
+            raise InputError.of(f"questions[{i}]", item, "a specdec.Question, or a text", found=type_of(item))
         if item.id in questions:
             raise InputError.of("questions", item.id, "different ids", verb="has twice the id")
         questions[item.id] = item

@@ -18,7 +18,7 @@ from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.decoding.options import DecodingOptions, SampleOptions
-from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, SuffixMemory, named
+from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, SuffixDecoding, named
 from specdec.drafts.draft import check_source
 from specdec.drafts.model_draft import DraftLike, as_draft, translation_of
 from specdec.drafts.opening import load
@@ -387,7 +387,7 @@ def memory_of(draft: Draft) -> tuple[int, int]:
     if isinstance(draft, ModelDraft):
         weights = draft.model.n_bytes
         cache = _token_bytes(draft.model.config, draft.model.cache_dtype)
-    elif isinstance(draft, SuffixMemory):
+    elif isinstance(draft, SuffixDecoding):
         weights = draft.n_bytes
     elif isinstance(draft, Eagle):
         model = draft.core.model

@@ -46,9 +46,9 @@ def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[fl
         effective = mean * (1.0 - mean) / variance
     t = student_quantile(0.5 + confidence / 2.0, n_blocks - 1)
     scale = 1.0 + t * t / effective
-    centre = (mean + t * t / (2.0 * effective)) / scale
+    center = (mean + t * t / (2.0 * effective)) / scale
     half = t * math.sqrt(mean * (1.0 - mean) / effective + (t / (2.0 * effective)) ** 2) / scale
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def student_quantile(probability: float, n_free: int) -> float:
@@ -68,13 +68,13 @@ def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
     if not total:
         return np.full(n_lags, np.nan)
     mean = math.fsum(float(text.sum()) for text in series) / total
-    centred = [text - mean for text in series]
-    power = math.fsum(float(text @ text) for text in centred)
+    centered = [text - mean for text in series]
+    power = math.fsum(float(text @ text) for text in centered)
     if power <= 1e-24 * total:  # rounding
         return np.full(n_lags, np.nan)
     return np.array(
         [
-            math.fsum(float(text[lag:] @ text[:-lag]) for text in centred if len(text) > lag) / power
+            math.fsum(float(text[lag:] @ text[:-lag]) for text in centered if len(text) > lag) / power
             for lag in range(1, n_lags + 1)
         ]
     )

@@ -28,7 +28,7 @@ _TARGET = click.option(
 _DRAFT = click.option(
     "--draft",
     metavar="DRAFT",
-    help="What guesses ahead: path or hub name of a model or a learnt draft, or a name such as copy, "
+    help="What guesses ahead: path or hub name of a model or a learned draft, or a name such as copy, "
     "heads:DIR or ngram:FILE; specdec drafts lists them.",
 )
 _DRAFTS = click.option(

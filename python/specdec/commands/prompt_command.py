@@ -39,7 +39,7 @@ _EAGER: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": Fal
     "rejection where --lenience is given. rejection and block accept more",
     seed="0",
 )
-@click.option("--no-color", is_flag=True, help="Marks instead of colours (as with NO_COLOR set).")
+@click.option("--no-color", is_flag=True, help="Marks instead of colors (as with NO_COLOR set).")
 @click.option("--version", callback=_show_version, help="Show the version and the kernels.", **_EAGER)
 @click.option("-h", "--help", callback=_show_help, help="Show this.", **_EAGER)
 def command(prompt: tuple[str, ...], source: str | None, no_color: bool, **given: Any) -> int:

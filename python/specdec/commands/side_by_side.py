@@ -24,7 +24,7 @@ from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.scheduler import Scheduler, decode, sequences_of
-from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
+from specdec.display.rounds import Figure, legend, line, paint, use_color, visible
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import number_of
@@ -45,21 +45,21 @@ _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per se
 EXIT_DIFFERENT = 1
 
 
-def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, given: dict[str, Any]) -> int:
+def run_side_by_side(prompt: tuple[str, ...], source: str | None, color: bool, given: dict[str, Any]) -> int:
     """Decode a prompt with and without a draft, and print rounds, text and figures; gives the exit status."""
     load = load_average()
     target, draft = open_pair(given, optional=True)
     text, decoder_prompt = given_text(target, prompt, source)
     text = _PROMPT if text is None else text
     arguments = _arguments(given, source)
-    colour = colour and use_colour()
+    color = color and use_color()
     if draft is None:
         _run_plainly(target, text, arguments | {"decoder_prompt": decoder_prompt})
         return EXIT_OK
     gamma = arguments.pop("gamma", None)
     settings = DecodingOptions(gamma=gamma, **arguments)
     request = Request(target, draft, text, settings, decoder_prompt=decoder_prompt)
-    shown = _show(request, colour)
+    shown = _show(request, color)
     if shown.text is not None:
         before = text if target.config.encoder is None else decoder_prompt or ""
         print(f"\n{_wrapped(before + shown.text)}")
@@ -110,15 +110,15 @@ def _run_plainly(target: Model, text: str, arguments: dict[str, Any]) -> None:
     print(f"{'draft':<18} none: plain decoding; --draft DRAFT compares")
 
 
-def _show(request: Request, colour: bool) -> Result:
+def _show(request: Request, color: bool) -> Result:
     """Carry the request out, printing each round when it is done."""
     beginning = request.prompts[0]
     figure = Figure(request.target.tokenizer, beginning.ids, beginning.source_text(request.target))
-    print(legend(colour=colour))
-    print(paint(figure.prompt, "prompt", colour), flush=True)
+    print(legend(color=color))
+    print(paint(figure.prompt, "prompt", color), flush=True)
     sequences = sequences_of(request)
     for _, round_ in decode(Scheduler.of(request, sequences), sequences):
-        print(line(round_, figure.pieces(round_), colour=colour), flush=True)
+        print(line(round_, figure.pieces(round_), color=color), flush=True)
     return sequences[0].result()
 
 

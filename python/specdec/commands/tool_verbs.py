@@ -73,7 +73,7 @@ def convert_verb(source: str, out: str, no_tokenizer: bool, **how: Any) -> None:
 def drafts_verb() -> None:
     """List the drafts that --draft takes by name, and what each needs.
 
-    What is no name is the path or hub name of a model or of a learnt draft. A file or folder that is called
+    What is no name is the path or hub name of a model or of a learned draft. A file or folder that is called
     as a name is written with its place: ./copy.
     """
     usages = {name.usage(word): name.meaning for word, name in NAMES.items()}

@@ -18,7 +18,7 @@ AUTO_GAMMA = 16
 """Guesses a round at most, where neither the caller nor the draft says."""
 
 
-class RunKind(NamedTuple):
+class RunType(NamedTuple):
     """What acceptance and times depend on: estimates are kept for each kind of run by itself."""
 
     target: Any
@@ -89,12 +89,12 @@ class AdaptiveGamma:
         """Guesses a round of this draft at most."""
         return self.max_gamma or max(AUTO_GAMMA, 0 if draft is None else draft.gamma)
 
-    def begin(self, kind: RunKind) -> _core.AdaptiveGamma:
+    def begin(self, kind: RunType) -> _core.AdaptiveGamma:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
         found = self._learned.get(kind.key)
         return _core.AdaptiveGamma() if found is None else found[-1].copy()
 
-    def end(self, kind: RunKind, estimates: _core.AdaptiveGamma) -> None:
+    def end(self, kind: RunType, estimates: _core.AdaptiveGamma) -> None:
         """Keep what a run has learned; of two at the same time what the one that ends last has."""
         key = kind.key
 

@@ -19,7 +19,7 @@ from specdec.decoding.stopping import StopRules
 from specdec.display.rounds import FinishReason
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
-from specdec.errors import InputError, VocabularyMismatchError, kind_of, number_of, shown
+from specdec.errors import InputError, VocabularyMismatchError, number_of, shown, type_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.tokenizer import check_same_vocabulary, special_tokens_of
@@ -158,7 +158,7 @@ def beam_search(
 
 def _checked_draft(draft: ModelLike, target: Model) -> Model:
     if isinstance(draft, Draft):
-        raise InputError.of("draft", draft, "a Model for a beam search", kind_of(draft))
+        raise InputError.of("draft", draft, "a Model for a beam search", type_of(draft))
     draft = as_model("draft", draft)
     try:
         check_same_vocabulary(target, draft)

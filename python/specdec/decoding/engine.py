@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_timeout
-from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
+from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunType
 from specdec.decoding.generation import Generation, Piece, PredictionUse, Sample, Speculative
 from specdec.decoding.options import (
     AdapterLike,
@@ -38,7 +38,7 @@ from specdec.drafts.draft import MAX_GAMMA, Draft, check_source
 from specdec.drafts.ensemble import EVERY_DRAFT, DraftSelection
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.drafts.texts import Text, check_text, ids_of
-from specdec.errors import ContextLengthError, EngineClosedError, InputError, kind_of, number_of, shown
+from specdec.errors import ContextLengthError, EngineClosedError, InputError, number_of, shown, type_of
 from specdec.models.chat_template import Messages
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
@@ -125,7 +125,7 @@ class Engine:
         options = DecodingOptions(gamma=gamma)
         if options.policy is not None and not isinstance(options.policy, AdaptiveGamma):
             expected = "an integer, 'auto' or an AdaptiveGamma"
-            raise InputError.of("gamma", gamma, expected, kind_of(gamma))
+            raise InputError.of("gamma", gamma, expected, type_of(gamma))
         predicts = check_flag("predictions", predictions)
         self.target = as_model("target", target)
         n_ctx, n_vocab = self.target.config.n_ctx, self.target.config["n_vocab"]
@@ -320,7 +320,7 @@ class Engine:
         speculative = Speculative() if speculative is None else speculative
         if not isinstance(speculative, Speculative):
             expected = "a specdec.Speculative, or None"
-            raise InputError.of("speculative", speculative, expected, kind_of(speculative))
+            raise InputError.of("speculative", speculative, expected, type_of(speculative))
         if speculative.verify is not None:
             options = options.replace(verify=speculative.verify)
         if options.logprobs is not None:
@@ -426,7 +426,7 @@ class EngineDrafts:
             self.of_session = Drafting(self._choice, self._choice.describe(target), self._choice.most)
         elif self.drafts and self._gammas[0] > 0:
             (draft,), policy = self.drafts, guesses[0][1]
-            kind = RunKind(target, draft, 0.0, "rejection", n_threads)
+            kind = RunType(target, draft, 0.0, "rejection", n_threads)
             adapted = (policy, kind) if isinstance(policy, AdaptiveGamma) else None
             self.of_session = Drafting(draft, draft.describe(target), self._gammas[0], adapted)
 

@@ -20,7 +20,7 @@ from specdec.decoding.constraint import Constraint, Schema, StatefulTransform
 from specdec.decoding.guided.grammars import ConstraintKind, json_text
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, shown, type_of
 from specdec.models.model import Model, Prompt
 from specdec.settings_table import DOORS, Unpack, choice, flag, integer, number, other, table_of
 from specdec.threads import MAX_THREADS, check_threads
@@ -72,20 +72,20 @@ def _check_adapter(name: str, adapter: Any) -> Any:
     given = check_items(name, adapter, f"{expected}, or a list of these") if several else [adapter]
     for i, one in enumerate(given):
         if one is not None and not isinstance(one, Model | str | os.PathLike):
-            raise InputError.of(f"{name}[{i}]" if several else name, one, expected, kind_of(one))
+            raise InputError.of(f"{name}[{i}]" if several else name, one, expected, type_of(one))
     return given if several else adapter
 
 
 def _check_draft_sampling(name: str, given: Any) -> Sampling:
     if not isinstance(given, Sampling):
-        raise InputError.of(name, given, "a specdec.Sampling, or None", kind_of(given))
+        raise InputError.of(name, given, "a specdec.Sampling, or None", type_of(given))
     return given
 
 
 def _check_transform(name: str, given: Any) -> Transform:
     if not callable(given) and not callable(getattr(given, "start", None)):
         expected = "a function of (probs, tokens), an object with the method start(tokens), or None"
-        raise InputError.of(name, given, expected, kind_of(given))
+        raise InputError.of(name, given, expected, type_of(given))
     transform: Transform = given
     return transform
 
@@ -166,12 +166,12 @@ class DecodingOptions(Sampling):
         for name in ("regex", "grammar"):
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
-                raise InputError.of(name, text, "a str, or None", kind_of(text))
+                raise InputError.of(name, text, "a str, or None", type_of(text))
         if self.schema is not None:
             json_text(self.schema)
         if self.constraint is not None and not callable(getattr(self.constraint, "start", None)):
             expected = "an object with the method start(tokens), or None"
-            raise InputError.of("constraint", self.constraint, expected, kind_of(self.constraint))
+            raise InputError.of("constraint", self.constraint, expected, type_of(self.constraint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(DecodingOptions, **self.arguments()), ()

@@ -15,7 +15,7 @@ from specdec import _core
 from specdec.checks import check_integer
 from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import Draft
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.models.model import Model
 
 _DEFAULT_BYTES = 1 << 30
@@ -25,7 +25,7 @@ def check_prompt_cache(prompt_cache: object) -> None:
     """Refuse what is neither a prompt cache nor None."""
     if prompt_cache is not None and not isinstance(prompt_cache, PromptCache):
         expected = "a specdec.PromptCache, or None"
-        raise InputError.of("prompt_cache", prompt_cache, expected, kind_of(prompt_cache))
+        raise InputError.of("prompt_cache", prompt_cache, expected, type_of(prompt_cache))
 
 
 _Text = tuple[_core.Model, NDArray[np.int32], tuple[int, ...] | None]
@@ -43,10 +43,10 @@ class _Entry:
     n_bytes: int
     source: tuple[int, ...] | None
 
-    def begins(self, text: _Text, taps: Sequence[int]) -> int:
-        """How many tokens can be copied to another text, with the hidden states `taps`."""
+    def begins(self, text: _Text, captures: Sequence[int]) -> int:
+        """How many tokens can be copied to another text, with the hidden states `captures`."""
         n_common = self.n_common(text)
-        return n_common if n_common >= self.text.n_low and set(taps) <= set(self.text.taps) else 0
+        return n_common if n_common >= self.text.n_low and set(captures) <= set(self.text.captures) else 0
 
     def n_common(self, text: _Text) -> int:
         """How many tokens another text begins with as this one does."""
@@ -70,8 +70,8 @@ class PromptCache:
     Of a model whose prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``) a prompt begins with
     whole slices of 256 tokens of another prompt, not with generated tokens. A layer that attends to a window
     keeps the end of a text alone: a prompt that leaves the text some 128 tokens before its end or earlier is
-    read from its beginning. A draft that reads hidden states of the target (`drafts.Heads`) keeps them with
-    its texts, in 4 bytes a number; texts of runs without such a draft are read again.
+    read from its beginning. A draft that reads hidden states of the target (`drafts.DecodingHeads`) keeps
+    them with its texts, in 4 bytes a number; texts of runs without such a draft are read again.
 
     Texts that were used least recently are dropped where all would take more than `max_bytes`. A text that
     continues another takes its place. One cache may serve several models and threads. A pickle or a copy is
@@ -130,15 +130,15 @@ class PromptCache:
 
     def find(
         self, model: _core.Model, prompt: Sequence[int], source: Sequence[int] | None = None,
-        taps: Sequence[int] = (),
+        captures: Sequence[int] = (),
     ) -> _core.CachedText | None:  # fmt: skip
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
-        `source` is what the model's encoder reads; each token of the text must have the hidden states `taps`.
+        `source` is the encoder's input; each token of the text must have the hidden states `captures`.
         """
         wanted = _text(model, prompt, source)
         with self._lock:
-            agreed = [entry.begins(wanted, taps) for entry in self._entries]
+            agreed = [entry.begins(wanted, captures) for entry in self._entries]
             longest = max(agreed, default=0)
             if longest == 0:
                 return None
@@ -149,19 +149,20 @@ class PromptCache:
 
     def keep(
         self, model: _core.Model, tokens: Sequence[int], n_bytes: int, n_low: int,
-        copy: Callable[[], _core.CachedText], source: Sequence[int] | None = None, taps: Sequence[int] = (),
+        copy: Callable[[], _core.CachedText], source: Sequence[int] | None = None,
+        captures: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """Keep a text of a model, unless one that is kept has it or there is no room for it.
 
         `tokens` is what is known of it, `copy` makes the copy that is kept, of `n_bytes`, from which others
-        begin with `n_low` tokens at least; `source` and `taps` are as in `find`.
+        begin with `n_low` tokens at least; `source` and `captures` are as in `find`.
         """
         known = _text(model, tokens, source)
         if not len(tokens):
             return
         with self._lock:
             for at, entry in enumerate(self._entries):
-                if entry.begins(known, taps) == len(tokens):
+                if entry.begins(known, captures) == len(tokens):
                     self._entries.append(self._entries.pop(at))
                     return
             if n_bytes > self._max_bytes - self._promised:
@@ -170,7 +171,7 @@ class PromptCache:
                 entry
                 for entry in self._entries
                 if not n_low <= entry.n_common(known) == len(entry.tokens)
-                or not set(entry.text.taps) <= set(taps)
+                or not set(entry.text.captures) <= set(captures)
             ]
             while self._used() + n_bytes > self._max_bytes:
                 del self._entries[0]
@@ -211,8 +212,8 @@ class PrefixCacheAdapter:
             ids: Sequence[int] = prompt.ids
             if self._draft is not None and model.core is not own.core:
                 ids = self._draft.as_read(model, self._target, ids)
-            taps = session.taps(slot, model.core)
-            text = self._cache.find(model.core, ids, prompt.source_of(model), taps)
+            captures = session.captures(slot, model.core)
+            text = self._cache.find(model.core, ids, prompt.source_of(model), captures)
             n_cached[model.core] = 0 if text is None else session.begin_with(slot, text)
         return n_cached[own.core]
 
@@ -220,5 +221,8 @@ class PrefixCacheAdapter:
         """Keep what each model has read of the text in a slot; else as `begin`."""
         for model in self._readers(own):
             tokens, source, n_bytes, n_low = session.cached_size(slot, model.core)
-            copy, taps = partial(session.cached_text, slot, model.core), session.taps(slot, model.core)
-            self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source=source, taps=taps)
+            copy, captures = (
+                partial(session.cached_text, slot, model.core),
+                session.captures(slot, model.core),
+            )
+            self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source=source, captures=captures)

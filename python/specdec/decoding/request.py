@@ -13,7 +13,7 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunType
 from specdec.decoding.constraint import Constraint
 from specdec.decoding.guided.grammars import ConstraintKind
 from specdec.decoding.guided.guidance import Guidance
@@ -37,7 +37,7 @@ class Drafting(NamedTuple):
     draft: Draft | None = None
     description: Description | None = None
     gamma: int = 0
-    adaptive: tuple[AdaptiveGamma, RunKind] | None = None
+    adaptive: tuple[AdaptiveGamma, RunType] | None = None
     """What chooses gamma round by round, and what its estimates are of."""
 
 
@@ -98,7 +98,7 @@ class Request:
         if opened is None or gamma == 0:
             self.policy = None
         else:
-            kind = RunKind(self.target, opened, self.sampling.temperature, self.rule, options.threads)
+            kind = RunType(self.target, opened, self.sampling.temperature, self.rule, options.threads)
             adaptive = (self.policy, kind) if isinstance(self.policy, AdaptiveGamma) else None
             self.drafting = Drafting(opened, description, gamma, adaptive)
 

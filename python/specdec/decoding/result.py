@@ -88,19 +88,19 @@ class Result(DecodedText):
     def __str__(self) -> str:
         return " ".join(map(str, self.tokens)) if self.text is None else self.text
 
-    def figure(self, colour: bool | None = None) -> str:
+    def figure(self, color: bool | None = None) -> str:
         """Figure 1 of the paper, a line a round, as text.
 
         Accepted drafts are green, the target's own tokens blue and underlined, rejected drafts red and struck
-        out; or, without colours, rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
-        cut off {braced}. Plain decoding is shown as one paragraph. `colour` None: colours if standard output
+        out; or, without colors, rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
+        cut off {braced}. Plain decoding is shown as one paragraph. `color` None: colors if standard output
         is a terminal and the environment variable NO_COLOR is not set.
 
         Examples
         --------
         >>> print(specdec.generate(target, draft, "Once upon a time").figure())
         """
-        return terminal(self, colour=None if colour is None else check_flag("colour", colour))
+        return terminal(self, color=None if color is None else check_flag("color", color))
 
     def _repr_html_(self) -> str:
         return html(self)

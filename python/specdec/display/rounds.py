@@ -1,7 +1,7 @@
 """Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
 
 A line is a round: accepted drafts (green), rejected drafts (red, struck out), then the target's own token
-(blue, underlined). No two kinds differ by colour alone, and tints are told apart with every kind of colour
+(blue, underlined). No two kinds differ by color alone, and tints are told apart with every kind of color
 vision. Plain decoding, where each round is one token of the target, is shown as one paragraph.
 """
 
@@ -233,8 +233,8 @@ def visible(text: str, *, keep_lines: bool = False) -> str:
     return "".join(shown)
 
 
-def use_colour(stream: TextIO | None = None) -> bool:
-    """Whether to colour what goes to `stream` (standard output): to a terminal that can, without NO_COLOR."""
+def use_color(stream: TextIO | None = None) -> bool:
+    """Whether to color what goes to `stream` (standard output): to a terminal that can, without NO_COLOR."""
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -244,19 +244,19 @@ def use_colour(stream: TextIO | None = None) -> bool:
         return False
 
 
-def paint(text: str, kind: str, colour: bool) -> str:
-    """A run of text of one kind, in its colour or between its marks."""
+def paint(text: str, kind: str, color: bool) -> str:
+    """A run of text of one kind, in its color or between its marks."""
     if not text:
         return ""
-    if colour:
+    if color:
         return f"{_ANSI[kind]}{text}{_ANSI_END}"
     before, after = _MARKS.get(kind, ("", ""))
     return f"{before}{text}{after}"
 
 
-def line(round_: Round, pieces: Iterable[FigurePiece], *, colour: bool) -> str:
+def line(round_: Round, pieces: Iterable[FigurePiece], *, color: bool) -> str:
     """One round as a line: its number from 1, accepted/drafted, its text."""
-    return f"{round_.index + 1:>4} {_accepted(round_):>{_COLUMNS - 6}} {_paint_all(pieces, colour)}"
+    return f"{round_.index + 1:>4} {_accepted(round_):>{_COLUMNS - 6}} {_paint_all(pieces, color)}"
 
 
 def _accepted(round_: Round) -> str:
@@ -264,30 +264,30 @@ def _accepted(round_: Round) -> str:
     return f"{min(round_.n_accepted, round_.kept)}/{round_.n_drafted}"
 
 
-def _paint_all(pieces: Iterable[FigurePiece], colour: bool) -> str:
-    # The two kinds of drafts off the path have colours of their own, but one mark.
-    def kind_of(piece: FigurePiece) -> str:
-        return "rejected" if piece.kind == "unseen" and not colour else piece.kind
+def _paint_all(pieces: Iterable[FigurePiece], color: bool) -> str:
+    # The two kinds of drafts off the path have colors of their own, but one mark.
+    def type_of(piece: FigurePiece) -> str:
+        return "rejected" if piece.kind == "unseen" and not color else piece.kind
 
-    runs = groupby(pieces, key=kind_of)
-    return "".join(paint("".join(piece.text for piece in run), kind, colour) for kind, run in runs)
-
-
-def legend(*, colour: bool) -> str:
-    """What the colours, or the marks, mean."""
-    return " · ".join(paint(_MEANINGS[kind], kind, colour) for kind in _LEGEND)
+    runs = groupby(pieces, key=type_of)
+    return "".join(paint("".join(piece.text for piece in run), kind, color) for kind, run in runs)
 
 
-def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
-    """Figure 1 of a result as text, in ANSI colors or with marks; by default what `use_colour` says."""
-    colour = use_colour() if colour is None else colour
+def legend(*, color: bool) -> str:
+    """What the colors, or the marks, mean."""
+    return " · ".join(paint(_MEANINGS[kind], kind, color) for kind in _LEGEND)
+
+
+def terminal(result: DecodedText, *, color: bool | None = None) -> str:
+    """Figure 1 of a result as text, in ANSI colors or with marks; by default what `use_color` says."""
+    color = use_color() if color is None else color
     figure = Figure.of(result)
-    prompt = paint(figure.prompt, "prompt", colour)
+    prompt = paint(figure.prompt, "prompt", color)
     if not result.trace.n_drafted:
         text = _paragraph(result)
-        return f"{prompt}{paint(text, 'plain', colour)}\n{closing(result)}"
-    lines = [line(round_, figure.pieces(round_), colour=colour) for round_ in result.trace.rounds]
-    return "\n".join([legend(colour=colour), " " * _COLUMNS + prompt, *lines, closing(result)])
+        return f"{prompt}{paint(text, 'plain', color)}\n{closing(result)}"
+    lines = [line(round_, figure.pieces(round_), color=color) for round_ in result.trace.rounds]
+    return "\n".join([legend(color=color), " " * _COLUMNS + prompt, *lines, closing(result)])
 
 
 def _paragraph(result: DecodedText) -> str:

@@ -22,17 +22,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # every public name, for type checkers
-    from specdec.drafts.copies import ContextCopy, InputCopy
-    from specdec.drafts.draft import Draft, Random
+    from specdec.drafts.copies import InputCopy, PromptLookup
+    from specdec.drafts.draft import Draft, RandomDraft
     from specdec.drafts.ensemble import Ensemble
     from specdec.drafts.learned.eagle.draft import MTP, Eagle
-    from specdec.drafts.learned.heads.draft import Heads
-    from specdec.drafts.learned.heads.learner import HeadsLearner
+    from specdec.drafts.learned.heads.draft import DecodingHeads
+    from specdec.drafts.learned.heads.learner import OnlineHeadsTrainer
     from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-    from specdec.drafts.learned.online.learner import Learner, NetworkLearner, TableLearner
-    from specdec.drafts.learned.online.online_draft import Online
-    from specdec.drafts.learned.recurrent.draft import Recurrent
-    from specdec.drafts.memories import SuffixMemory, TokenRecycling
+    from specdec.drafts.learned.online.learner import OnlineNetworkTrainer, OnlineTableTrainer, OnlineTrainer
+    from specdec.drafts.learned.online.online_draft import OnlineDraft
+    from specdec.drafts.learned.recurrent.draft import RecurrentDraft
+    from specdec.drafts.memories import SuffixDecoding, TokenRecycling
     from specdec.drafts.model_draft import ModelDraft
     from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
     from specdec.drafts.opening import NAMES, DraftName, load, named
@@ -41,32 +41,62 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 _NAMES = {  # the public names of each module, which is imported when one of them is first used
-    "copies": "ContextCopy InputCopy",
-    "draft": "Draft Random",
+    "copies": "PromptLookup InputCopy",
+    "draft": "Draft RandomDraft",
     "ensemble": "Ensemble",
     "learned.eagle.draft": "MTP Eagle",
-    "learned.heads.draft": "Heads",
-    "learned.heads.learner": "HeadsLearner",
+    "learned.heads.draft": "DecodingHeads",
+    "learned.heads.learner": "OnlineHeadsTrainer",
     "learned.look_ahead.draft": "LookAheadEmbeddings",
-    "learned.online.learner": "Learner NetworkLearner TableLearner",
-    "learned.online.online_draft": "Online",
-    "learned.recurrent.draft": "Recurrent",
+    "learned.online.learner": "OnlineTrainer OnlineNetworkTrainer OnlineTableTrainer",
+    "learned.online.online_draft": "OnlineDraft",
+    "learned.recurrent.draft": "RecurrentDraft",
     "model_draft": "ModelDraft",
     "ngram": "Bigram Ngram OnlineNgram Unigram",
     "opening": "NAMES DraftName load named",
     "python_draft": "Drafter Proposal PythonDraft",
     "self_drafts": "EarlyExit Lookahead SkipLayers",
-    "memories": "SuffixMemory TokenRecycling",
+    "memories": "SuffixDecoding TokenRecycling",
     "trees": "DynamicTree ParallelChains StaticTree",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "MTP", "NAMES", "Bigram", "ContextCopy", "Draft", "DraftName", "Drafter", "DynamicTree", "Eagle",
-    "EarlyExit", "Ensemble", "Heads", "HeadsLearner", "InputCopy", "Learner", "LookAheadEmbeddings",
-    "Lookahead", "ModelDraft", "NetworkLearner", "Ngram", "Online", "OnlineNgram", "ParallelChains",
-    "Proposal", "PythonDraft", "Random", "Recurrent", "SkipLayers", "StaticTree", "SuffixMemory",
-    "TableLearner", "TokenRecycling", "Unigram", "load", "named",
+    "MTP",
+    "NAMES",
+    "Bigram",
+    "DecodingHeads",
+    "Draft",
+    "DraftName",
+    "Drafter",
+    "DynamicTree",
+    "Eagle",
+    "EarlyExit",
+    "Ensemble",
+    "InputCopy",
+    "LookAheadEmbeddings",
+    "Lookahead",
+    "ModelDraft",
+    "Ngram",
+    "OnlineDraft",
+    "OnlineHeadsTrainer",
+    "OnlineNetworkTrainer",
+    "OnlineNgram",
+    "OnlineTableTrainer",
+    "OnlineTrainer",
+    "ParallelChains",
+    "PromptLookup",
+    "Proposal",
+    "PythonDraft",
+    "RandomDraft",
+    "RecurrentDraft",
+    "SkipLayers",
+    "StaticTree",
+    "SuffixDecoding",
+    "TokenRecycling",
+    "Unigram",
+    "load",
+    "named",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of the package

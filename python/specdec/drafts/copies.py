@@ -12,7 +12,7 @@ from specdec.checks import check_integer, check_items
 from specdec.containers import plain
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.models.model import Model
 
 MAX_CANDIDATES: Final = 16  # continuations that are drafted in one round; the core's SD_MAX_COPIES
@@ -21,7 +21,7 @@ MAX_START: Final = 2**31 - 1
 PREDICTION_GAMMA: Final = 15  # draft tokens of a round that are copied from a prediction
 
 
-class ContextCopy(Draft):
+class PromptLookup(Draft):
     """A draft that copies: what followed the longest suffix of the text that occurs in it before.
 
     For texts that repeat themselves: quoting, summaries, code, tables, answers from documents. A draft token
@@ -52,7 +52,7 @@ class ContextCopy(Draft):
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         found = [] if documents is None else plain(documents)
         if not isinstance(found, list | tuple | np.ndarray):
-            raise InputError.of("documents", documents, "a list of texts, or None", kind_of(documents))
+            raise InputError.of("documents", documents, "a list of texts, or None", type_of(documents))
         texts = check_items("documents", found, "a list of texts, or None")
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
         self._automaton: _core.Automaton | None = None
@@ -128,7 +128,7 @@ class InputCopy(Draft):
         return _shown(self, f"{source}, start {self.start}")
 
 
-def _shown(draft: ContextCopy | InputCopy, source: str) -> str:
+def _shown(draft: PromptLookup | InputCopy, source: str) -> str:
     how = f"min_match {draft.min_match}, n_candidates {draft.n_candidates}"
     return f"<specdec.drafts.{type(draft).__name__} from {source}, {how}>"
 

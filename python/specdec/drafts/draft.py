@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from specdec import _core
-from specdec.errors import InputError, VocabularyMismatchError, kind_of
+from specdec.errors import InputError, VocabularyMismatchError, type_of
 from specdec.models.model import Model
 from specdec.models.origin import ReadFiles
 
@@ -86,7 +86,7 @@ class Draft(ABC):
         return self if self._snapshot_of is None else self._snapshot_of.identity
 
 
-class Random(Draft):
+class RandomDraft(Draft):
     """Tokens drawn uniformly from the target's vocabulary: the floor of all drafts.
 
     A draft token is accepted with probability Σ min(p(x), 1 / n_vocab) (arXiv 2211.17192, section 3.6).
@@ -96,7 +96,7 @@ class Random(Draft):
         return "random", {}
 
     def __repr__(self) -> str:
-        return "<specdec.drafts.Random>"
+        return "<specdec.drafts.RandomDraft>"
 
 
 def loaded_again(
@@ -111,7 +111,7 @@ def check_model(name: str, target: object) -> Model:
     """Return the argument `name`, a model."""
     if isinstance(target, Model):
         return target
-    raise InputError.of(name, target, "the specdec.Model that the draft is for", kind_of(target))
+    raise InputError.of(name, target, "the specdec.Model that the draft is for", type_of(target))
 
 
 def check_source(reads_source: bool, target: Model) -> None:

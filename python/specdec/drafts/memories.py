@@ -19,7 +19,7 @@ from specdec.checks import check_flag, check_integer, check_number, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab, loaded_again
 from specdec.drafts.texts import MAX_VOCABULARY, Ids, check_ids
 from specdec.drafts.trees import StaticTree
-from specdec.errors import CheckpointError, InputError, VocabularyMismatchError, kind_of
+from specdec.errors import CheckpointError, InputError, VocabularyMismatchError, type_of
 from specdec.fields import as_json
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
 from specdec.models.model import Model
@@ -153,7 +153,7 @@ _ARRAYS: Final = ("tokens", "lengths", "n_before")
 _SETTINGS: Final = ("max_tokens", "max_depth", "factor", "min_probability", "min_match", "branches", "gamma")
 
 
-class SuffixMemory(MemoryDraft):
+class SuffixDecoding(MemoryDraft):
     """A draft that remembers outputs: what followed the text's longest suffix in them, by frequency.
 
     Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975), without training and without a model, for requests
@@ -275,8 +275,8 @@ class SuffixMemory(MemoryDraft):
     def text_key(self) -> tuple[int, ...]:
         return *super().text_key(), self._origin
 
-    def snapshot(self) -> SuffixMemory:
-        copy = SuffixMemory(**self._settings)
+    def snapshot(self) -> SuffixDecoding:
+        copy = SuffixDecoding(**self._settings)
         copy._tree.add(*self._tree.texts())
         copy._as_snapshot_of(self)
         copy._origin = self._origin
@@ -307,7 +307,7 @@ class SuffixMemory(MemoryDraft):
             raise ValueError(f"tensor 'tokens' has the token {found}; expected 0 to {self.n_vocab - 1}")
 
     def __repr__(self) -> str:
-        return f"<specdec.drafts.SuffixMemory of {self.n_texts} outputs, {self.n_tokens} tokens>"
+        return f"<specdec.drafts.SuffixDecoding of {self.n_texts} outputs, {self.n_tokens} tokens>"
 
 
 MAX_K: Final = 64
@@ -344,7 +344,7 @@ class TokenRecycling(MemoryDraft):
     Notes
     -----
     Exact with every rule that takes trees; a tree that is a chain is taken by every rule. Seeds and pickles
-    are as of `SuffixMemory`.
+    are as of `SuffixDecoding`.
     """
 
     metadata: ClassVar = {"format": "specdec token recycling", "version": "1"}
@@ -355,7 +355,7 @@ class TokenRecycling(MemoryDraft):
         super().__init__()
         self.k = check_integer("k", k, 1, MAX_K)
         if tree is not None and not isinstance(tree, StaticTree):
-            raise InputError.of("tree", tree, "StaticTree or None", kind_of(tree))
+            raise InputError.of("tree", tree, "StaticTree or None", type_of(tree))
         self.tree = StaticTree.expected(N_NODES, RANK_CHANCES[: self.k]) if tree is None else tree
         widest = int(np.bincount(self.tree.parents).max())
         if widest > self.k:

@@ -17,7 +17,7 @@ from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learned.eagle.draft import Eagle
 from specdec.drafts.learned.eagle.published import is_published
 from specdec.drafts.learned.methods import open_learned
-from specdec.drafts.memories import SuffixMemory, TokenRecycling
+from specdec.drafts.memories import SuffixDecoding, TokenRecycling
 from specdec.drafts.ngram import METADATA as OF_NGRAM
 from specdec.drafts.ngram import Ngram
 from specdec.drafts.python_draft import Drafter, PythonDraft
@@ -27,7 +27,7 @@ from specdec.errors import (
     CheckpointNotFoundError,
     InputError,
     VocabularyMismatchError,
-    kind_of,
+    type_of,
     warn,
 )
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
@@ -132,9 +132,9 @@ def _for_encoder(target: Model, draft: Model) -> Callable[[Sequence[int]], list[
     return lambda ids: theirs.encode(ours.tokenizer.decode(ids))
 
 
-ONLINE_FORMAT: Final = "specdec online draft"  # the format of a file of `Online`
+ONLINE_FORMAT: Final = "specdec online draft"  # the format of a file of `OnlineDraft`
 _OPENERS: Final[dict[str, Callable[[Path], Draft]]] = {
-    SuffixMemory.metadata["format"]: SuffixMemory.load,
+    SuffixDecoding.metadata["format"]: SuffixDecoding.load,
     TokenRecycling.metadata["format"]: TokenRecycling.load,
     OF_NGRAM["format"]: Ngram.load,
 }
@@ -147,8 +147,8 @@ def open_stored(
     """Open the draft of a folder, or of a file that its `save` wrote; None for a model's, or nothing."""
     form = _format_of(path)
     if form == ONLINE_FORMAT:
-        expected = "specdec.drafts.Online.load(path, draft), with the draft that it began with"
-        raise InputError(f"{path} is what a specdec.drafts.Online has learned; expected {expected}")
+        expected = "specdec.drafts.OnlineDraft.load(path, draft), with the draft that it began with"
+        raise InputError(f"{path} is what a specdec.drafts.OnlineDraft has learned; expected {expected}")
     if form in _OPENERS:
         stored = _OPENERS[form](path)
         for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
@@ -336,12 +336,12 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
                 f"{name}: {error}; specdec.drafts.named({given!r}, target) makes a draft by its name"
             ) from error
     if issubclass(type(given), type):
-        raise InputError(f"{name} is {kind_of(given)}; expected an object, which a call of the class gives")
+        raise InputError(f"{name} is {type_of(given)}; expected an object, which a call of the class gives")
     last = (
         "an object with the method propose, or None" if optional else "or an object with the method propose"
     )
     expected = f"a specdec.Model, a path or a hub name, one of specdec.drafts, {last}"
-    raise InputError.of(name, given, expected, kind_of(given))
+    raise InputError.of(name, given, expected, type_of(given))
 
 
 def as_draft(target: Model, given: object, *, optional: bool = False) -> Draft:

@@ -10,15 +10,15 @@ from itertools import takewhile
 from typing import Final
 
 from specdec.checks import check_choice, check_integer, check_path
-from specdec.drafts.copies import ContextCopy, InputCopy
-from specdec.drafts.draft import MAX_GAMMA, Draft, Random, check_model
+from specdec.drafts.copies import InputCopy, PromptLookup
+from specdec.drafts.draft import MAX_GAMMA, Draft, RandomDraft, check_model
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
-from specdec.drafts.learned.heads.draft import Heads
+from specdec.drafts.learned.heads.draft import DecodingHeads
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-from specdec.drafts.learned.online.online_draft import Online
-from specdec.drafts.learned.recurrent.draft import Recurrent
-from specdec.drafts.memories import MemoryDraft, SuffixMemory, TokenRecycling
+from specdec.drafts.learned.online.online_draft import OnlineDraft
+from specdec.drafts.learned.recurrent.draft import RecurrentDraft
+from specdec.drafts.memories import MemoryDraft, SuffixDecoding, TokenRecycling
 from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.self_drafts import EXIT_NAME, EarlyExit, Lookahead, SkipLayers, open_exit
@@ -44,11 +44,11 @@ def load(
     Parameters
     ----------
     path : path-like
-        - The folder of a learned draft: that draft, such as `Heads`.
+        - The folder of a learned draft: that draft, such as `DecodingHeads`.
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``), which `target`
           was loaded from: `EarlyExit` at the layer that the file names.
-        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft, without settings.
+        - A file that `SuffixDecoding`, `TokenRecycling` or `Ngram` has saved: that draft, without settings.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
         The model that the draft is for.
@@ -209,13 +209,13 @@ NAMES: Final[dict[str, DraftName]] = {
         OnlineNgram, "[FILE]", "the same, counted while the text grows",
         lambda file, target, dtype: OnlineNgram(*([_table(Ngram)(file, target, dtype)] if file else []))),
     "copy": DraftName(
-        ContextCopy, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
-        lambda file, target, dtype: ContextCopy([_read(file)] if file else None)),
+        PromptLookup, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
+        lambda file, target, dtype: PromptLookup([_read(file)] if file else None)),
     "input": DraftName(
         InputCopy, "[FILE]", "the prompt or the source, for outputs that are the input with edits",
         lambda file, target, dtype: InputCopy(_read(file) if file else None)),
     "suffix": DraftName(
-        SuffixMemory, "[FILE]", "past outputs of this run, or of a saved memory", _memory(SuffixMemory)),
+        SuffixDecoding, "[FILE]", "past outputs of this run, or of a saved memory", _memory(SuffixDecoding)),
     "recycling": DraftName(
         TokenRecycling, "[FILE]", "what the target predicted after each token", _memory(TokenRecycling)),
     "lookahead": DraftName(
@@ -229,8 +229,8 @@ NAMES: Final[dict[str, DraftName]] = {
         SkipLayers, "ATTN/MLP", "the target without these layers",
         lambda layers, target, dtype: _skip(layers)),
     "heads": DraftName(
-        Heads, "DIR", "heads trained for the target",
-        lambda folder, target, dtype: Heads(folder, dtype=dtype), True),
+        DecodingHeads, "DIR", "heads trained for the target",
+        lambda folder, target, dtype: DecodingHeads(folder, dtype=dtype), True),
     "eagle": DraftName(
         Eagle, "MODEL", "a published EAGLE draft for the target",
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
@@ -238,15 +238,15 @@ NAMES: Final[dict[str, DraftName]] = {
         MTP, "", "the head that the target brings",
         lambda _, target, dtype: MTP(target, dtype=dtype), True),
     "recurrent": DraftName(
-        Recurrent, "DIR", "a trained recurrent network",
-        lambda folder, target, dtype: Recurrent(folder, dtype=dtype), True),
+        RecurrentDraft, "DIR", "a trained recurrent network",
+        lambda folder, target, dtype: RecurrentDraft(folder, dtype=dtype), True),
     "pass": DraftName(
         LookAheadEmbeddings, "DIR", "trained vectors after the text",
         lambda folder, target, dtype: LookAheadEmbeddings(folder)),
-    "random": DraftName(Random, "", "uniform tokens: the floor", lambda _, target, dtype: Random()),
+    "random": DraftName(RandomDraft, "", "uniform tokens: the floor", lambda _, target, dtype: RandomDraft()),
     "online": DraftName(
-        Online, "DRAFT", "a draft that learns while it serves",
-        lambda text, target, dtype: Online(_part(text, target, dtype)), True),
+        OnlineDraft, "DRAFT", "a draft that learns while it serves",
+        lambda text, target, dtype: OnlineDraft(_part(text, target, dtype)), True),
     "ensemble": DraftName(
         Ensemble, "DRAFT+DRAFT", "several drafts at once",
         lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))),

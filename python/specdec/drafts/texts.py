@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_array, check_integer, check_items
 from specdec.containers import plain, text_of
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.models.model import Model
 
 Ids: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
@@ -28,7 +28,7 @@ def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
     if isinstance(given, str):
         return given
     if not isinstance(given, list | tuple | np.ndarray):
-        raise InputError.of(name, given, "a text or token ids", kind_of(given))
+        raise InputError.of(name, given, "a text or token ids", type_of(given))
     return _integers(name, check_array(name, given, "a text or token ids").copy(), "a text or token ids")
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from specdec.checks import as_integer, check_choice, check_integer, check_items, check_number
 from specdec.drafts.draft import MAX_GAMMA, Description
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, shown, type_of
 
 ChildChoice: TypeAlias = Literal["sample", "without replacement", "top-k"]
 CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
@@ -183,7 +183,7 @@ def check_tree(tree: object) -> Tree | None:
     """The argument `tree`, which may be None."""
     if tree is None or isinstance(tree, Tree):
         return tree
-    raise InputError(f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
+    raise InputError(f"tree is {type_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
 
 
 def gamma_of(gamma: int | None, tree: Tree | None, default: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from specdec.checks import check_flag, check_items
-from specdec.errors import InputError, TokenizerError, kind_of, shown
+from specdec.errors import InputError, TokenizerError, shown, type_of
 from specdec.models.template_process import names_in_template, render_template
 from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, read_side_tokens
 from specdec.text_files import read_text_file
@@ -220,7 +220,7 @@ def conversations_of(messages: Any) -> tuple[list[Any], bool]:
     """(the conversations in an argument `messages`, whether they came as several)."""
     expected = "a list of messages, or a list of these"
     if not isinstance(messages, list | tuple):
-        raise InputError.of("messages", messages, expected, kind_of(messages))
+        raise InputError.of("messages", messages, expected, type_of(messages))
     items = check_items("messages", messages, expected)
     if not items:
         raise InputError.of("messages", messages, expected, "an empty list")
@@ -241,7 +241,7 @@ def _checked(messages: Any) -> list[dict[str, Any]]:
         values = _plain(message)
         if not isinstance(values, dict):
             expected = "a dict with 'role' and 'content'"
-            raise InputError.of(f"messages[{i}]", message, expected, kind_of(message))
+            raise InputError.of(f"messages[{i}]", message, expected, type_of(message))
         found.append({name: value for name, value in values.items() if value is not None})
     return found
 
@@ -281,7 +281,7 @@ def _schemas(name: str, given: Any) -> list[Any] | None:
     items = [] if given is None else check_items(name, given, "a list of dicts")
     for i, item in enumerate(items):
         if not isinstance(item, Mapping):
-            raise InputError.of(f"{name}[{i}]", item, "a dict", kind_of(item))
+            raise InputError.of(f"{name}[{i}]", item, "a dict", type_of(item))
     return None if given is None else [_plain(item) for item in items]
 
 

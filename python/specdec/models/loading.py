@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec import _core
 from specdec.checks import check_choice, check_path
-from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, warn
+from specdec.errors import CheckpointError, InputError, SpecdecError, type_of, warn
 from specdec.models.adapter import merged
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
@@ -25,7 +25,7 @@ from specdec.models.number_formats import (
     Dtype,
     PrefillMethod,
 )
-from specdec.models.origin import HubPlace, ModelOrigin, ReadFiles
+from specdec.models.origin import HubLocation, ModelOrigin, ReadFiles
 from specdec.models.packed_file import cached_model, is_packed, packed_model
 from specdec.models.thresholds import settle
 from specdec.models.tokenizer import Tokenizer, warn_of_ids_beyond
@@ -169,7 +169,7 @@ def load(
         arguments["tokenizer"] = None
         tokenizer_files = ReadFiles.of_model(named, [named] if named.is_file() else [])
     files = ReadFiles.of_model(
-        checkpoint.path, checkpoint.weight_files, hub=HubPlace.of(path, revision, cache_dir)
+        checkpoint.path, checkpoint.weight_files, hub=HubLocation.of(path, revision, cache_dir)
     )
     origin = ModelOrigin(files, tokenizer_files, arguments, load, adapter_files=adapter_files)
     return _made(checkpoint, stored, origin, dtype or checkpoint.dtype, threads, progress)
@@ -278,4 +278,4 @@ def as_model(name: str, given: object) -> Model:
         return given
     if isinstance(given, str | os.PathLike):
         return load(given)
-    raise InputError(f"{name} is {kind_of(given)}; expected a specdec.Model, a path or a hub name")
+    raise InputError(f"{name} is {type_of(given)}; expected a specdec.Model, a path or a hub name")

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from specdec import _core
 from specdec.checks import CONVERSION_ERRORS, as_iterator, check_integer, check_path
 from specdec.containers import text_of
-from specdec.errors import ContextLengthError, InputError, kind_of, number_of, shown
+from specdec.errors import ContextLengthError, InputError, number_of, shown, type_of
 from specdec.models import quantization
 from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
@@ -486,7 +486,7 @@ class Model:
         *,
         n_threads: int | None = None,
     ) -> dict[int, NDArray[np.float32]]:
-        """Hidden states of the decoder after each of some tokens: what learnt drafts read of the target.
+        """Hidden states of the decoder after each of some tokens: what learned drafts read of the target.
 
         Parameters
         ----------
@@ -510,11 +510,11 @@ class Model:
         n_layer = self.config["n_layer"]
         asked = (check_integer(f"layers[{i}]", layer, 0, n_layer + 1) for i, layer in enumerate(layers))
         wanted = sorted(set(asked))
-        if not 1 <= len(wanted) <= _core.MAX_TAPS:
-            raise InputError(f"layers names {len(wanted)} hidden states; expected 1 to {_core.MAX_TAPS}")
-        decoder, tokens = self._decoder(ids, source, n_threads, taps=wanted)
+        if not 1 <= len(wanted) <= _core.MAX_CAPTURES:
+            raise InputError(f"layers names {len(wanted)} hidden states; expected 1 to {_core.MAX_CAPTURES}")
+        decoder, tokens = self._decoder(ids, source, n_threads, captures=wanted)
         decoder.prefill(tokens, finite=True)
-        return {layer: decoder.tapped(layer) for layer in wanted}
+        return {layer: decoder.captured(layer) for layer in wanted}
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a str is a sequence of str too
@@ -809,7 +809,7 @@ def _as_integers(ids: Any) -> Sequence[int]:
                 raise TypeError
             tokens.append(operator.index(value))
         except CONVERSION_ERRORS as error:
-            found = f"{shown(value)}, {kind_of(value)}"
+            found = f"{shown(value)}, {type_of(value)}"
             raise InputError.of(f"token id at position {position}", value, "an integer", found) from error
     return tokens
 

@@ -11,8 +11,8 @@ from typing import Any
 class ModelConfig(Mapping[str, Any]):
     """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
 
-    The fields from ``norm_place`` on are the switches of the families (docs/FAMILIES.md); a plain decoder has
-    their defaults.
+    The fields from ``norm_position`` on are the switches of the families (docs/FAMILIES.md); a plain decoder
+    has their defaults.
 
     Attributes
     ----------
@@ -38,11 +38,11 @@ class ModelConfig(Mapping[str, Any]):
         Which projections have biases.
     sliding_window : int
         Positions a token attends to, itself included; 0 for all.
-    norm_place : str
+    norm_position : str
         "before" (of the input of each half of a layer), "after" (of its output), "both", or "residual" (of
         the stream after the output has been added).
     output_norm : bool
-        The stream is normalised behind the last layer.
+        The stream is normalized behind the last layer.
     norm_weight, norm_bias : bool
         What norms have. ``norm_bias`` None: biases for "layer", none for "rms".
     qk_norm : str
@@ -54,7 +54,7 @@ class ModelConfig(Mapping[str, Any]):
     embedding_scale, residual_scale, logit_scale : float
         Factors of the embedding, of what each half of a layer adds, of the logits.
     embedding_norm : bool
-        The embedding is normalised.
+        The embedding is normalized.
     logit_softcap, attn_softcap : float
         c: ``c * tanh(x / c)`` of logits, of scores; 0 for none.
     qkv_limit : float
@@ -89,7 +89,7 @@ class ModelConfig(Mapping[str, Any]):
     router : str
         From logits to the weights of the chosen experts: "softmax" over all experts, "softmax_chosen" over
         the chosen ones, or "sigmoid".
-    router_bias, router_renormalise : bool
+    router_bias, router_renormalize : bool
         The logits have biases; weights are divided by the sum of the chosen experts' weights.
     routed_scale : float
         Factor of these weights.
@@ -123,7 +123,7 @@ class ModelConfig(Mapping[str, Any]):
     sliding_window: int
     head_bias: bool = False
     activation_limit: float = 0.0
-    norm_place: str = "before"
+    norm_position: str = "before"
     norm_weight: bool = True
     norm_bias: bool | None = None
     qk_norm: str = "none"
@@ -153,7 +153,7 @@ class ModelConfig(Mapping[str, Any]):
     shared_expert_gate: bool = False
     router: str = "softmax"
     router_bias: bool = False
-    router_renormalise: bool = False
+    router_renormalize: bool = False
     routed_scale: float = 1.0
     mixtures: tuple[int, ...] = ()
     output_norm: bool = True

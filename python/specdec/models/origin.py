@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, type_of
 from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
 _FRESH_NS: Final = 2_000_000_000
@@ -30,7 +30,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class HubPlace:
+class HubLocation:
     """Where a repository of the Hugging Face Hub is fetched from; the arguments of `specdec.load`."""
 
     name: str
@@ -38,7 +38,7 @@ class HubPlace:
     cache_dir: str | None
 
     @classmethod
-    def of(cls, path: Any, revision: str | None = None, cache_dir: Any = None) -> HubPlace | None:
+    def of(cls, path: Any, revision: str | None = None, cache_dir: Any = None) -> HubLocation | None:
         """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
@@ -70,12 +70,12 @@ class ReadFiles:
     folder: str
     entry: str
     records: tuple[FileRecord, ...]
-    hub: HubPlace | None = None
+    hub: HubLocation | None = None
     package: str = ""
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def at(cls, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
+    def at(cls, place: Path, read: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
         """The files that are being `read`, in the folder `place` or in that of the file."""
         place = Path(os.path.abspath(place))
         folder, entry = (place, "") if place.is_dir() else (place.parent, place.name)
@@ -87,7 +87,7 @@ class ReadFiles:
         return cls(str(folder), entry, tuple(_stamped(folder, name) for name in names), hub, package)
 
     @classmethod
-    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
+    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
         """Record the files of a model or a tokenizer: its weights, and those that describe them."""
         return cls.at(place, [*weights, *describing_files(place)], hub=hub)
 
@@ -207,7 +207,7 @@ class ModelOrigin:
         try:
             pickle.dumps(tokenizer)
         except Exception as error:  # whatever the object's own code raises
-            found = f"{kind_of(tokenizer)}, which cannot be pickled: {error}"
+            found = f"{type_of(tokenizer)}, which cannot be pickled: {error}"
             expected = "one that can, or the path of one when the model is loaded"
             raise InputError.of("tokenizer", tokenizer, expected, found) from error
         names = ("tokenizer_files", "adapter_files", "files")

@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec.analysis.compare import Comparison
 from specdec.analysis.experiment import ExperimentRow
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.plot.style import GREY, Axes, Look, axes, label_axes, legend, legend_below, looks, mark, styled
 
 _INVALID = "invalid: above the tokens per run"
@@ -159,7 +159,7 @@ def comparison_of_costs(
 
 def _checked(found: Comparison) -> Comparison:
     if not isinstance(found, Comparison):
-        raise InputError.of("found", found, "a Comparison", found=kind_of(found))
+        raise InputError.of("found", found, "a Comparison", found=type_of(found))
     return found
 
 

@@ -199,7 +199,7 @@ def explore(
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> specdec.explore(target, {"model": draft, "copy": specdec.drafts.ContextCopy()}, "Once upon a time")
+    >>> specdec.explore(target, {"model": draft, "copy": specdec.drafts.PromptLookup()}, "Once upon a time")
     """
     if _in_kernel():
         _widgets()

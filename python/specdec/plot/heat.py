@@ -13,7 +13,7 @@ from specdec.analysis.measure import Measurement
 from specdec.checks import as_integer, check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, shown, type_of
 from specdec.plot.points import check_law
 from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
@@ -91,7 +91,7 @@ def heat_map(
     else:
         key = ax.inset_axes((0.0, -0.16, 0.45, 0.05))
     for row, column, cell in placed:
-        back = (1.0, 1.0, 1.0) if cell.beta is None else _colour(cell.beta)
+        back = (1.0, 1.0, 1.0) if cell.beta is None else _color(cell.beta)
         ax.add_patch(
             Rectangle(
                 (column, row), _width(cell.text), 1.0, facecolor=back, linewidth=0.8,
@@ -126,12 +126,12 @@ def heat_map_html(
         if cell.beta is None:
             style, what = "outline: 1px solid #B0B0B0; outline-offset: -1px", _UNJUDGED
         else:
-            back = _colour(cell.beta)
+            back = _color(cell.beta)
             style, what = f"background: {_hex(back)}; color: {_ink(back)}", f"β = {cell.beta:.3f}"
         title = escape(f"id {cell.token}: {what}")
         line_end = "<br>" if cell.text.endswith("⏎") else "<wbr>"
         spans.append(f'<span style="{style}" title="{title}">{escape(cell.text)}</span>{line_end}')
-    scale = ", ".join(_hex(_colour(i / 8.0)) for i in range(9))
+    scale = ", ".join(_hex(_color(i / 8.0)) for i in range(9))
     bar = f"display: inline-block; width: 12em; height: 0.8em; background: linear-gradient(to right, {scale})"
     unjudged = f" · outlined: {escape(_UNJUDGED)}" if any(cell.beta is None for cell in cells) else ""
     key = f'<div>β: 0 <span style="{bar}"></span> 1{unjudged}</div>'
@@ -157,7 +157,7 @@ def cells_of(
     elif isinstance(source, Result):
         cells = _run_cells(source)
     else:
-        raise InputError.of("source", source, "a Result or a Measurement", found=kind_of(source))
+        raise InputError.of("source", source, "a Result or a Measurement", found=type_of(source))
     if not cells:
         raise InputError("the text has no token: there is nothing to draw")
     return cells[:n_tokens]
@@ -215,12 +215,12 @@ def _width(text: str) -> int:
     return wide + sum(not unicodedata.combining(c) for c in text)
 
 
-def _colour(beta: float) -> tuple[float, float, float]:
+def _color(beta: float) -> tuple[float, float, float]:
     return tuple(pyplot().get_cmap(SEQUENTIAL)(float(beta))[:3])
 
 
-def _hex(colour: tuple[float, float, float]) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+def _hex(color: tuple[float, float, float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in color)
 
 
 def _ink(back: Sequence[float]) -> str:

@@ -15,7 +15,7 @@ from specdec.analysis.experiment import ExperimentRow
 from specdec.analysis.measure import Measurement
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.decoding.result import Result
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.trace import Trace
 
 Run: TypeAlias = Result | Trace | Sequence[Result | Trace]
@@ -34,7 +34,7 @@ def trace_of(run: Run, *, drafted: bool = False, timed: bool = False) -> Trace:
     elif isinstance(run, Sequence) and not isinstance(run, str) and run:
         trace = Trace.joined(trace_of(part) for part in run)
     else:
-        found = repr(run) if isinstance(run, str | list | tuple) and not run else kind_of(run)
+        found = repr(run) if isinstance(run, str | list | tuple) and not run else type_of(run)
         expected = "a Result, a Trace, or a list of these that count as one"
         raise InputError.of("a run", run, expected, found=found)
     if not trace.rounds:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.plot import style
 from specdec.plot.points import Run, betas_of, check_law, labels_of, name_of, trace_of
 from specdec.plot.style import BLACK, GREY, Axes, axes, label_axes, looks, mark, styled
@@ -65,7 +65,7 @@ def beta_histogram(
     edges = np.linspace(0.0, 1.0, bins + 1)
     for one, look in zip(series, looks(), strict=False):
         shares = np.histogram(one.betas, edges)[0] / len(one.betas)
-        ax.stairs(shares, edges, color=look.colour, alpha=0.25, fill=True)
+        ax.stairs(shares, edges, color=look.color, alpha=0.25, fill=True)
         label = f"{one.name}{len(one.betas)} positions"
         measured.append(ax.stairs(shares, edges, **look.line, linewidth=1.6, label=label))
         label = f"mean, α = {one.alpha:.2f}"
@@ -120,7 +120,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
         p_value = "< 1e-99" if found.p_value < 1e-99 else f"= {found.p_value:.2g}"
         label = f"T = {found.temperature:g}, p {p_value}"
         beside = _beside(lags, i, n_series, 0.16)
-        ax.vlines(beside, 0.0, found.autocorrelation, color=look.colour, linewidth=1.2)
+        ax.vlines(beside, 0.0, found.autocorrelation, color=look.color, linewidth=1.2)
         mark(ax, beside, found.autocorrelation, look, label=label)
     bands = sorted({found.band for found in measurement.independence.values()})
     for i, end in enumerate([end for band in bands for end in (-band, band)]):
@@ -137,7 +137,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
 
 def _check_measurement(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
-        raise InputError.of("measurement", measurement, "a Measurement", found=kind_of(measurement))
+        raise InputError.of("measurement", measurement, "a Measurement", found=type_of(measurement))
     check_law(measurement)
 
 

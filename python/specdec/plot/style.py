@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec.errors import InputError, MissingPackageError, kind_of
+from specdec.errors import InputError, MissingPackageError, type_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -23,13 +23,13 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), which all kinds of colour vision tell apart.
+# Okabe and Ito's colors (https://jfly.uni-koeln.de/color/), which all kinds of color vision tell apart.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 
-SEQUENTIAL = "cividis"  # rises evenly in lightness, alike for every kind of colour vision
+SEQUENTIAL = "cividis"  # rises evenly in lightness, alike for every kind of color vision
 
-_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)  # yellow is too light for lines on white
+_COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)  # yellow is too light for lines on white
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
@@ -43,21 +43,21 @@ STYLE: dict[str, Any] = {
 
 
 class Look(NamedTuple):
-    """How one of several series is drawn: colour, line style and marker all differ from the others'."""
+    """How one of several series is drawn: color, line style and marker all differ from the others'."""
 
-    colour: str
+    color: str
     dashes: Any
     marker: str
 
     @property
     def line(self) -> dict[str, Any]:
         """Keyword arguments of matplotlib for a line that looks so."""
-        return {"color": self.colour, "linestyle": self.dashes}
+        return {"color": self.color, "linestyle": self.dashes}
 
 
 def looks() -> Iterator[Look]:
-    """One look after the other; the first 28 pairs of colour and line style are different."""
-    return map(Look, cycle(_COLOURS), cycle(_DASHES), cycle(_MARKERS))
+    """One look after the other; the first 28 pairs of color and line style are different."""
+    return map(Look, cycle(_COLORS), cycle(_DASHES), cycle(_MARKERS))
 
 
 def pyplot() -> Any:
@@ -93,7 +93,7 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
         axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
         return axes
     if not isinstance(ax, Axes):
-        raise InputError.of("ax", ax, "matplotlib Axes", found=kind_of(ax))
+        raise InputError.of("ax", ax, "matplotlib Axes", found=type_of(ax))
     return ax
 
 
@@ -113,9 +113,9 @@ def mark(
         name: None if ends is None else np.abs(np.asarray(ends, dtype=np.float64) - np.asarray(values))
         for name, ends, values in (("xerr", x_bounds, x), ("yerr", y_bounds, y))
     }
-    ax.errorbar(x, y, **bounds, fmt="none", ecolor=look.colour, elinewidth=1.2, capsize=4.0, zorder=3)
+    ax.errorbar(x, y, **bounds, fmt="none", ecolor=look.color, elinewidth=1.2, capsize=4.0, zorder=3)
     (points,) = ax.plot(
-        x, y, look.marker, color=look.colour, linestyle="", markeredgecolor="white", markeredgewidth=0.8,
+        x, y, look.marker, color=look.color, linestyle="", markeredgecolor="white", markeredgewidth=0.8,
         zorder=4, **options,
     )  # fmt: skip
     return points

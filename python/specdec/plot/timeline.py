@@ -11,7 +11,7 @@ from specdec.trace import Trace
 
 _WIDTH = 10.0  # inches
 
-# Blocks differ in height as well as in colour.
+# Blocks differ in height as well as in color.
 _KINDS = {
     "prompt": ("prompt, both models", ORANGE, 0.72),
     "draft": ("run of the draft", SKY, 0.44),
@@ -62,20 +62,20 @@ def timeline(
     names = labels_of(labels, [name_of(trace) for trace in traces])
     ax = axes(ax, (_WIDTH, 1.3 + 0.75 * len(traces)))
     width_ms = max_ms or 1e3 * max(trace.total_s for trace in traces)
-    labelled = set()
+    labeled = set()
     for row, trace in enumerate(traces):
         for kind, spans in blocks(trace).items():
             if not spans:
                 continue
-            name, colour, height = _KINDS[kind]
+            name, color, height = _KINDS[kind]
             # White seams part runs that follow each other, and take no more than a part of a short one.
             points = [duration / width_ms * _WIDTH * 72.0 for _, duration in spans]
             ax.broken_barh(
-                spans, (row - height / 2.0, height), facecolors=colour, edgecolors="white",
+                spans, (row - height / 2.0, height), facecolors=color, edgecolors="white",
                 linewidths=[min(0.6, 0.12 * width) for width in points],
-                label="_" if kind in labelled else name,
+                label="_" if kind in labeled else name,
             )  # fmt: skip
-            labelled.add(kind)
+            labeled.add(kind)
     ticks = [
         f"{name}\n{trace.n_tokens} tokens, {trace.n_calls} runs\nof the target, {trace.total_s * 1e3:.1f} ms"
         for name, trace in zip(names, traces, strict=True)

@@ -13,7 +13,7 @@ from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate as generate_here
 from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.decoding.result import Result, result_fields
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.ray.blocks import ON_ERROR, OnError, in_blocks, write_block
 from specdec.ray.jobs import DraftGiven, TargetGiven, Work, described, opened_draft, opened_target, pickled
 from specdec.ray.records import Records, field_of, json_value
@@ -158,7 +158,7 @@ def open_generation(
     opened = opened_draft(draft, model)
     if opened is not None and by_seed and (opened.adaptive or opened.text_key()):
         raise InputError(
-            f"draft is {kind_of(opened)} that goes by earlier texts or measured times: the text of a seed "
+            f"draft is {type_of(opened)} that goes by earlier texts or measured times: the text of a seed "
             "would depend on the actor; expected another draft, temperature 0, or verify='coupled'"
         )
 

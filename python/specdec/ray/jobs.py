@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.errors import InputError, MissingPackageError, SpecdecError, WorkerError, kind_of, number_of
+from specdec.errors import InputError, MissingPackageError, SpecdecError, WorkerError, number_of, type_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.threads import MAX_THREADS
@@ -221,7 +221,7 @@ def pickled(ray: Any, name: str, value: Any) -> bytes:
         packed: bytes = ray.cloudpickle.dumps(value)
     except Exception as error:  # whatever an object's own code raises
         raise InputError(
-            f"{name} is {kind_of(value)} that cannot be pickled ({_text(error)}); expected a path, a name, "
+            f"{name} is {type_of(value)} that cannot be pickled ({_text(error)}); expected a path, a name, "
             "or a function that makes it"
         ) from error
     return packed

@@ -14,7 +14,7 @@ import numpy as np
 from specdec.atomic_file import replacing
 from specdec.checks import check_items, check_path
 from specdec.containers import plain
-from specdec.errors import InputError, kind_of, number_of, shown
+from specdec.errors import InputError, number_of, shown, type_of
 from specdec.fields import without_nan
 
 
@@ -31,7 +31,7 @@ def records_of(ray: Any, data: Any) -> list[Any]:
     elif hasattr(data, "iterrows"):  # a DataFrame of pandas, which iterates over the names of its columns
         items = data.to_dict("records")
     elif isinstance(data, str | bytes | bytearray | Mapping):
-        raise InputError(f"data is {kind_of(data)}; expected {expected}")
+        raise InputError(f"data is {type_of(data)}; expected {expected}")
     else:
         items = check_items("data", data, expected)
     if not items:

@@ -16,7 +16,7 @@ from specdec.analysis.measure import Timing, measure
 from specdec.checks import check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.decoding.options import DecodingOptions, TextOptions
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, type_of
 from specdec.models.loading import load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import DTYPES, Dtype
@@ -203,11 +203,11 @@ def sweep(
 
     Examples
     --------
-    >>> drafts = {"small": "path/to/draft", "copies": specdec.drafts.ContextCopy()}
+    >>> drafts = {"small": "path/to/draft", "copies": specdec.drafts.PromptLookup()}
     >>> print(specdec.ray.sweep("path/to/target", drafts, prompts, "sweep", formats=("bf16", "int8")))
     """
     if not isinstance(drafts, Mapping) or not drafts or not all(isinstance(name, str) for name in drafts):
-        raise InputError(f"drafts is {kind_of(drafts)}; expected a dict of drafts by name, not empty")
+        raise InputError(f"drafts is {type_of(drafts)}; expected a dict of drafts by name, not empty")
     given, _ = prompts_of("prompts", prompts)
     options = (DecodingOptions() if options is None else options).replace(**changes)
     settings = {

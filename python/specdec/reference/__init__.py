@@ -15,11 +15,11 @@ from specdec.reference.decoder import encode, logits, tree_logits
 from specdec.reference.distributions import adjusted_logits, distribution
 from specdec.reference.formats import (
     BLOCK,
-    dequantise,
+    dequantize,
     fma,
     product,
-    quantise,
-    quantise_activations,
+    quantize,
+    quantize_activations,
     round_bf16,
     stored,
 )
@@ -53,8 +53,8 @@ from specdec.reference.rules import (
 __all__ = [
     "BLOCK", "PURPOSE_ACCEPT", "PURPOSE_DRAFT", "PURPOSE_NOISE", "PURPOSE_SAMPLE", "Candidate",
     "accept_probability", "adjusted_logits", "attention_in_tiles", "beam_search", "block", "classical",
-    "coupled", "decode", "decode_constrained", "dequantise", "distribution", "encode", "exact_logits",
+    "coupled", "decode", "decode_constrained", "dequantize", "distribution", "encode", "exact_logits",
     "fma", "greedy", "k_sequential", "lenient_residual", "llama_logits", "logits", "noise", "philox4x32",
-    "product", "quantise", "quantise_activations", "race", "rejection", "residual", "round_bf16", "sample",
+    "product", "quantize", "quantize_activations", "race", "rejection", "residual", "round_bf16", "sample",
     "smallest_rho", "stored", "tree_logits", "uniform", "verify",
 ]  # fmt: skip

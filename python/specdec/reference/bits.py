@@ -119,7 +119,7 @@ def route(config: Mapping[str, Any], logits: Array) -> tuple[list[int], Array]:
         weights = _softmax(logits[chosen])
     else:
         weights = sigmoid(logits[chosen])
-    if config["router_renormalise"]:
+    if config["router_renormalize"]:
         total = _F(0)
         for weight in weights:
             total += weight
@@ -181,7 +181,7 @@ _WITHOUT = (
     "d_heads", "encoder",
 )  # fmt: skip
 _PLAIN = {
-    "norm_place": "before", "qk_norm": "none", "parallel": "no", "output_norm": True, "norm_weight": True,
+    "norm_position": "before", "qk_norm": "none", "parallel": "no", "output_norm": True, "norm_weight": True,
     "embedding_scale": 1.0, "residual_scale": 1.0, "logit_scale": 1.0,
 }  # fmt: skip
 

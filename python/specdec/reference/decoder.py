@@ -205,11 +205,11 @@ class _Forward:
         return np.where(self.passing & (i in self.skip_mlp), x, self.added(x, y, f"{ours}.mlp_post_norm"))
 
     def before(self, x: Array, name: str) -> Array:
-        return self.norm(x, name) if self.settings["norm_place"] in ("before", "both") else x
+        return self.norm(x, name) if self.settings["norm_position"] in ("before", "both") else x
 
     def added(self, x: Array, y: Array, name: str) -> Array:
         """The stream x and what a part of a layer adds to it, y."""
-        where = self.settings["norm_place"]
+        where = self.settings["norm_position"]
         if where in ("after", "both"):
             y = self.norm(y, name)
         total: Array = x + self.settings["residual_scale"] * y
@@ -269,7 +269,7 @@ class _Forward:
         return x.reshape(len(x), -1, self.d_heads[i])
 
     def normed_heads(self, x: Array, name: str) -> Array:
-        """Queries or keys, normalised head by head."""
+        """Queries or keys, normalized head by head."""
         kind, size = self.settings["qk_norm"], x.shape[-1]
         if kind in ("none", "whole"):
             return x
@@ -337,7 +337,7 @@ class _Forward:
             weights = _softmax(logits[chosen])
         else:
             weights = _sigmoid(logits[chosen])
-        if own["router_renormalise"]:
+        if own["router_renormalize"]:
             weights = weights / weights.sum()
         scaled: Array = own["routed_scale"] * weights
         return scaled
@@ -361,7 +361,7 @@ class _Forward:
         return y + self.tensor(f"{name}.bias") if f"{name}.bias" in self.tensors else y
 
     def norm(self, x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
-        """RMSNorm; LayerNorm is that of the centred row, and a bias."""
+        """RMSNorm; LayerNorm is that of the centered row, and a bias."""
         if self.settings["norm"] == "layer":
             x = x - np.mean(x, axis=-1, keepdims=True)
         scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + self.settings["norm_eps"])
@@ -372,14 +372,14 @@ class _Forward:
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "norm_place": "before", "qk_norm": "none", "v_norm": False, "parallel": "no", "head_bias": False,
+    "norm_position": "before", "qk_norm": "none", "v_norm": False, "parallel": "no", "head_bias": False,
     "embedding_scale": 1.0, "embedding_norm": False, "residual_scale": 1.0, "logit_scale": 1.0,
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
     "n_kv_heads": (), "d_heads": (), "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
-    "router": "softmax", "router_bias": False, "router_renormalise": False, "routed_scale": 1.0,
+    "router": "softmax", "router_bias": False, "router_renormalize": False, "routed_scale": 1.0,
 }  # fmt: skip
 """Switches that a plain decoder leaves out."""
 

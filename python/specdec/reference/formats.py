@@ -56,7 +56,7 @@ def round_bf16(x: ArrayLike) -> Array:
     return (bits + carry & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def quantise(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
+def quantize(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
     """A matrix of weights [n_out, n_in], taken as float32, in int8 or int4.
 
     In int8 the scale of a block is its largest magnitude / 127, so codes go from -127 to 127; in int4 it is
@@ -84,7 +84,7 @@ def quantise(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
     return codes.reshape(len(weights), -1)[:, : weights.shape[1]], scales[..., 0]
 
 
-def dequantise(codes: ArrayLike, scales: ArrayLike) -> Array:
+def dequantize(codes: ArrayLike, scales: ArrayLike) -> Array:
     """The float32 weights that codes and scales stand for; the products are exact."""
     codes = np.asarray(codes)
     widened = np.repeat(np.asarray(scales, dtype=np.float32), BLOCK, axis=-1)
@@ -98,10 +98,10 @@ def stored(weights: ArrayLike, dtype: str) -> Array:
         return decoded(np.asarray(weights), dtype)
     if dtype == "f32":
         return np.asarray(weights, dtype=np.float32)
-    return round_bf16(weights) if dtype == "bf16" else dequantise(*quantise(weights, dtype))
+    return round_bf16(weights) if dtype == "bf16" else dequantize(*quantize(weights, dtype))
 
 
-def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
+def quantize_activations(x: ArrayLike) -> tuple[Array, Array]:
     """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
 
     Rows [n_rows, n_in], taken as float32, give codes [n_rows, n_in] from -127 to 127 and scales [n_rows,
@@ -144,7 +144,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     x : array_like, [n_rows, n_in]
         Activations, taken as float32.
     weights : array_like, [n_out, n_in]
-        Before rounding or quantising; this does it. Of types of blocks uint8, [n_out, bytes of a row].
+        Before rounding or quantizing; this does it. Of types of blocks uint8, [n_out, bytes of a row].
     dtype : {"f32", "bf16", "int8", "int4"} or str
         Or a type of blocks, such as "q4_k" (:mod:`specdec.reference.blocks`).
     engine : {"rows", "tiles"}
@@ -172,7 +172,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
             for i in (k + 1, k):
                 total = _flushed_fma(x[:, i, None], weights[:, i], total)
     elif dtype in BLOCK_TYPES:
-        x_codes, x_scales = quantise_activations(x)
+        x_codes, x_scales = quantize_activations(x)
         w_codes, scales, minima = coded(weights, dtype)
         size = w_codes.shape[1] // scales.shape[1]
         for i, k in enumerate(range(0, w_codes.shape[1], size)):
@@ -182,8 +182,8 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
             if minima is not None:
                 total = fma(some.sum(axis=1, keepdims=True).astype(np.float32) * x_scale, minima[:, i], total)
     else:
-        x_codes, x_scales = quantise_activations(x)
-        w_codes, w_scales = quantise(weights, dtype)
+        x_codes, x_scales = quantize_activations(x)
+        w_codes, w_scales = quantize(weights, dtype)
         x_blocks, w_blocks = (_blocks(codes.astype(np.int32)) for codes in (x_codes, w_codes))
         for b in range(x_blocks.shape[1]):
             block_sum = (x_blocks[:, b] @ w_blocks[:, b].T).astype(np.float32)  # below 2**24, so exact

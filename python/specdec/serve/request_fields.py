@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Validatio
 from pydantic_core import PydanticCustomError
 
 from specdec.checks import as_integer
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, shown, type_of
 from specdec.serve.bodies import RequestError
 
 _LONGEST_NAME: Final = 64
@@ -44,7 +44,7 @@ class Only:
 
     def check(self, name: str, value: Any) -> None:
         if not any(type(value) is type(one) and value == one for one in self.allowed):
-            found = kind_of(value) if isinstance(value, Mapping | list) and value else shown(value)
+            found = type_of(value) if isinstance(value, Mapping | list) and value else shown(value)
             expected = " or ".join(map(repr, self.allowed)) or "no such field"
             rest = f"is {found}, which this server does not support; expected {expected}: {self.why}"
             raise wrong(rest=rest, at=(name,), code="unsupported_parameter")

@@ -61,7 +61,9 @@ class HeldOut:
         By temperature; at 0 it is 1 where the argmaxes are equal, else 0.
         """
         n_vocab = target.config.n_vocab  # distributions are whole, as alpha needs them
-        states = TargetStates(target, taps=trainer.taps, top=n_vocab, n_threads=trainer.settings.threads)
+        states = TargetStates(
+            target, captures=trainer.captures, top=n_vocab, n_threads=trainer.settings.threads
+        )
         found: dict[float, list[Array]] = {}
         training = network.training
         network.eval()

@@ -144,7 +144,7 @@ class Progress:
     def save(self) -> None:
         """Write it; an interruption leaves the one before."""
         state = {
-            "network": self._network.state_dict(), "optimisers": self._optimizers.state_dict(),
+            "network": self._network.state_dict(), "optimizers": self._optimizers.state_dict(),
             "step": self.step, "n_steps": self.n_steps, "seconds": self.seconds, "recent": self.recent,
         }  # fmt: skip
         with replacing(self._path) as file:
@@ -168,7 +168,7 @@ class Progress:
             if not 0.0 <= float(seconds) < math.inf:
                 raise ValueError(f"its seconds are {seconds}")
             self._network.load_state_dict(state["network"])
-            self._optimizers.load_state_dict(state["optimisers"])
+            self._optimizers.load_state_dict(state["optimizers"])
             self.recent = [float(loss) for loss in state["recent"]]
         except _DAMAGED as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -229,11 +229,11 @@ def draw_losses(curve: Path, picture: Path) -> None:
     figure, (above, below) = pyplot().subplots(2, 1, figsize=(7.0, 5.5), layout="constrained", sharex=True)
     styles = looks()
     look = next(styles)
-    above.plot(steps, [row[2] for row in rows], color=look.colour, linestyle=look.dashes)
+    above.plot(steps, [row[2] for row in rows], color=look.color, linestyle=look.dashes)
     above.set_ylabel("loss")
     for column, label in ((3, "greedy"), (4, "temperature 1")):
         look, alphas = next(styles), [row[column] for row in rows]
-        below.plot(steps, alphas, color=look.colour, linestyle=look.dashes, label=label)
+        below.plot(steps, alphas, color=look.color, linestyle=look.dashes, label=label)
     below.set_ylabel("alpha, some held-out texts")
     below.set_xlabel("step")
     below.legend()

@@ -106,7 +106,7 @@ def _opened(
         model = load_small("after", folder, target)
         return model, lambda ids: model.logits(ids, n_threads=n_threads)
     draft = drafts.load(folder, target) if method == "recurrent" else None
-    if not isinstance(draft, drafts.Recurrent):
+    if not isinstance(draft, drafts.RecurrentDraft):
         expected = "a small model or a recurrent draft, whose distribution depends on the text alone"
         raise InputError.of("after", str(folder), expected, f"{folder}, a draft by {method!r}")
     return draft, draft.core.logits
@@ -140,12 +140,12 @@ class TargetStates:
     """
 
     def __init__(
-        self, target: Model, *, taps: Sequence[int] = (), top: int = 0, temperature: float = 1.0,
+        self, target: Model, *, captures: Sequence[int] = (), top: int = 0, temperature: float = 1.0,
         n_threads: int = 1, earlier: EarlierDrafts | None = None,
     ) -> None:  # fmt: skip
         if target.config.encoder is not None:
             raise InputError(f"target {target.path} has an encoder; expected a decoder-only model")
-        self._target, self._taps, self._n_threads = target, sorted(set(taps)), n_threads
+        self._target, self._captures, self._n_threads = target, sorted(set(captures)), n_threads
         self._temperature, self._earlier = temperature, earlier
         n_vocab = target.config.n_vocab
         self._top = top or (n_vocab if n_vocab <= _WHOLE else _TOP)
@@ -155,12 +155,12 @@ class TargetStates:
         (n, time), config = texts.ids.shape, self._target.config
         weights = torch.zeros(n, time)
         found: list[TargetDistribution] = []
-        hidden = {layer: torch.zeros(n, time, config.d_model) for layer in self._taps}
+        hidden = {layer: torch.zeros(n, time, config.d_model) for layer in self._captures}
         for i in range(n):
             begin, end = int(texts.begins[i]), int(texts.ends[i])
             ids = texts.ids[i, :end]
             decoder = _core.Decoder(
-                self._target.core, capacity=end, n_threads=self._n_threads, taps=self._taps or None
+                self._target.core, capacity=end, n_threads=self._n_threads, captures=self._captures or None
             )
             logits = decoder.prefill(ids, logits=True, finite=True)
             assert logits is not None
@@ -172,7 +172,7 @@ class TargetStates:
             padded[:end] = torch.from_numpy(logits)
             found.append(TargetDistribution.of_logits(padded, self._top, self._temperature))
             for layer, states in hidden.items():
-                states[i, :end] = torch.from_numpy(decoder.tapped(layer))
+                states[i, :end] = torch.from_numpy(decoder.captured(layer))
         target = TargetDistribution(
             torch.stack([one.log_probs for one in found]),
             None if found[0].tokens is None else torch.stack([one.tokens for one in found]),
@@ -221,7 +221,7 @@ class DraftTrainer(ABC):
         return self.target, load_draft(folder, self.target)
 
     @property
-    def taps(self) -> Sequence[int]:
+    def captures(self) -> Sequence[int]:
         """Captured hidden states of batches, by layer, as `Model.hidden_states` takes them."""
         return ()
 
@@ -282,7 +282,9 @@ class LearnedTrainer(DraftTrainer):
     ) -> None:  # fmt: skip
         """Write the draft's folder."""
         tokens = None if draft_ids is None else draft_ids.numpy(force=True)
-        weights = LearnedWeights.of(self.method, self.target, fields, numbers, taps=self.taps, tokens=tokens)
+        weights = LearnedWeights.of(
+            self.method, self.target, fields, numbers, captures=self.captures, tokens=tokens
+        )
         weights.save(folder, self.settings.weights)
 
 

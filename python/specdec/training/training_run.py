@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from specdec.atomic_file import write_json
 from specdec.checks import check_path
 from specdec.drafts import Ensemble
-from specdec.errors import CheckpointError, InputError, kind_of, number_of
+from specdec.errors import CheckpointError, InputError, number_of, type_of
 from specdec.fields import read_json_object
 from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
@@ -98,7 +98,7 @@ def train_draft(
     """
     asked = TrainingOptions() if options is None else options
     if not isinstance(asked, TrainingOptions):
-        raise InputError.of("options", asked, "TrainingOptions or None", kind_of(asked))
+        raise InputError.of("options", asked, "TrainingOptions or None", type_of(asked))
     minutes = _MINUTES if asked.minutes is None else asked.minutes
     limit = TimeLimit(math.inf if asked.steps is not None else 60.0 * minutes)
     device = check_device(asked.device)
@@ -173,7 +173,7 @@ class _Training:
         both: dict[str, Any] = {"temperature": settings.temperature, "n_threads": settings.threads}
         self._earlier = EarlierDrafts(self._target, settings.after, **both) if settings.after else None
         self._states = TargetStates(
-            self._target, taps=trainer.taps, top=settings.top, earlier=self._earlier, **both
+            self._target, captures=trainer.captures, top=settings.top, earlier=self._earlier, **both
         )
 
     def run(self) -> TrainedDraft:

@@ -72,7 +72,7 @@ class _Timed(NamedTuple):
 
 def speculate(
     f: Callable[[Any], ArrayLike | Distribution], f_approx: Callable[[Any], ArrayLike | Distribution],
-    g: Callable[[Any], Any], x: Any, *, n_guesses: int = 1, seed: Seed = None,
+    g: Callable[[Any], Any], x: Any, *, n_draft_tokens: int = 1, seed: Seed = None,
     executor: Executor | None = None,
 ) -> Speculation:  # fmt: skip
     """Draw y from the distribution f(x) and compute g(y), with f and g running at the same time.
@@ -96,7 +96,7 @@ def speculate(
         The slow function of y. Calls for wrong guesses are wasted: g should have no side effects.
     x : object
         Passed to f and f_approx.
-    n_guesses : int
+    n_draft_tokens : int
         How many guesses are drawn, 1 to 1024, independently of each other; g runs on all different ones at
         once. Of arrays, each is held against what those rejected before it left of p (the iterative rule of
         :func:`verify`). Of other distributions, a second guess serves as a proposal in drawing from
@@ -105,10 +105,10 @@ def speculate(
         Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
         y, whatever runs first. Over several calls pass one generator, not the same number again.
     executor : concurrent.futures.Executor, optional
-        Where f and g run, with ``n_guesses + 1`` workers or more to run all at once. By default threads that
-        live as long as the call, right for functions that release the GIL for milliseconds at a time. For
-        others pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not call from
-        inside a worker of the same executor.
+        Where f and g run, with ``n_draft_tokens + 1`` workers or more to run all at once. By default
+        threads that live as long as the call, right for functions that release the GIL for milliseconds at
+        a time. For others pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not
+        call from inside a worker of the same executor.
 
     Returns
     -------
@@ -136,20 +136,20 @@ def speculate(
     for name, function in (("f", f), ("f_approx", f_approx), ("g", g)):
         if not callable(function):
             raise InputError.of(name, function, "a function of one argument")
-    n_guesses = check_integer("n_guesses", n_guesses, 1, MAX_GUESSES)
+    n_draft_tokens = check_integer("n_draft_tokens", n_draft_tokens, 1, MAX_GUESSES)
     if executor is not None and not hasattr(executor, "submit"):
         raise InputError.of("executor", executor, "a concurrent.futures.Executor or None")
     rng = _generator(seed)
 
     begun = time.perf_counter()
     with ExitStack() as stack:
-        pool = executor or stack.enter_context(ThreadPoolExecutor(n_guesses + 1))
+        pool = executor or stack.enter_context(ThreadPoolExecutor(n_draft_tokens + 1))
         calls = _Calls(pool, g)
         stack.callback(calls.finish)
         exact = calls.submit(f, x)
         approx = _timed(f_approx, x)
         q = _distribution(approx.value, "f_approx(x)")
-        guesses = q.draw(n_guesses, rng)
+        guesses = q.draw(n_draft_tokens, rng)
         for i, guess in enumerate(guesses):
             calls.g(q.key(i, guess), guess)
 

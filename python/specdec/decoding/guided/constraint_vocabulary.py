@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, cast
 
-from specdec.errors import ConstraintError, InputError, kind_of, pass_signals_on
+from specdec.errors import ConstraintError, InputError, pass_signals_on, type_of
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 
@@ -96,7 +96,7 @@ def checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
     if isinstance(tokenizer, ByteTokenizer):
         return tokenizer
     expected = "one whose tokens are byte strings, as those of specdec.tokenizer"
-    what = "no tokenizer" if tokenizer is None else f"the tokenizer {kind_of(tokenizer)}"
+    what = "no tokenizer" if tokenizer is None else f"the tokenizer {type_of(tokenizer)}"
     raise InputError.of(kind, tokenizer, expected, f"given, but the target has {what}")
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from specdec.errors import ConstraintError, InputError, kind_of
+from specdec.errors import ConstraintError, InputError, type_of
 from specdec.time_limit import TimeLimit
 
 ConstraintKind: TypeAlias = Literal["schema", "regex", "grammar"]
@@ -36,7 +36,7 @@ def json_text(schema: Any) -> str:
             raise ConstraintError.about("schema", f"schema is no JSON: {error}") from None
     if not isinstance(schema, Mapping | bool):
         expected = "a dict, True, the text of a JSON schema, or a class with the method model_json_schema"
-        raise InputError.of("schema", schema, expected, kind_of(schema))
+        raise InputError.of("schema", schema, expected, type_of(schema))
     if schema is False:
         raise ConstraintError.about("schema", "schema is False: no text has it")
     if schema is True:

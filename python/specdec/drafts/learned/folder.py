@@ -1,7 +1,7 @@
 """Folders of learned drafts: ``config.json`` and ``model.safetensors``, read, checked and written.
 
 ``config.json`` has the fields of the method, and ``specdec_draft``, the version of the format; ``method``;
-``target``, a `TargetIdentity`; ``taps``, the hidden states of the target that it reads, by how many layers
+``target``, a `TargetIdentity`; ``captures``, the target's hidden states that it reads, by how many layers
 come before them; ``n_draft_vocab``, how many of the target's tokens it may draft; and ``weights``, a word
 that ``model.safetensors`` has too, so that halves of different drafts are not taken for one.
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.atomic_file import write_json
 from specdec.checks import check_choice, check_path
-from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, kind_of, shown
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, shown, type_of
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
 from specdec.models.checkpoints.safetensors_file import (
@@ -46,7 +46,7 @@ from specdec.threads import check_threads
 CONFIG_NAME: Final = "config.json"
 WEIGHTS_NAME: Final = "model.safetensors"
 VERSION: Final = 1
-MAX_TAPS: Final = _core.MAX_TAPS
+MAX_CAPTURES: Final = _core.MAX_CAPTURES
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """The tensors of a draft, all of them, by name."""
 Core = TypeVar("Core")
@@ -185,7 +185,7 @@ class LearnedWeights:
     method: str
     target: TargetIdentity
     fields: Fields  # of config.json
-    taps: tuple[int, ...]  # the target's hidden states that it reads, ascending
+    captures: tuple[int, ...]  # the target's hidden states that it reads, ascending
     tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
     _held: Mapping[str, Held]
     _files: ReadFiles | None = None
@@ -194,13 +194,13 @@ class LearnedWeights:
         """A pickle names the folder; of weights in memory it holds them."""
         if self._files is not None:
             return _read_again, (self._files.reference(),)
-        state = (self.where, self.method, self.target, self.fields, self.taps, self.tokens, self._held)
+        state = (self.where, self.method, self.target, self.fields, self.captures, self.tokens, self._held)
         return LearnedWeights, state
 
     @classmethod
     def of(
         cls, method: str, target: Model, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], *,
-        taps: Sequence[int] = (), tokens: NDArray[Any] | Sequence[int] | None = None,
+        captures: Sequence[int] = (), tokens: NDArray[Any] | Sequence[int] | None = None,
     ) -> LearnedWeights:  # fmt: skip
         """Make weights in memory of the method's own fields of ``config.json`` and tensors, held as float32.
 
@@ -210,7 +210,7 @@ class LearnedWeights:
         if tokens is not None:
             held["d2t"] = HeldTensor(np.asarray(tokens, np.int64) - np.arange(len(tokens)), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": vars(identity), "taps": list(taps),
+            "specdec_draft": VERSION, "method": method, "target": vars(identity), "captures": list(captures),
             "n_draft_vocab": identity.n_vocab if tokens is None else len(tokens), **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
@@ -221,7 +221,7 @@ class LearnedWeights:
         if isinstance(weights, LearnedWeights):
             return weights
         if not isinstance(weights, str | os.PathLike):
-            raise InputError.of("weights", weights, f"the folder of {what}", kind_of(weights))
+            raise InputError.of("weights", weights, f"the folder of {what}", type_of(weights))
         return cls.read(check_path("weights", weights, CheckpointError))
 
     @classmethod
@@ -245,9 +245,9 @@ class LearnedWeights:
     ) -> LearnedWeights:
         fields.check_version("specdec_draft", VERSION)
         method, target = fields.text("method"), TargetIdentity.read(fields)
-        taps = fields.integers("taps", 0, target.n_layer + 1)
-        if len(taps) > MAX_TAPS or taps != sorted(set(taps)):
-            raise fields.error("taps", f"at most {MAX_TAPS} different numbers, ascending")
+        captures = fields.integers("captures", 0, target.n_layer + 1)
+        if len(captures) > MAX_CAPTURES or captures != sorted(set(captures)):
+            raise fields.error("captures", f"at most {MAX_CAPTURES} different numbers, ascending")
         n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
         d2t = held.get("d2t")
         if d2t is not None and n_draft == target.n_vocab:
@@ -255,7 +255,7 @@ class LearnedWeights:
             raise CheckpointError(f"{where}: tensor 'd2t' is there; {all_tokens}")
         tokens = target_tokens(where, d2t, n_draft, target.n_vocab)
         rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
-        return cls(where, method, target, fields, tuple(taps), tokens, rest, files)
+        return cls(where, method, target, fields, tuple(captures), tokens, rest, files)
 
     @property
     def n_draft_vocab(self) -> int:
@@ -273,10 +273,10 @@ class LearnedWeights:
         if self.method != method:
             raise self.fields.error("method", as_json(method))
 
-    def check_taps(self, *taps: int) -> None:
+    def check_captures(self, *captures: int) -> None:
         """Refuse weights that read other hidden states than these."""
-        if self.taps != taps:
-            raise self.fields.error("taps", as_json(list(taps)))
+        if self.captures != captures:
+            raise self.fields.error("captures", as_json(list(captures)))
 
     def check_target(self, target: Model) -> None:
         """Refuse another target than that which they were trained for."""

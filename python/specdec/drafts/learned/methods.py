@@ -94,14 +94,14 @@ METHODS: Final[dict[str, Method]] = {
     "small": Method("small", "SmallTrainer", "a small decoder, or the model that --begin names"),
     "recurrent": Method(
         "recurrent", "RecurrentTrainer", "gated recurrent units, whose step takes microseconds",
-        "Recurrent", "recurrent",
+        "RecurrentDraft", "recurrent",
     ),
     "exit": Method(
         "early_exit", "ExitTrainer", "the target itself, so that its first layers draft for it: another model"
     ),
     "heads": Method(
         "heads", "HeadsTrainer", "heads on the target's last hidden state: Medusa's, Hydra's",
-        "Heads", "heads",
+        "DecodingHeads", "heads",
     ),
     "eagle": Method("eagle", "EagleTrainer", "a layer on the target's hidden states: EAGLE-3, EAGLE-1"),
     "pass": Method(

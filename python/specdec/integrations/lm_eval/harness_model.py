@@ -489,7 +489,7 @@ def prompt_cache_of(given: bool | int) -> PromptCache | None:
 
 
 def sampling_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of `specdec.generate` from a task's, as the harness has normalised them."""
+    """Return arguments of `specdec.generate` from a task's, as the harness has normalized them."""
     settings = dict(settings)
     samples = bool(settings.pop("do_sample", False))
     found = {name: settings.pop(name) for name in _SAMPLING if settings.get(name) is not None}

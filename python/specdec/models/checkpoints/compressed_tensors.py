@@ -43,7 +43,7 @@ _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale",
 # ------------------------------------------------------------------------------------------- reading
 
 
-def check_quantisation(fields: Fields) -> None:
+def check_quantization(fields: Fields) -> None:
     """Refuse the ``quantization_config`` of a config.json if codes mean anything but code · scale."""
     config = fields.inner("quantization_config")
     given = config.raw("format")
@@ -65,7 +65,7 @@ def check_quantisation(fields: Fields) -> None:
             raise groups.error(name, "a scheme")
         _require(scheme, "format", (*_FORMATS, None) if given in _FORMATS else _FORMATS)
         for activations in _ACTIVATIONS:
-            _require(scheme, activations, (None,), "nothing, weights alone being quantised")
+            _require(scheme, activations, (None,), "nothing, weights alone being quantized")
         scheme.skip("targets")
         weights = scheme.inner("weights")
         weights.skip("group_size", "block_structure", "scale_dtype", "zp_dtype")
@@ -180,7 +180,7 @@ def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
     parts: set[str] = set()  # scales and shapes of matrices
     for name, tensor in held.items():
         if name.endswith(_OTHERS):
-            expected = "symmetric codes, inputs in their order and nothing but weights quantised"
+            expected = "symmetric codes, inputs in their order and nothing but weights quantized"
             raise tensor.error("is held", expected, UnsupportedModelError)
         is_packed = name.endswith(_PACKED)
         if is_packed or (name.endswith(".weight") and tensor.kind == "I8"):
@@ -233,7 +233,7 @@ def _packed_shape(
 # ------------------------------------------------------------------------------------------- writing
 
 
-def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
+def quantization_config(bits: int, ignored: list[str]) -> dict[str, Any]:
     """The ``quantization_config`` of a folder of packed codes of 8 or 4 bits; `ignored` modules have none."""
     weights = {
         "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": _GROUP,

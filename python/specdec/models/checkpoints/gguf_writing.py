@@ -158,7 +158,7 @@ def encoded(
         return np.concatenate(parts)
     if kind in _K_TYPES:
         weights = None if importance is None else _relative(importance)
-        packed = _core.quantise(rows, kind.lower(), importance=weights, n_threads=n_threads)
+        packed = _core.quantize(rows, kind.lower(), importance=weights, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)
     if kind in WEIGHTED and importance is not None and (weights := _relative(importance)) is not None:
         return weighted_blocks(rows, kind, weights)

@@ -14,7 +14,7 @@ from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.fields import Fields, read_json_object
 from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
-from specdec.models.checkpoints.compressed_tensors import METHOD, check_quantisation, with_codes
+from specdec.models.checkpoints.compressed_tensors import METHOD, check_quantization, with_codes
 from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS, read_generation_defaults
 from specdec.models.checkpoints.matching import has_own_head, match_tensors, matched_checkpoint
@@ -111,13 +111,13 @@ def _has_codes(fields: Fields, family: Family) -> bool:
     """Whether matrices are codes as compressed-tensors has them; others are refused, but the family's."""
     if fields.raw("quantization_config") is None:
         return False
-    wanted = family.quantised or METHOD
-    quantised = fields.object("quantization_config")
-    if quantised is None or quantised.raw("quant_method") != wanted:
+    wanted = family.quantized or METHOD
+    quantized = fields.object("quantization_config")
+    if quantized is None or quantized.raw("quant_method") != wanted:
         raise fields.unsupported("quantization_config", f"nothing, or quant_method {wanted!r}")
-    quantised.skip("modules_to_not_convert", "ignore", "version")  # the tensors say which are codes
+    quantized.skip("modules_to_not_convert", "ignore", "version")  # the tensors say which are codes
     if wanted == METHOD:
-        check_quantisation(fields)
+        check_quantization(fields)
     return wanted == METHOD
 
 

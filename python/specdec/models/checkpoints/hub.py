@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, InputError, MissingHubError, SpecdecError, kind_of, shown
+from specdec.errors import CheckpointError, InputError, MissingHubError, SpecdecError, shown, type_of
 
 DESCRIBING: Final = (
     "added_tokens.json", "chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
@@ -61,7 +61,7 @@ _TAGGED = re.compile(r"(?:hf://)?([^/:]+/[^/:]+)(?::([A-Za-z0-9_.-]{1,40}))?")
 # How the name of such a file ends behind the type: with the number of a part, if it was split.
 _PART = r"(?:-\d{5}-of-\d{5})?\.gguf"
 
-# Names from before there were organisations, which the hub still takes.
+# Names from before there were organizations, which the hub still takes.
 _FORMER = {
     "distilgpt2": "distilbert/distilgpt2",
     **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
@@ -86,7 +86,7 @@ class HubOptions:
         if self.cache_dir is not None:
             object.__setattr__(self, "cache_dir", check_path("cache_dir", self.cache_dir))
         if not isinstance(self.token, str | bool | None):
-            raise InputError.of("token", None, "a str, True, False or None", kind_of(self.token))
+            raise InputError.of("token", None, "a str, True, False or None", type_of(self.token))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def parse_hub_name(text: str) -> HubName | None:
 
 
 def is_repository_name(text: str) -> bool:
-    """Whether ``text`` has the form ``org/name``, or is one of the few names without organisation."""
+    """Whether ``text`` has the form ``org/name``, or is one of the few names without organization."""
     return text in _FORMER or _REPOSITORY.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""How much the errors of each input of a matrix count, when the matrix is quantised.
+"""How much the errors of each input of a matrix count, when the matrix is quantized.
 
 The importance of an input is the mean of its squares on some text: of the numbers that the weights of the
 input are multiplied with. So the sum of the weighted squared errors of a row of weights is near the mean

@@ -22,7 +22,7 @@ from specdec.models.checkpoints.compressed_tensors import (
     KINDS,
     packed,
     packed_shapes,
-    quantisation_config,
+    quantization_config,
 )
 from specdec.models.checkpoints.gguf_writing import encoded
 from specdec.models.checkpoints.hub import describing_files
@@ -165,8 +165,8 @@ def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
 
 def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str, Any]) -> _Plan:
     family = FAMILIES[checkpoint.architecture]
-    if kind in _BITS and family.quantised:
-        found = f"is a {checkpoint.architecture}, whose matrices of codes are in {family.quantised}"
+    if kind in _BITS and family.quantized:
+        found = f"is a {checkpoint.architecture}, whose matrices of codes are in {family.quantized}"
         expected = f"another family, or one of {', '.join(_NUMBERS)}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected {expected}")
     try:
@@ -191,7 +191,7 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
     matrices = {name for source in sources if len(source.shape) == 2 for name in source.stored}
     ignored = [name for name in matrices - tables if types[name] in _NUMBERS]
     names = sorted(name.removesuffix(".weight") for name in ignored)
-    fields["quantization_config"] = quantisation_config(_BITS[kind], names)
+    fields["quantization_config"] = quantization_config(_BITS[kind], names)
     return _Plan(fields, sources, types, shapes)
 
 
@@ -326,7 +326,7 @@ def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Pat
             if not np.isfinite(array).all():
                 raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
             try:
-                array = np.frombuffer(_core.quantise(array, type.lower(), n_threads=threads), np.uint8)
+                array = np.frombuffer(_core.quantize(array, type.lower(), n_threads=threads), np.uint8)
             except ValueError as error:
                 raise CheckpointError(f"{what}: {error}; expected smaller ones") from error
         yield from packed(array, bits, (shape[0], shape[1])).values()

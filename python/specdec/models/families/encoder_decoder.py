@@ -228,7 +228,7 @@ _MOST_POSITIONS = 1 << 15
 
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
-    place = "post_norm" if config["norm_place"] == "residual" else "norm"
+    place = "post_norm" if config["norm_position"] == "residual" else "norm"
     parts = {"attn": ".self_attn", "cross": ".encoder_attn", "mlp": ".final"}
     norms: Any = {f"{part}_{place}": f"{of}_layer_norm" for part, of in parts.items()}
     return named(
@@ -315,9 +315,9 @@ def _read_bart_like(
     return with_encoder(decoder, side("encoder", n_positions), shared=shared)
 
 
-_AFTER: dict[str, Any] = {"norm_place": "residual", "output_norm": False}
+_AFTER: dict[str, Any] = {"norm_position": "residual", "output_norm": False}
 _read_bart = partial(_read_bart_like, head_bias=True, embedding_norm=True, **_AFTER)
-_read_mbart = partial(_read_bart_like, head_bias=True, embedding_norm=True, norm_place="before")
+_read_mbart = partial(_read_bart_like, head_bias=True, embedding_norm=True, norm_position="before")
 
 
 def _read_marian(reader: ConfigReader) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
     if fields.integer("d_model") < 4:
         raise fields.error("d_model", "at least 4: positions have two frequencies or more")
     n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
-    return _read_bart_like(reader, n_ctx=n_ctx, activation="relu", scaled=True, norm_place="before")
+    return _read_bart_like(reader, n_ctx=n_ctx, activation="relu", scaled=True, norm_position="before")
 
 
 def _settled(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:

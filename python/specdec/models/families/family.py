@@ -304,7 +304,7 @@ class Family:
     "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an encoder begin with
     "encoder.". Or a function of the canonical configuration that gives it. `prefix`: Module prefix that
     checkpoints of the bare model leave out; added to names that lack it. `head`: The file's name of the head.
-    `text_field`: The field of config.json that describes the decoder; empty: all of it. `quantised`: The
+    `text_field`: The field of config.json that describes the decoder; empty: all of it. `quantized`: The
     ``quant_method`` of ``quantization_config`` that is read; empty: none. `renamed`: Prefixes of the file's
     names to what they stand for. `left_out`: Prefixes of tensors that are not the decoder's. `absent`: What
     absent fields of the decoder mean, where the reader has no default of its own. `harmless`: Fields of
@@ -320,7 +320,7 @@ class Family:
     prefix: str = "model."
     head: str = "lm_head"
     text_field: str = ""
-    quantised: str = ""
+    quantized: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()

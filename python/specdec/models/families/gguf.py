@@ -59,7 +59,7 @@ _TENSORS: Final[dict[str, Named | Either]] = {
     **{f"experts.mlp_{part}": stacked(f"{_BLOCK}.ffn_{part}_exps", suffixes={}) for part in _PARTS},
     **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in _PARTS},
 }  # fmt: skip
-# Queries and keys in the order in which neighbouring dimensions turn.
+# Queries and keys in the order in which neighboring dimensions turn.
 _TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_k")
 _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")

@@ -209,7 +209,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
         norm_eps=1e-5,
         norm_weight=affine,
         norm_bias=affine,
-        norm_place="before" if before else "residual",
+        norm_position="before" if before else "residual",
         output_norm=before and not fields.boolean("_remove_final_layer_norm", default=False),
         activation=reader.activation("activation_function", "relu"),
         tied=tied and not projected,

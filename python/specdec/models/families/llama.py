@@ -235,7 +235,7 @@ def _olmo(reader: ConfigReader) -> dict[str, Any]:
 
 
 # Norms of outputs, and of whole queries and keys.
-_olmo2 = partial(llama_like, bias=False, norm_eps=1e-5, norm_place="after", qk_norm="whole")
+_olmo2 = partial(llama_like, bias=False, norm_eps=1e-5, norm_position="after", qk_norm="whole")
 
 
 def _olmo3(reader: ConfigReader) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def _gemma2_like(
     return _gemma_like(
         reader,
         sizes,
-        norm_place="both",
+        norm_position="both",
         activation=reader.activation("hidden_activation", "gelu_pytorch_tanh"),
         score_scales=[scale] * sizes["n_layer"],
         attn_softcap=reader.optional_number("attn_logit_softcapping", caps[0]),

@@ -143,8 +143,8 @@ _GPT_OSS: dict[str, Named | Either] = {
 }
 
 
-def _renormalised(reader: ConfigReader) -> dict[str, Any]:
-    return {"router_renormalise": reader.fields.boolean("norm_topk_prob", default=False)}
+def _renormalized(reader: ConfigReader) -> dict[str, Any]:
+    return {"router_renormalize": reader.fields.boolean("norm_topk_prob", default=False)}
 
 
 def _mixture(
@@ -199,7 +199,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         qkv_bias=fields.boolean("qkv_bias", default=True),
         d_shared_expert=fields.integer("shared_expert_intermediate_size", default=5632),
         shared_expert_gate=True,
-        **_renormalised(reader),
+        **_renormalized(reader),
         **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
         **_sparse_layers(reader, n_layer),
         **(reader.windows(kinds, default=4096) if windowed else reader.without_windows()),
@@ -214,7 +214,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
         sizes=sizes,
         bias=False,
         qk_norm="head",
-        **_renormalised(reader),
+        **_renormalized(reader),
         **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=768),
         **_sparse_layers(reader, sizes["n_layer"]),
         **(reader.windows(["sliding_attention"], default=4096) if windowed else reader.without_windows()),
@@ -224,7 +224,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader, norm_eps=1e-5, bias=False, qk_norm="whole", qkv_limit=reader.optional_number("clip_qkv"),
-        **_renormalised(reader), **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
+        **_renormalized(reader), **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ FAMILIES = {
     "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN, "qwen3_moe", _QWEN3_ABSENT),
     "OlmoeForCausalLM": Family(_read_olmoe, _QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
     "GptOssForCausalLM": Family(
-        _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantised="mxfp4",
+        _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",
         harmless=("experts_per_token", "initial_context_length"),
     ),
 }  # fmt: skip

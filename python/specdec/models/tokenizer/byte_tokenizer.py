@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, Protocol, runtime_checkable
 
-from specdec.errors import InputError, TokenizerError, kind_of
+from specdec.errors import InputError, TokenizerError, type_of
 
 
 @runtime_checkable
@@ -117,7 +117,7 @@ class ByteTokenizer(ABC):
             `text` is no str, or has a lone surrogate, which UTF-8 cannot write.
         """
         if not isinstance(text, str):
-            raise InputError.of("text", text, "a str", kind_of(text))
+            raise InputError.of("text", text, "a str", type_of(text))
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:

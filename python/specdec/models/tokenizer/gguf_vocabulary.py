@@ -45,7 +45,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 # Fields of sentencepiece_model.proto.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-_CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPES = 2, 3, 4, 5  # of the normaliser
+_CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPES = 2, 3, 4, 5  # of the normalizer
 
 SPECIAL_TOKENS: Final[Mapping[str, str]] = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator",
@@ -301,7 +301,7 @@ def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceT
 
 
 def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool) -> bytes:
-    """The vocabulary as a serialised SentencePiece model (sentencepiece_model.proto)."""
+    """The vocabulary as a serialized SentencePiece model (sentencepiece_model.proto)."""
     charsmap = fields.raw(PREFIX + "precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
         raise fields.error(PREFIX + "precompiled_charsmap", "an array of bytes")
@@ -422,7 +422,7 @@ def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Li
 
 
 def _walk(step: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normaliser, pre-tokenizer or decoder, one after the other."""
+    """The steps of a normalizer, pre-tokenizer or decoder, one after the other."""
     if step is None:
         return
     parts = next((step[key] for key in ("decoders", "normalizers", "pretokenizers") if key in step), None)

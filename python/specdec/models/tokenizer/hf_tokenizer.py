@@ -146,7 +146,7 @@ class HFTokenizer(ByteTokenizer):
             if vocab is None:
                 vocab = self.library.get_vocab(with_added_tokens=True)
             tokens = dict(zip(vocab.values(), vocab, strict=True))
-            # Of an added token the library decodes what its normaliser makes of it; of several tokens with
+            # Of an added token the library decodes what its normalizer makes of it; of several tokens with
             # one id it knows which counts.
             for token_id in added if len(tokens) == len(vocab) else [*tokens, *added]:
                 tokens[token_id] = self.library.id_to_token(token_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.checks import check_path
-from specdec.errors import InputError, TokenizerError, kind_of
+from specdec.errors import InputError, TokenizerError, type_of
 from specdec.models.tokenizer.added_tokens import library_errors, read_settings, read_side_tokens
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Tokenizer, Utf8Tokenizer
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer, check_tokenizer_json
@@ -78,7 +78,7 @@ class SlowTokenizer:
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Token ids of a text; see `Tokenizer`."""
         if not isinstance(text, str):
-            raise InputError.of("text", text, "a str", kind_of(text))
+            raise InputError.of("text", text, "a str", type_of(text))
         with library_errors(f"{self._name} cannot encode this text"):
             return [*(self.before if add_bos else ()), *self._ids(text, False)]
 
@@ -205,7 +205,7 @@ def resolve_tokenizer(
     wanted = ("encode", "decode", "n_vocab", "bos_id", "eos_ids")
     if missing := ", ".join(name for name in wanted if not hasattr(given, name)):
         raise TokenizerError(
-            f"tokenizer is {kind_of(given)} without {missing}; expected None, False, a path, an object of "
+            f"tokenizer is {type_of(given)} without {missing}; expected None, False, a path, an object of "
             "transformers or tokenizers, or one with the attributes of specdec.tokenizer.Tokenizer"
         )
     own: Tokenizer = given

@@ -225,7 +225,7 @@ def open_sentencepiece(path: Path) -> Any:
 
 
 def parse_sentencepiece(model: bytes, source: str) -> Any:
-    """A serialised model, by the ``sentencepiece`` library; raises as `open_sentencepiece`."""
+    """A serialized model, by the ``sentencepiece`` library; raises as `open_sentencepiece`."""
     library = import_library("sentencepiece", source).SentencePieceProcessor()
     with library_errors(f"{source}: not a SentencePiece model"):
         library.LoadFromSerializedProto(model)

@@ -17,7 +17,7 @@ from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
-from specdec.models.origin import HubPlace, ReadFiles
+from specdec.models.origin import HubLocation, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 
@@ -40,7 +40,7 @@ class Eagle(Draft):
         head, is in memory once.
     tree, gamma, dtype, n_threads
         See `specdec.drafts`.
-    taps : sequence of int, optional
+    captures : sequence of int, optional
         Hidden states of the target that make a feature, by how many layers come before them, in this order.
         None: those that the files name (in ``eagle_config`` of ``LlamaForCausalLMEagle3`` as SGLang counts,
         elsewhere as vLLM does), else 2, the middle and the third last (EAGLE-3), or what the target's head
@@ -65,16 +65,16 @@ class Eagle(Draft):
 
     def __init__(
         self, path: str | os.PathLike[str], target: Model, *, tree: Tree | None = None,
-        gamma: int | None = None, dtype: Dtype | None = None, taps: Sequence[int] | None = None,
+        gamma: int | None = None, dtype: Dtype | None = None, captures: Sequence[int] | None = None,
         n_threads: int | None = None,
     ) -> None:  # fmt: skip
         check_model("target", target)
-        published = open_published(local_folder(path), target, taps)
-        self._take(published, target, dtype, tree, gamma, n_threads, HubPlace.of(path))
+        published = open_published(local_folder(path), target, captures)
+        self._take(published, target, dtype, tree, gamma, n_threads, HubLocation.of(path))
 
     def _take(
         self, published: PublishedDraft, target: Model, dtype: Dtype | None, tree: Tree | None,
-        gamma: int | None, n_threads: int | None, hub: HubPlace | None = None,
+        gamma: int | None, n_threads: int | None, hub: HubLocation | None = None,
     ) -> None:  # fmt: skip
         dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
         self.tree = check_tree(tree)
@@ -82,13 +82,13 @@ class Eagle(Draft):
         self.path = published.path
         self.target = target
         self.kind = published.kind
-        self.taps = published.layers
+        self.captures = published.layers
         self._files = ReadFiles.at(published.path, published.files, hub=hub)
         self.core = _packed(published, target, dtype, check_threads(n_threads))
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
-        return partial(_opened, taps=self.taps, **options), (self._files.reference(), self.target)
+        return partial(_opened, captures=self.captures, **options), (self._files.reference(), self.target)
 
     @property
     def dtype(self) -> Dtype:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer, check_items
-from specdec.drafts.learned.folder import MAX_TAPS, TargetIdentity, target_tokens
+from specdec.drafts.learned.folder import MAX_CAPTURES, TargetIdentity, target_tokens
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -232,8 +232,8 @@ def is_published(folder: Path) -> bool:
         return False
 
 
-def open_published(path: Path, target: Model, taps: Sequence[int] | None = None) -> PublishedDraft:
-    """Open a draft of EAGLE for a target, with the hidden states `taps` in place of those of its files."""
+def open_published(path: Path, target: Model, captures: Sequence[int] | None = None) -> PublishedDraft:
+    """Open a draft of EAGLE for a target; `captures` replace the hidden states that its files name."""
     file = path / "config.json"
     fields = Fields(read_json_object(file), file)
     trained = fields.object("specdec_draft")  # training has added the target and the hidden states
@@ -242,7 +242,7 @@ def open_published(path: Path, target: Model, taps: Sequence[int] | None = None)
     else:
         TargetIdentity.read(trained).check(target, str(path))
     if fields.has("speculators_model_type"):
-        return _open_eagle3(path, fields, trained, target, taps, "speculators")
+        return _open_eagle3(path, fields, trained, target, captures, "speculators")
     names = fields.raw("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise fields.error("architectures", "a list of names")
@@ -251,12 +251,12 @@ def open_published(path: Path, target: Model, taps: Sequence[int] | None = None)
     if names[0] not in known:
         raise fields.unsupported("architectures", f"one of {', '.join(sorted(known))}")
     if third:
-        return _open_eagle3(path, fields, trained, target, taps, names[0])
-    return _open_eagle1(path, fields, trained, target, taps)
+        return _open_eagle3(path, fields, trained, target, captures, names[0])
+    return _open_eagle1(path, fields, trained, target, captures)
 
 
 def _open_eagle3(
-    path: Path, fields: Fields, trained: Fields, target: Model, taps: Sequence[int] | None, layout: str
+    path: Path, fields: Fields, trained: Fields, target: Model, captures: Sequence[int] | None, layout: str
 ) -> PublishedDraft:
     layer = fields
     if layout == "speculators":
@@ -281,11 +281,11 @@ def _open_eagle3(
     _check_target(path, target, width, config["n_vocab"])
     named = "eagle_aux_hidden_state_layer_ids"
     shift = 1 if layout == _OF_OUTPUTS else 0
-    layers = _taps(target, taps, (trained, "taps", 0), (fields, named, 0), (flags, named, shift))
-    layers = layers or usual_taps(target.config.n_layer)
+    layers = _captures(target, captures, (trained, "captures", 0), (fields, named, 0), (flags, named, shift))
+    layers = layers or usual_captures(target.config.n_layer)
     if layers is None:
         few = f"whose {target.config.n_layer} layers are too few for the usual ones"
-        raise InputError.of("taps", None, f"hidden states of {target.path}, {few}; the draft names none")
+        raise InputError.of("captures", None, f"hidden states of {target.path}, {few}; the draft names none")
     n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
     config |= _ends(path, held, config, target, n_draft) | {
         "n_ctx": target.config.n_ctx,
@@ -319,47 +319,47 @@ def _ends(
     shared_head = not own_head and not tied and n_draft == n_vocab
     found = {
         "shared_embedding": not own_table, "shared_head": shared_head, "tied": tied,
-        "n_guesses": n_draft if n_draft < n_vocab else 0,
+        "n_draft_tokens": n_draft if n_draft < n_vocab else 0,
     }  # fmt: skip
     return found | (_head_config(target) if shared_head else {})
 
 
-def _taps(
+def _captures(
     target: Model, given: Sequence[int] | None, *named: tuple[Fields, str, int]
 ) -> tuple[int, ...] | None:
     """Return the hidden states of a feature: those given, or of the first field (holder, name, shift)."""
     last = target.config.n_layer + 1
     if given is not None:
-        listed = check_items("taps", given, "a sequence of integers")
-        if not 1 <= len(listed) <= MAX_TAPS:
-            raise InputError(f"taps names {len(listed)} hidden states; expected 1 to {MAX_TAPS}")
-        return tuple(check_integer(f"taps[{i}]", tap, 0, last) for i, tap in enumerate(listed))
+        listed = check_items("captures", given, "a sequence of integers")
+        if not 1 <= len(listed) <= MAX_CAPTURES:
+            raise InputError(f"captures names {len(listed)} hidden states; expected 1 to {MAX_CAPTURES}")
+        return tuple(check_integer(f"captures[{i}]", capture, 0, last) for i, capture in enumerate(listed))
     for holder, name, shift in named:
         if holder.raw(name) in (None, []):
             continue
-        taps = holder.integers(name, -shift, last - shift)
-        if len(taps) > MAX_TAPS:
-            raise holder.error(name, f"at most {MAX_TAPS} hidden states of {target.path}")
-        return tuple(tap + shift for tap in taps)
+        captures = holder.integers(name, -shift, last - shift)
+        if len(captures) > MAX_CAPTURES:
+            raise holder.error(name, f"at most {MAX_CAPTURES} hidden states of {target.path}")
+        return tuple(capture + shift for capture in captures)
     return None
 
 
-def usual_taps(n_layer: int) -> tuple[int, ...] | None:
+def usual_captures(n_layer: int) -> tuple[int, ...] | None:
     """Return those of the EAGLE-3 paper's code: 2, middle, third last; None where these are not three."""
     usual = (2, n_layer // 2, n_layer - 3)
     return usual if usual[0] < usual[1] < usual[2] else None
 
 
 def _open_eagle1(
-    path: Path, fields: Fields, trained: Fields, target: Model, taps: Sequence[int] | None
+    path: Path, fields: Fields, trained: Fields, target: Model, captures: Sequence[int] | None
 ) -> PublishedDraft:
     held, config = _renamed(path), _block_config(fields)
     if fields.boolean("qkv_bias", default=False):
         config["qkv_bias"] = True
     _check_target(path, target, config["d_model"], config["n_vocab"])
-    layers = _taps(target, taps, (trained, "taps", 0)) or (target.config.n_layer + 1,)
+    layers = _captures(target, captures, (trained, "captures", 0)) or (target.config.n_layer + 1,)
     if len(layers) != 1:
-        raise InputError(f"taps names {len(layers)} hidden states; expected 1, as EAGLE-1 reads")
+        raise InputError(f"captures names {len(layers)} hidden states; expected 1, as EAGLE-1 reads")
     config |= _joined_config(target) | {
         "feature_bias": "fc.bias" in held, "first_norm": False, "output_norm": False,
         "shared_embedding": "embed_tokens.weight" not in held,

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from specdec.atomic_file import write_json
-from specdec.drafts.learned.eagle.published import open_published, usual_taps
+from specdec.drafts.learned.eagle.published import open_published, usual_captures
 from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.learned.networks import (
     Objective,
@@ -48,7 +48,7 @@ class EagleShape:
     n_kv_heads: int
     d_head: int
     d_ff: int
-    taps: tuple[int, ...]  # hidden states of the target that are read, by the number of layers before them
+    captures: tuple[int, ...]  # hidden states of the target, by the number of layers before them
     n_draft_vocab: int  # tokens that can be drafted
 
     def llama_fields(self, n_ctx: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Eagle1(OnTarget):
         layer.self_attn = Attention(shape, d)
         layer.mlp = FeedForward(shape)
         layer.post_attention_layernorm = _norm(d)
-        _initialise(self)
+        _initialize(self)
         with torch.no_grad():
             self.fc.weight[:, d:] += torch.eye(d)
 
@@ -177,7 +177,7 @@ class Eagle3(OnTarget):
         super().__init__(ends, draft_ids)
         self.shape = shape
         d = shape.d_model
-        self.fc = nn.Linear(len(shape.taps) * d, d, bias=False)
+        self.fc = nn.Linear(len(shape.captures) * d, d, bias=False)
         self.midlayer = nn.Module()
         self.midlayer.self_attn = Attention(shape, 2 * d)
         self.midlayer.mlp = FeedForward(shape)
@@ -186,20 +186,20 @@ class Eagle3(OnTarget):
         self.midlayer.post_attention_layernorm = _norm(d)
         self.norm = _norm(d)
         self.lm_head = nn.Linear(d, shape.n_draft_vocab, bias=False)
-        _initialise(self)
-        with torch.no_grad():  # it begins with the target's last tap and the target's head
+        _initialize(self)
+        with torch.no_grad():  # it begins with the target's last capture and the target's head
             self.fc.weight[:, -d:] += torch.eye(d)
             self.lm_head.weight.copy_(ends.head if draft_ids is None else ends.head[draft_ids])
 
-    def steps(self, taps: Tensor, ids: Tensor, n_steps: int) -> Iterator[Tensor]:
+    def steps(self, captures: Tensor, ids: Tensor, n_steps: int) -> Iterator[Tensor]:
         """Outputs of the layer for several steps, each of which reads the one before: the training-time test.
 
-        `taps` is [batch, time, n_taps · d_model], after tokens 0 to time - 1; `ids` is as of `Eagle1`. Row t
-        of step i, [batch, time, d_model], has read tokens up to t + i + 1.
+        `captures` is [batch, time, n_captures · d_model], after tokens 0 to time - 1; `ids` as in `Eagle1`.
+        Row t of step i, [batch, time, d_model], has read tokens up to t + i + 1.
         """
-        layer, time = self.midlayer, taps.shape[1]
+        layer, time = self.midlayer, captures.shape[1]
         kept: list[tuple[Tensor, Tensor]] = []
-        hidden = self.fc(taps).float()
+        hidden = self.fc(captures).float()
         for step in range(n_steps):
             embedded = self.ends.embed(ids[:, step : step + time]).to(hidden.dtype)
             x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), dim=-1)
@@ -213,7 +213,7 @@ class Eagle3(OnTarget):
         return self.lm_head(self.norm(hidden))
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     """Small matrices; what a half of the layer adds begins at zero."""
     for name, weight in module.named_parameters():
         if weight.dim() == 2:
@@ -257,9 +257,9 @@ class EagleSettings:
                 raise InputError.of(name, value, expected)
         if not first and config.n_layer < 2:
             raise InputError.of("target", target.path, "2 layers or more, for EAGLE-3", "1 layer", "has")
-        taps = (config.n_layer + 1,) if first else _taps(config.n_layer)
+        captures = (config.n_layer + 1,) if first else _captures(config.n_layer)
         n_draft = n_draft or config.n_vocab
-        return EagleShape(d_model, config.n_vocab, n_heads, n_kv_heads, d_head, d_ff, taps, n_draft)
+        return EagleShape(d_model, config.n_vocab, n_heads, n_kv_heads, d_head, d_ff, captures, n_draft)
 
 
 class EagleTrainer(DraftTrainer):
@@ -274,14 +274,14 @@ class EagleTrainer(DraftTrainer):
         self._shape: EagleShape = self.shape.eagle_shape(target)
 
     @property
-    def taps(self) -> tuple[int, ...]:
-        return self._shape.taps
+    def captures(self) -> tuple[int, ...]:
+        return self._shape.captures
 
     def network(self) -> Eagle1 | Eagle3:
         shape, ends, begin = self._shape, TargetEnds.of(self.target), self.settings.begin
         draft_ids = None
         if begin is not None:
-            published = open_published(Path(begin), self.target, shape.taps)
+            published = open_published(Path(begin), self.target, shape.captures)
             draft_ids = None if published.tokens is None else torch.from_numpy(published.tokens).long()
             # Tensors fit heads of other widths, too.
             names = {"n_heads": "n_head", "n_kv_heads": "n_kv_head", "d_head": "d_head", "d_ff": "d_ff"}
@@ -324,8 +324,8 @@ class EagleTrainer(DraftTrainer):
         return F.pad(self._logits(network, hidden), (0, 0, 1, 0))  # uniform before the first token
 
     def _states(self, batch: Batch) -> Tensor:
-        """Return the hidden states that the draft reads [n, time, n_taps · d_model]."""
-        return torch.cat([batch.hidden[layer] for layer in self.taps], dim=-1)
+        """Return the hidden states that the draft reads [n, time, n_captures · d_model]."""
+        return torch.cat([batch.hidden[layer] for layer in self.captures], dim=-1)
 
     def _logits(self, network: Any, hidden: Tensor) -> Tensor:
         return scattered(network.logits(hidden), network.draft_ids, self.target.config.n_vocab)
@@ -342,17 +342,20 @@ class EagleTrainer(DraftTrainer):
             config |= {
                 "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": shape.n_draft_vocab,
                 "tie_word_embeddings": False,
-                # A layer is named whose output is read, from 0; a tap by how many are behind it.
+                # A layer is named whose output is read, from 0; a capture by how many are behind it.
                 "eagle_config": {
                     "use_aux_hidden_state": True,
-                    "eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in shape.taps],
+                    "eagle_aux_hidden_state_layer_ids": [capture - 1 for capture in shape.captures],
                 },
             }  # fmt: skip
             ids = network.draft_ids
             ids = torch.arange(shape.n_vocab) if ids is None else ids.cpu()
             tensors["d2t"] = ids - torch.arange(len(ids))
             tensors["t2d"] = torch.zeros(shape.n_vocab, dtype=torch.bool).index_fill(0, ids, True)
-        config["specdec_draft"] = {"target": vars(TargetIdentity.of(self.target)), "taps": list(shape.taps)}
+        config["specdec_draft"] = {
+            "target": vars(TargetIdentity.of(self.target)),
+            "captures": list(shape.captures),
+        }
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", config)
         arrays = {
@@ -374,7 +377,7 @@ def _stored(folder: Path, network: Any) -> dict[str, Tensor]:
     return found
 
 
-def _taps(n_layer: int) -> tuple[int, ...]:
+def _captures(n_layer: int) -> tuple[int, ...]:
     """Return the hidden states of EAGLE-3: the usual ones; of a shallow target those after thirds of it."""
     thirds = tuple(sorted({max(1, round(n_layer * i / 3)) for i in (1, 2, 3)}))
-    return usual_taps(n_layer) or (thirds if len(thirds) == 3 else (0, 1, 2))
+    return usual_captures(n_layer) or (thirds if len(thirds) == 3 else (0, 1, 2))

@@ -19,7 +19,7 @@ class HeadsShape:
     n_vocab: int
     n_heads: int = 4  # tokens that are predicted after the root
     n_blocks: int = 1  # residual blocks of a head
-    see_guesses: bool = False  # a head reads the embeddings of the root and of the draft tokens before, too
+    see_draft_tokens: bool = False  # a head also reads the embeddings of the root and earlier draft tokens
     shared_output: bool = True  # the target's head makes the logits; else each head has a matrix of its own
     n_draft_vocab: int = 0  # tokens that can be drafted; 0: all
 
@@ -36,23 +36,23 @@ class HeadsShape:
             target.d_model, target.n_vocab,
             fields.integer("n_heads", maximum=_core.MAX_HEADS),
             fields.integer("n_blocks", minimum=0, maximum=_core.MAX_HEAD_BLOCKS),
-            fields.boolean("see_guesses", default=False), fields.boolean("shared_output", default=False),
+            fields.boolean("see_draft_tokens", default=False), fields.boolean("shared_output", default=False),
             weights.n_draft_vocab,
         )  # fmt: skip
-        if shape.shared_output and not shape.see_guesses and shape.n_blocks == 0:
+        if shape.shared_output and not shape.see_draft_tokens and shape.n_blocks == 0:
             raise fields.error("n_blocks", "at least 1, or all heads are the target's own")
         return shape
 
     def fields(self) -> dict[str, Any]:
         """Return the method's own fields of the draft's ``config.json``."""
-        own = ("n_heads", "n_blocks", "see_guesses", "shared_output")
+        own = ("n_heads", "n_blocks", "see_draft_tokens", "shared_output")
         return {name: getattr(self, name) for name in own} | {"activation": "silu"}
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor."""
         d, shapes = self.d_model, dict[str, tuple[int, ...]]()
         for k in range(self.n_heads):
-            if self.see_guesses:
+            if self.see_draft_tokens:
                 shapes[f"heads.{k}.input.weight"] = (d, (2 + k) * d)
             for b in range(self.n_blocks):
                 shapes |= {f"heads.{k}.blocks.{b}.weight": (d, d), f"heads.{k}.blocks.{b}.bias": (d,)}
@@ -61,7 +61,7 @@ class HeadsShape:
         return shapes
 
 
-class Heads(LearnedDraft):
+class DecodingHeads(LearnedDraft):
     """Heads on the target's last hidden state: head k predicts the token k places after the last one.
 
     All of them read the hidden state that the last token was made from. A head is some residual blocks and an
@@ -77,7 +77,7 @@ class Heads(LearnedDraft):
     ----------
     weights : path-like or LearnedWeights
         The folder of heads, as training writes it and `specdec.drafts.load` opens it, whose ``config.json``
-        has ``n_heads``, ``n_blocks``, ``see_guesses`` and ``shared_output``; or the same in memory.
+        has ``n_heads``, ``n_blocks``, ``see_draft_tokens`` and ``shared_output``; or the same in memory.
     dtype, tree, gamma, n_threads
         See `specdec.drafts`. The target's output matrix, where it is shared, keeps the target's format.
         Levels of a tree beyond the number of heads stay empty. gamma is one for each head by default.
@@ -90,7 +90,7 @@ class Heads(LearnedDraft):
 
     Examples
     --------
-    >>> heads = specdec.drafts.Heads("path/to/heads", tree=specdec.drafts.StaticTree((3, 2), "top-k"))
+    >>> heads = specdec.drafts.DecodingHeads("path/to/heads", tree=specdec.drafts.StaticTree((3, 2), "top-k"))
     >>> out = specdec.generate(target, heads, "It was a dark and stormy night")
     """
 
@@ -100,7 +100,7 @@ class Heads(LearnedDraft):
     core: _core.Heads
 
     def _packed(self, dtype: Dtype | None, n_threads: int | None) -> _core.Heads:
-        self.weights.check_taps(self.weights.target.n_layer + 1)
+        self.weights.check_captures(self.weights.target.n_layer + 1)
         shape = HeadsShape.read(self.weights)
         self.n_heads = self.gamma = shape.n_heads
         return self.weights.packed(_core.Heads, asdict(shape), shape.tensors(), dtype, n_threads)

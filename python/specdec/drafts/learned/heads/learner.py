@@ -9,14 +9,14 @@ import numpy as np
 from specdec.checks import check_integer
 from specdec.divergences import DivergenceName
 from specdec.drafts.draft import Draft, check_model
-from specdec.drafts.learned.heads.draft import Heads, HeadsShape
-from specdec.drafts.learned.online.learner import Corrections, GoesOn, GradientLearner, relearned
+from specdec.drafts.learned.heads.draft import DecodingHeads, HeadsShape
+from specdec.drafts.learned.online.learner import Corrections, GoesOn, OnlineGradientTrainer, relearned
 from specdec.errors import InputError
 from specdec.models.model import Model
 
 
-class HeadsLearner(GradientLearner):
-    """Heads learn as in `NetworkLearner`: each correction teaches the head whose token was rejected.
+class OnlineHeadsTrainer(OnlineGradientTrainer):
+    """Heads learn as in `OnlineNetworkTrainer`: each correction teaches the head whose token was rejected.
 
     Parameters
     ----------
@@ -26,18 +26,18 @@ class HeadsLearner(GradientLearner):
     batch : int, default 256
         Corrections of a step.
     loss, learning_rate, passes, n_top, seed
-        As of `NetworkLearner`.
+        As of `OnlineNetworkTrainer`.
     """
 
     name = "heads"
 
     def __init__(
-        self, draft: Heads, target: Model, *, loss: DivergenceName = "tvd",
+        self, draft: DecodingHeads, target: Model, *, loss: DivergenceName = "tvd",
         learning_rate: float | None = None, passes: float = 4.0, batch: int = 256, n_top: int = 32,
         seed: int = 0,
     ) -> None:  # fmt: skip
-        if not isinstance(draft, Heads):
-            raise InputError.of("draft", draft, "a specdec.drafts.Heads")
+        if not isinstance(draft, DecodingHeads):
+            raise InputError.of("draft", draft, "a specdec.drafts.DecodingHeads")
         check_model("target", target)
         draft.describe(target)  # refuses another one
         from specdec.drafts.learned.heads.network import HeadsNetwork

@@ -45,7 +45,7 @@ class HeadsNetwork(OnTarget):
         super().__init__(ends, draft_ids)
         self.shape = shape
         self.heads = nn.ModuleList(
-            _Head(shape, k if shape.see_guesses else 0) for k in range(1, shape.n_heads + 1)
+            _Head(shape, k if shape.see_draft_tokens else 0) for k in range(1, shape.n_heads + 1)
         )
         if not shape.shared_output:
             rows = ends.head if draft_ids is None else ends.head[draft_ids]
@@ -57,10 +57,10 @@ class HeadsNetwork(OnTarget):
         """Logits [..., n_draft_vocab] of the `k`-th token after the root, k from 1.
 
         `hidden` [..., d_model] is what the target's head reads after the token before the root, `seen`
-        [..., k] the ids of the root and of the k - 1 tokens after it, for ``see_guesses``.
+        [..., k] the ids of the root and of the k - 1 tokens after it, for ``see_draft_tokens``.
         """
         head, x = self.heads[k - 1], hidden
-        if self.shape.see_guesses:
+        if self.shape.see_draft_tokens:
             if seen is None:
                 raise InputError.of("seen", seen, "ids, as these heads see the tokens drafted before")
             x = head.input(torch.cat((hidden, self.ends.embed(seen).flatten(-2)), dim=-1))

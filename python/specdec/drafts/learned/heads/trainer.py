@@ -43,7 +43,7 @@ class HeadsSettings:
 
     n_heads: int = integer(4, 1, 64)
     n_blocks: int = integer(1, 0)
-    see_guesses: bool = flag()
+    see_draft_tokens: bool = flag()
     shared_output: bool = other(True, check_flag)
     n_draft_vocab: int = integer(0, 0)
     # The loss of a head weighs this times the loss of the head before (0.8 in Medusa).
@@ -73,7 +73,7 @@ class HeadsTrainer(LearnedTrainer):
             )
 
     @property
-    def taps(self) -> Sequence[int]:
+    def captures(self) -> Sequence[int]:
         return (self.target.config.n_layer + 1,)
 
     def network(self) -> Any:
@@ -82,7 +82,13 @@ class HeadsTrainer(LearnedTrainer):
         if given.n_draft_vocab > most:
             expected = f"at most {most}: the target's, without joint"
             raise InputError.of("n_draft_vocab", given.n_draft_vocab, expected)
-        own = (given.n_heads, given.n_blocks, given.see_guesses, given.shared_output, given.n_draft_vocab)
+        own = (
+            given.n_heads,
+            given.n_blocks,
+            given.see_draft_tokens,
+            given.shared_output,
+            given.n_draft_vocab,
+        )
         shape = HeadsShape(config.d_model, config.n_vocab, *own)
         if stored is not None:
             self.check_begun(vars(HeadsShape.read(stored)))
@@ -102,7 +108,7 @@ class HeadsTrainer(LearnedTrainer):
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         if not self.shape.joint:
-            return self._of_heads(network, batch, objective, batch.hidden[self.taps[0]], batch.target)
+            return self._of_heads(network, batch, objective, batch.hidden[self.captures[0]], batch.target)
         alone = progress < self.shape.joint_begin
         hidden, logits = network.read(batch.ids, learn=not alone)
         top = None if batch.target.tokens is None else batch.target.tokens.shape[-1]
@@ -132,7 +138,7 @@ class HeadsTrainer(LearnedTrainer):
         return total
 
     def first_guess(self, network: Any, batch: Batch) -> Tensor:
-        heads, hidden = network, batch.hidden.get(self.taps[0])
+        heads, hidden = network, batch.hidden.get(self.captures[0])
         if self.shape.joint:
             heads, (hidden, _) = network.heads, network.read(batch.ids, learn=False)
         assert hidden is not None

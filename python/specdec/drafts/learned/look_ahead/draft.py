@@ -52,7 +52,7 @@ class LookAheadEmbeddings(LearnedDraft):
 
     def _packed(self, dtype: Dtype | None, n_threads: int | None) -> _core.LookAheadEmbeddings:
         weights = self.weights
-        weights.check_taps()
+        weights.check_captures()
         self.n_tokens = self.gamma = weights.fields.integer("n_tokens", maximum=MAX_GAMMA)
         if weights.tokens is not None:
             every = f"{weights.target.n_vocab}: the target's head predicts"

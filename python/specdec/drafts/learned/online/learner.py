@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from specdec.checks import check_choice, check_integer, check_number
 from specdec.divergences import DIVERGENCES, DivergenceName
 from specdec.drafts.draft import Draft
-from specdec.drafts.learned.recurrent.draft import Recurrent
+from specdec.drafts.learned.recurrent.draft import RecurrentDraft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Ngram, NgramCounts, OnlineNgram
 from specdec.errors import InputError, shown
@@ -28,7 +28,7 @@ from specdec.models.number_formats import one_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specdec.drafts.learned.heads.draft import Heads
+    from specdec.drafts.learned.heads.draft import DecodingHeads
 
 GoesOn = Callable[[], bool]  # whether to continue; False: the learner shall return soon
 
@@ -107,7 +107,7 @@ def _passage(corrections: Corrections, rows: NDArray[np.int64]) -> Passage:
     return Passage(np.concatenate(pieces), rows, np.array(ends))
 
 
-class Learner(ABC):
+class OnlineTrainer(ABC):
     """Makes a draft that has learned from corrections, again and again.
 
     Attributes
@@ -159,7 +159,7 @@ class Learner(ABC):
         return state[name]
 
 
-class TableLearner(Learner):
+class OnlineTableTrainer(OnlineTrainer):
     """Counts the corrections on top of a table: each as its last tokens with the target's predictions.
 
     A token of probability p is counted ``round(weight * p)`` times, the most probable one once at least. Old
@@ -205,7 +205,7 @@ class TableLearner(Learner):
         return [text[text >= 0] for text in several]
 
 
-class GradientLearner(Learner):
+class OnlineGradientTrainer(OnlineTrainer):
     """A learner by AdamW; `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids."""
 
     usual_rate: float = 2e-4  # the default learning rate for networks of up to ten million parameters
@@ -315,7 +315,7 @@ class GradientLearner(Learner):
         return self._exported()
 
 
-def relearned(first: Recurrent | Heads, network: Any) -> Recurrent | Heads:
+def relearned(first: RecurrentDraft | DecodingHeads, network: Any) -> RecurrentDraft | DecodingHeads:
     """Return a draft like the first one with the weights of a network."""
     from specdec.drafts.learned.networks import numbers_of
 
@@ -339,7 +339,7 @@ _MOST_LOGITS = 1 << 24  # of a step, where that leaves one passage
 _LONGEST = 1 << 16  # tokens of a passage where the network has no limit
 
 
-class NetworkLearner(GradientLearner):
+class OnlineNetworkTrainer(OnlineGradientTrainer):
     """A model or a recurrent network learns by gradient steps on its corrections: AdamW.
 
     It learns the target's distribution at temperature 1: its `n_top` most probable tokens one by one, and
@@ -372,7 +372,7 @@ class NetworkLearner(GradientLearner):
     name = "network"
 
     def __init__(
-        self, draft: ModelDraft | Recurrent, *, loss: DivergenceName = "tvd",
+        self, draft: ModelDraft | RecurrentDraft, *, loss: DivergenceName = "tvd",
         learning_rate: float | None = None, passes: float = 4.0, batch: int = 1024, n_before: int = 64,
         n_top: int = 32, seed: int = 0,
     ) -> None:  # fmt: skip
@@ -383,7 +383,7 @@ class NetworkLearner(GradientLearner):
             if draft.model.config.encoder is not None:
                 raise InputError(f"draft {draft.model.path} has an encoder; expected a model without one")
             n_vocab, self._longest = draft.model.config.n_vocab, draft.model.config.n_ctx
-        elif isinstance(draft, Recurrent):
+        elif isinstance(draft, RecurrentDraft):
             n_vocab, self.usual_rate = draft.weights.target.n_vocab, 2e-3
         else:
             raise InputError.of("draft", draft, "a ModelDraft without a draft of its own, or a Recurrent")
@@ -433,7 +433,7 @@ class NetworkLearner(GradientLearner):
             row[: len(passage.ids)] = np.minimum(passage.ids, self._n_vocab - 1)  # as the core reads others
         lines = np.repeat(np.arange(len(chosen)), [len(passage.ends) for passage in chosen])
         ends = np.concatenate([passage.ends for passage in chosen])
-        if isinstance(self._draft, Recurrent):
+        if isinstance(self._draft, RecurrentDraft):
             logits: Tensor = self._network(torch.from_numpy(ids))
         else:
             logits = self._network(input_ids=torch.from_numpy(ids), use_cache=False).logits
@@ -441,12 +441,12 @@ class NetworkLearner(GradientLearner):
 
     def _exported(self) -> Draft:
         first = self._draft
-        if isinstance(first, Recurrent):
+        if isinstance(first, RecurrentDraft):
             return relearned(first, self._network)
         return ModelDraft(_packed(self._network, first.model), tree=first.tree, gamma=first.gamma)
 
 
-def _open(draft: ModelDraft | Recurrent) -> Any:
+def _open(draft: ModelDraft | RecurrentDraft) -> Any:
     from specdec.drafts.learned import networks
 
     if isinstance(draft, ModelDraft):

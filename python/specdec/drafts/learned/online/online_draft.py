@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft, loaded_again
-from specdec.drafts.learned.online.learner import Corrections, Learner, NetworkLearner, TableLearner
-from specdec.drafts.learned.recurrent.draft import Recurrent
+from specdec.drafts.learned.online.learner import (
+    Corrections,
+    OnlineNetworkTrainer,
+    OnlineTableTrainer,
+    OnlineTrainer,
+)
+from specdec.drafts.learned.recurrent.draft import RecurrentDraft
 from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram, OnlineNgram
 from specdec.errors import CheckpointError, InputError, LearningError, VocabularyMismatchError, shown
@@ -68,10 +73,10 @@ def _end(stopping: threading.Event, thread: threading.Thread) -> None:
 
 METADATA = {"format": ONLINE_FORMAT, "version": "1"}
 _COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}  # of a file, and attributes
-_ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
+_ALIVE: weakref.WeakSet[OnlineDraft] = weakref.WeakSet()
 
 
-class Online(Draft):
+class OnlineDraft(Draft):
     """A draft that learns from its own mistakes while it serves (OSD, arXiv 2310.07177).
 
     Where the target rejects its draft tokens, the last texts before and the target's distributions there are
@@ -81,7 +86,7 @@ class Online(Draft):
     The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
     bit. With the other rules and a temperature above 0 a seed fixes the distribution and not the output,
     since draft tokens depend on when something has been learned; with ``interval=None`` and calls of `learn`
-    a new object repeats runs in the same order. Random numbers are as of `SuffixMemory`.
+    a new object repeats runs in the same order. Random numbers are as of `SuffixDecoding`.
 
     One object serves any number of calls and threads, which learn together. What it reads is not kept in a
     `PromptCache`, as its weights change. In a forked process it learns nothing more by itself.
@@ -91,8 +96,9 @@ class Online(Draft):
     draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
         The first draft: a model from a Hugging Face folder, a recurrent network or heads (learning needs
         ``pip install torch transformers``), or a table, or an `OnlineNgram` that has one.
-    learner : Learner, optional
-        By default a `NetworkLearner` or `TableLearner` of the draft; heads need a `HeadsLearner`.
+    learner : OnlineTrainer, optional
+        By default an `OnlineNetworkTrainer` or `OnlineTableTrainer` of the draft; heads need an
+        `OnlineHeadsTrainer`.
     interval : float or None, default 10.0
         Seconds between two times of learning. None: there is no thread, and `learn` must be called.
     n_positions : int, default 4096
@@ -109,23 +115,23 @@ class Online(Draft):
     -----
     An exception in the learner ends the learning; every later call that drafts with the object raises a
     `LearningError` with it as its cause. `draft` is then still the last that was learned. Pickles are as of
-    `SuffixMemory`; with a `learner` that was given there is none.
+    `SuffixDecoding`; with a `learner` that was given there is none.
 
     Examples
     --------
-    >>> with drafts.Online(small) as draft:
+    >>> with drafts.OnlineDraft(small) as draft:
     ...     for prompt in prompts:
     ...         specdec.generate(target, draft, prompt)
     ...     draft.save("learned.safetensors")
     """
 
     def __init__(
-        self, draft: DraftLike, *, learner: Learner | None = None, interval: float | None = 10.0,
+        self, draft: DraftLike, *, learner: OnlineTrainer | None = None, interval: float | None = 10.0,
         n_positions: int = 4096,
     ) -> None:  # fmt: skip
         begun = open_draft("draft", draft)
-        if learner is not None and not isinstance(learner, Learner):
-            raise InputError.of("learner", learner, "a specdec.drafts.Learner or None")
+        if learner is not None and not isinstance(learner, OnlineTrainer):
+            raise InputError.of("learner", learner, "a specdec.drafts.OnlineTrainer or None")
         if interval is not None:
             expected = "a finite number above 0, or None"
             interval = check_number("interval", interval, expected, lambda x: 0.0 < x < 1e9)
@@ -152,7 +158,7 @@ class Online(Draft):
             expected = "one with the usual learner that was saved to a file or loaded from one"
             raise InputError(f"{self!r} cannot be pickled, as it {why}; expected {expected}, or its `draft`")
         settings = {"interval": self.interval, "n_positions": self.n_positions}
-        return loaded_again, (Online, self._file.reference(), (self._begun,), settings)
+        return loaded_again, (OnlineDraft, self._file.reference(), (self._begun,), settings)
 
     def _begin_apart(self) -> None:
         """Make locks and the buffer of sessions, which a forked child needs again."""
@@ -262,7 +268,7 @@ class Online(Draft):
         if self._thread is not None:
             self._thread.stop()
 
-    def __enter__(self) -> Online:
+    def __enter__(self) -> OnlineDraft:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -283,9 +289,9 @@ class Online(Draft):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], draft: DraftLike, *, learner: Learner | None = None,
+        cls, path: str | os.PathLike[str], draft: DraftLike, *, learner: OnlineTrainer | None = None,
         interval: float | None = 10.0, n_positions: int = 4096,
-    ) -> Online:  # fmt: skip
+    ) -> OnlineDraft:  # fmt: skip
         """Continue from the file that `save` wrote; `draft` is the first one of that object."""
         online = cls(draft, learner=learner, interval=interval, n_positions=n_positions)
         online._restore(check_path("path", path, CheckpointError))
@@ -321,17 +327,19 @@ class Online(Draft):
             raise CheckpointError(f"{file}: {error}") from error
 
     def __repr__(self) -> str:
-        return f"<specdec.drafts.Online {self._draft!r}, {self.n_updates} updates>"
+        return f"<specdec.drafts.OnlineDraft {self._draft!r}, {self.n_updates} updates>"
 
 
-def _learner_of(draft: Draft) -> Learner:
+def _learner_of(draft: Draft) -> OnlineTrainer:
     """Return the default learner of a draft."""
     if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
-        return TableLearner(draft)
-    if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, Recurrent):
-        return NetworkLearner(draft)
-    able = "a model without a draft of its own, a Recurrent, an Ngram, or an OnlineNgram with a table"
-    raise InputError.of("draft", draft, f"one that can learn: {able}; Heads with learner=HeadsLearner(...)")
+        return OnlineTableTrainer(draft)
+    if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, RecurrentDraft):
+        return OnlineNetworkTrainer(draft)
+    able = "a model without a draft of its own, a RecurrentDraft, an Ngram, or an OnlineNgram with a table"
+    raise InputError.of(
+        "draft", draft, f"one that can learn: {able}; Heads with learner=OnlineHeadsTrainer(...)"
+    )
 
 
 def _check_alike(kept: Corrections, ours: Corrections) -> None:

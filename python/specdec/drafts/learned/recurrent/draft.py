@@ -42,7 +42,7 @@ class RecurrentShape:
         return shapes | {"output.weight": (n_draft_vocab, self.d_hidden), "output.bias": (n_draft_vocab,)}
 
 
-class Recurrent(LearnedDraft):
+class RecurrentDraft(LearnedDraft):
     """A recurrent network drafts: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
 
     It reads tokens alone into a state of fixed size: a step takes microseconds, whatever the length of the
@@ -67,7 +67,7 @@ class Recurrent(LearnedDraft):
 
     Examples
     --------
-    >>> small = specdec.drafts.Recurrent("path/to/network")
+    >>> small = specdec.drafts.RecurrentDraft("path/to/network")
     >>> out = specdec.generate(target, small, "It was a dark and stormy night")
     """
 
@@ -76,7 +76,7 @@ class Recurrent(LearnedDraft):
     core: _core.Recurrent
 
     def _packed(self, dtype: Dtype | None, n_threads: int | None) -> _core.Recurrent:
-        self.weights.check_taps()
+        self.weights.check_captures()
         shape = RecurrentShape.read(self.weights.fields)
         sizes = {"n_vocab": self.weights.target.n_vocab, "n_draft_vocab": self.weights.n_draft_vocab}
         tensors = shape.tensors(**sizes)

@@ -44,7 +44,7 @@ static void put_affine(const float* x, const float* importance, int bits, unsign
     int most = (1 << bits) - 1, scales[SUBS], lows[SUBS];
     weigh(x, importance, w);
     for (int s = 0; s < SUBS; s++) {
-        sd_kernels_get()->affine_law(x + MOST * s, w + MOST * s, (float)most, &wanted[s], &wanted_lows[s]);
+        sd_kernels_get()->affine_code(x + MOST * s, w + MOST * s, (float)most, &wanted[s], &wanted_lows[s]);
         largest_scale = fmaxf(largest_scale, wanted[s]);
         largest_low = fmaxf(largest_low, wanted_lows[s]);
     }
@@ -76,13 +76,13 @@ static void put_affine(const float* x, const float* importance, int bits, unsign
 }
 
 /* Codes' low 4 bits, their high 2 bits, 16 scales of 8 bits with sign, d. */
-static void put_centred(const float* x, const float* importance, unsigned char* out) {
+static void put_centered(const float* x, const float* importance, unsigned char* out) {
     enum { SUB = 16, SUBS = K_BLOCK / SUB };
     float w[K_BLOCK], scales[SUBS], extreme = 0.0f;
     int codes[K_BLOCK];
     weigh(x, importance, w);
     for (int s = 0; s < SUBS; s++) {
-        scales[s] = sd_kernels_get()->centred_law(x + SUB * s, w + SUB * s);
+        scales[s] = sd_kernels_get()->centered_law(x + SUB * s, w + SUB * s);
         if (fabsf(scales[s]) > fabsf(extreme)) extreme = scales[s];
     }
     memset(out, 0, sd_number_bytes(SD_Q6_K));
@@ -116,7 +116,7 @@ static int put_panel(sd_number type, const float* x, ptrdiff_t stride, int n_row
         for (int i = 0; i < SD_BLOCK; i++) columns[i][r] = x[r * stride + i];
     const float (*numbers)[SD_PANEL] = (const float (*)[SD_PANEL])columns;
     const sd_kernels* kernels = sd_kernels_get();
-    int bad = is_int8 ? kernels->quantise_int8(numbers, panel) : kernels->quantise_int4(numbers, panel);
+    int bad = is_int8 ? kernels->quantize_int8(numbers, panel) : kernels->quantize_int4(numbers, panel);
     if (bad >= 0) return bad;
     const uint8_t* scales = panel + (is_int8 ? SD_BLOCK * SD_PANEL : SD_BLOCK * SD_PANEL / 2);
     for (int r = 0; r < n_rows; r++, out += row_bytes) {
@@ -154,7 +154,7 @@ static void put_row(const job* j, int r) {
     for (int k = 0; k < j->n_in; k += K_BLOCK, out += sd_number_bytes(j->type)) {
         const float* importance = j->importance ? j->importance + k : NULL;
         if (j->type == SD_Q6_K)
-            put_centred(x + k, importance, out);
+            put_centered(x + k, importance, out);
         else
             put_affine(x + k, importance, j->type == SD_Q4_K ? 4 : 5, out);
     }
@@ -178,11 +178,11 @@ static void put_panels(void* argument, int thread, int first, int end) {
     }
 }
 
-int sd_can_quantise(sd_number type) {
+int sd_can_quantize(sd_number type) {
     return type == SD_Q8_0 || type == SD_Q4_0 || type == SD_Q4_K || type == SD_Q5_K || type == SD_Q6_K;
 }
 
-sd_status sd_quantise(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
+sd_status sd_quantize(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
                       unsigned char* out, int n_threads) {
     enum { PIECE = 1 << 18 }; /* weights between two looks for an interruption */
     job j = {.type = type, .x = x, .importance = importance, .n_rows = n_rows, .n_in = n_in, .out = out};

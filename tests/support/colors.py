@@ -1,4 +1,4 @@
-"""Colours as colour-blind people see them, and how far apart they are."""
+"""Colors as color-blind people see them, and how far apart they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-Colour = Sequence[float]
+Color = Sequence[float]
 """Red, green, blue in [0, 1], encoded as sRGB."""
 
 VISIONS = {
@@ -28,35 +28,35 @@ _XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.
 _WHITE = _XYZ.sum(axis=1)
 
 
-def linear(colour: Colour) -> NDArray[np.float64]:
-    encoded = np.asarray(colour, dtype=np.float64)
+def linear(color: Color) -> NDArray[np.float64]:
+    encoded = np.asarray(color, dtype=np.float64)
     return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
 
 
-def contrast(one: Colour, other: Colour) -> float:
-    """Contrast ratio of WCAG 2.1: 1 for equal colours, 21 for black on white."""
-    darker, lighter = sorted(float(_XYZ[1] @ linear(colour)) for colour in (one, other))
+def contrast(one: Color, other: Color) -> float:
+    """Contrast ratio of WCAG 2.1: 1 for equal colors, 21 for black on white."""
+    darker, lighter = sorted(float(_XYZ[1] @ linear(color)) for color in (one, other))
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def distance(one: Colour, other: Colour, vision: str) -> float:
-    """Distance of two colours in CIELAB (CIE76) as seen with this vision; 2.3 is just noticeable."""
+def distance(one: Color, other: Color, vision: str) -> float:
+    """Distance of two colors in CIELAB (CIE76) as seen with this vision; 2.3 is just noticeable."""
     return float(np.linalg.norm(_lab(one, vision) - _lab(other, vision)))
 
 
-def least_distance(colours: Iterable[Colour]) -> float:
-    """The smallest distance of any two of the colours, with any kind of vision."""
-    pairs = list(combinations(colours, 2))
+def least_distance(colors: Iterable[Color]) -> float:
+    """The smallest distance of any two of the colors, with any kind of vision."""
+    pairs = list(combinations(colors, 2))
     return min(distance(one, other, vision) for one, other in pairs for vision in VISIONS)
 
 
-def over(colour: Colour, opacity: float, back: Colour) -> list[float]:
-    """A translucent colour on a background."""
-    return [opacity * c + (1.0 - opacity) * b for c, b in zip(colour, back, strict=True)]
+def over(color: Color, opacity: float, back: Color) -> list[float]:
+    """A translucent color on a background."""
+    return [opacity * c + (1.0 - opacity) * b for c, b in zip(color, back, strict=True)]
 
 
-def _lab(colour: Colour, vision: str) -> NDArray[np.float64]:
-    seen = np.clip(VISIONS[vision] @ linear(colour), 0.0, 1.0)
+def _lab(color: Color, vision: str) -> NDArray[np.float64]:
+    seen = np.clip(VISIONS[vision] @ linear(color), 0.0, 1.0)
     x, y, z = (
         np.cbrt(value) if value > 216 / 24389 else (24389 / 27 * value + 16) / 116
         for value in _XYZ @ seen / _WHITE

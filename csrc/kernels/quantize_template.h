@@ -80,7 +80,7 @@ INLINE int q_first_wild(const int32_t wild[SD_PANEL]) {
     return -1;
 }
 
-static int NAME(quantise_int8)(const float (*columns)[SD_PANEL], uint8_t* block) {
+static int NAME(quantize_int8)(const float (*columns)[SD_PANEL], uint8_t* block) {
     int32_t wild[SD_PANEL];
     for (int at = 0; at < SD_PANEL; at += Q_LANES) {
         q_floats inverses = q_put_scales(q_extremes_of(columns, at).magnitude, 127.0f,
@@ -95,7 +95,7 @@ static int NAME(quantise_int8)(const float (*columns)[SD_PANEL], uint8_t* block)
     return q_first_wild(wild);
 }
 
-static int NAME(quantise_int4)(const float (*columns)[SD_PANEL], uint8_t* block) {
+static int NAME(quantize_int4)(const float (*columns)[SD_PANEL], uint8_t* block) {
     int32_t wild[SD_PANEL];
     for (int at = 0; at < SD_PANEL; at += Q_LANES) {
         /* −8 is the code that reaches furthest: the largest element, with its sign, gets it */

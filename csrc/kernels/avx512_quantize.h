@@ -1,4 +1,4 @@
-/* 16 blocks of numbers quantised at once: their largest magnitudes are found by halving registers pair by
+/* 16 blocks of numbers quantized at once: their largest magnitudes are found by halving registers pair by
  * pair, and the scales of all are one register. */
 #pragma once
 
@@ -111,7 +111,7 @@ static inline sd_scales_16 sd_find_scales_16(const float* const* from) {
 
 /* These blocks, whose scales are found, as blocks to[0 … 15]: 32 codes, an entry of blocks and, with
  * with_halves, one of halves each. offset8: that of the table (format.h). */
-static inline __attribute__((always_inline)) void sd_quantise_16(
+static inline __attribute__((always_inline)) void sd_quantize_16(
     const int with_halves, int offset8, const float* const* from, const sd_scales_16* scales,
     const ptrdiff_t* to, int8_t* codes, sd_row_block* blocks, sd_row_halves* halves) {
     const __m512i exponent = scales->exponent;
