@@ -136,7 +136,7 @@ def test_scales_of_modules(tmp_path: Path, by_root: bool) -> None:
 @pytest.mark.parametrize(
     "config", [llama_config(), gpt2_config(), mistral_config()], ids=lambda c: c["model_type"]
 )
-def test_merged_and_beside_are_the_sum_of_both(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_merged_and_separate_adapters_equal_the_sum(tmp_path: Path, config: dict[str, Any]) -> None:
     """Merged to the bit, in every number format. GPT-2 has queries, keys and values in one turned matrix."""
     own = {"attn.c_attn": (96, 32), "attn.c_proj": (32, 32), "mlp.c_fc": (128, 32)}
     of_gpt2 = {f"transformer.h.{i}.{name}": shape for i in range(2) for name, shape in own.items()}
@@ -149,10 +149,10 @@ def test_merged_and_beside_are_the_sum_of_both(tmp_path: Path, config: dict[str,
         merged = specdec.load(base, dtype, adapter=folder)
         assert np.array_equal(merged.logits(IDS[:40]), wanted)
     model, wanted = specdec.load(base), specdec.load(sums).logits(IDS[:40])
-    beside = model.with_adapter(folder)
-    assert np.abs(beside.logits(IDS[:40]) - wanted).max() < 2e-5
+    unmerged = model.with_adapter(folder)
+    assert np.abs(unmerged.logits(IDS[:40]) - wanted).max() < 2e-5
     assert np.abs(model.logits(IDS[:40]) - wanted).max() > 0.05
-    assert (beside.adapter, beside.base, merged.adapter, model.base) == (folder, model, None, None)
+    assert (unmerged.adapter, unmerged.base, merged.adapter, model.base) == (folder, model, None, None)
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "bf16", "prefill": "tiles"}, {"prefill": "blas"}], ids=str)
@@ -248,7 +248,7 @@ def test_drafts_may_have_adapters(adapted: Adapted, wanted: dict[str, list[specd
 
 
 @pytest.mark.parametrize("name", ["look-ahead embeddings", "heads", "early exit"])
-def test_guesses_in_a_batch_are_those_alone(adapted: Adapted, name: str) -> None:
+def test_drafts_in_a_batch_equal_those_alone(adapted: Adapted, name: str) -> None:
     """Of drafts that guess by the target's own matrices, which may be adapted: each text's own."""
     draft, models = DRAFTS[name](adapted.world), [adapted.target, adapted.adapted[1], adapted.adapted[0]]
     options: dict[str, Any] = {"max_new_tokens": 12, "gamma": 2, "ignore_eos": True}
@@ -259,7 +259,7 @@ def test_guesses_in_a_batch_are_those_alone(adapted: Adapted, name: str) -> None
         assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in alone.trace.rounds]
 
 
-def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_path: Path) -> None:
+def test_scratch_fits_the_largest_of_each_adapter(adapted: Adapted, tmp_path: Path) -> None:
     """One adapter has many numbers between its matrices, the other, which comes later, many inputs."""
     attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     folders = [
@@ -370,8 +370,8 @@ def test_the_adapter_is_a_part_of_what_a_packed_file_was_made_of(tmp_path: Path)
     assert np.array_equal(found.logits(IDS), specdec.load(base, adapter=folders[0]).logits(IDS))
     with pytest.raises(InputError, match="adapter is given, but .* is a packed file"):
         specdec.load(packed[0], adapter=folders[0])
-    beside = specdec.load(base, cache=cache).with_adapter(folders[1])
-    assert np.array_equal(beside.logits(IDS), specdec.load(base).with_adapter(folders[1]).logits(IDS))
+    unmerged = specdec.load(base, cache=cache).with_adapter(folders[1])
+    assert np.array_equal(unmerged.logits(IDS), specdec.load(base).with_adapter(folders[1]).logits(IDS))
 
 
 @needs_hooks
@@ -430,7 +430,7 @@ def test_bad_fields(adapted: Adapted, tmp_path: Path, field: str, value: Any) ->
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "dora": ({"use_dora": True}, {}, "has no lora_magnitude_vector beside it"),
-    "dora beside": ({"use_dora": True}, ALONE | {LENGTHS: (64,)}, "is of DoRA .*laid beside.*merged"),
+    "dora unmerged": ({"use_dora": True}, ALONE | {LENGTHS: (64,)}, "is of DoRA .*laid beside.*merged"),
     "lengths": ({"use_dora": True}, ALONE | {LENGTHS: (63,)}, r"has shape \[63\]; expected \[64\]"),
     "rank": ({"r": 5}, {}, "lora_A.weight' has 4 rows; expected 5"),
     "base alone": ({}, {"base_model.model.lm_head.base_layer.weight": (61, 64)}, "is the base of 'lm_head'"),
@@ -554,7 +554,7 @@ def test_importance_is_that_of_the_merged_model(tmp_path: Path) -> None:
         for i, (source, own) in enumerate(((base, adapter), (merged, None), (base, None)))
     )
     ids = list(range(20))
-    found, wanted, plain = (specdec.load(place).logits(ids) for place in (found, wanted, plain))
+    found, wanted, plain = (specdec.load(folder).logits(ids) for folder in (found, wanted, plain))
     assert np.array_equal(found, wanted) and not np.array_equal(found, plain)
 
 

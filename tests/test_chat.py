@@ -236,7 +236,7 @@ def test_bad_messages(arguments: dict[str, Any], message: str) -> None:
         ("tools{{ messages[0].content }}tools{# tools #}{{ 'tools' }}", False),
     ],
 )
-def test_templates_with_a_place_for_tools(text: str, reads: bool) -> None:
+def test_templates_that_take_tools(text: str, reads: bool) -> None:
     """A place is a name in the template's code."""
     template = ChatTemplate({"default": text, "other": "{{ tools }}"}, source="here")
     assert template.reads("tools") is reads and template.reads("tools", "other")

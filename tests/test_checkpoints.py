@@ -67,14 +67,14 @@ def test_llama_config_and_tensors(make_llama):
     assert np.array_equal(canonical(folder)["layers.1.attn_k.bias"], stored)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "llama2c"])
-def test_a_file_that_shrinks_is_a_checkpoint_error(kind, make_llama, make_gpt2, tmp_path):
+@pytest.mark.parametrize("file_format", ["llama", "gpt2", "llama2c"])
+def test_a_file_that_shrinks_is_a_checkpoint_error(file_format, make_llama, make_gpt2, tmp_path):
     """Not a SIGBUS, as a mapped file gives: opened whole, cut short by another program, then read."""
-    if kind == "llama2c":
+    if file_format == "llama2c":
         checkpoint = open_checkpoint(write_llama2c(tmp_path / "model.bin"))
         file = checkpoint.path
     else:
-        checkpoint = open_checkpoint((make_llama if kind == "llama" else make_gpt2)())
+        checkpoint = open_checkpoint((make_llama if file_format == "llama" else make_gpt2)())
         file = checkpoint.path / "model.safetensors"
     size, read = file.stat().st_size, []
     ends = rf"{re.escape(str(file))}: ends at byte \d+, within tensor '\S+'; expected {size} bytes"
@@ -214,7 +214,7 @@ def test_nothing_there(name, monkeypatch):
         specdec.load(name)
 
 
-def test_wrong_kind_of_path(tmp_path, make_llama):
+def test_unsupported_paths(tmp_path, make_llama):
     folder = make_llama()
     (tmp_path / "notes.txt").write_text("hello")
     for path, message in (
@@ -527,13 +527,13 @@ def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
     path = tmp_path / "damaged.safetensors"
     outcomes = {"both read": 0, "both refuse": 0, "we refuse": 0}
     for _ in range(1500):
-        data, kind = bytearray(good), rng.integers(5)
-        if kind == 0:
+        data, damage = bytearray(good), rng.integers(5)
+        if damage == 0:
             del data[rng.integers(len(data)) :]
-        for _ in range(rng.integers(1, 4) if kind else 0):  # of the header, where damage may pass for sense
-            at = rng.integers(n_header if kind < 4 else len(data))
+        for _ in range(rng.integers(1, 4) if damage else 0):  # of the header, where damage may pass for sense
+            at = rng.integers(n_header if damage < 4 else len(data))
             flipped, written = data[at] ^ (1 << rng.integers(8)), rng.choice(list(b'0123456789[]{}",: FU'))
-            data[at] = flipped if kind == 2 else written
+            data[at] = flipped if damage == 2 else written
         path.write_bytes(data)
         try:
             with safe_open(str(path), framework="np") as library:
@@ -861,6 +861,6 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     specdec.load(folder)
     assert capsys.readouterr().err == ""
-    for kind in (InputError, MissingPackageError):
-        with pytest.raises(kind, match="pip install tqdm"):
+    for error_type in (InputError, MissingPackageError):
+        with pytest.raises(error_type, match="pip install tqdm"):
             specdec.load(folder, progress=True)

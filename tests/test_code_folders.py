@@ -38,16 +38,16 @@ UP = "model.layers.0.mlp.up_proj"
 Tensors = dict[str, np.ndarray]
 
 
-def folder_of(place: Path, name: str, **changes: Any) -> Path:
+def folder_of(folder: Path, name: str, **changes: Any) -> Path:
     """A folder of a family with matrices whose rows are multiples of 32."""
     config = {**CONFIGS[name], "architectures": [name]}
     config |= {key: size for key, size in SIZES.items() if config.get(key)} | changes
     config = {key: value for key, value in config.items() if value is not ...}
-    return write_hf(place, config, random_weights(name, config))
+    return write_hf(folder, config, random_weights(name, config))
 
 
-def llama(place: Path, **changes: Any) -> Path:
-    return folder_of(place, "LlamaForCausalLM", **{"rope_scaling": ..., "model_type": "llama", **changes})
+def llama(folder: Path, **changes: Any) -> Path:
+    return folder_of(folder, "LlamaForCausalLM", **{"rope_scaling": ..., "model_type": "llama", **changes})
 
 
 def same_logits(one: Path, other: Path, *dtype: str) -> bool:
@@ -147,11 +147,11 @@ def test_numbers_of_a_folder(tmp_path: Path) -> None:
     assert same_logits(specdec.convert(codes, tmp_path / "again", "int4"), codes)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-def test_codes_stay_as_they_are(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("ggml_type", ["Q8_0", "Q4_0"])
+def test_codes_stay_as_they_are(tmp_path: Path, ggml_type: str) -> None:
     """From a GGUF file to a folder and back, also those that quantizing would not give."""
-    dtype = {"Q8_0": "int8", "Q4_0": "int4"}[kind]
-    path = specdec.convert(llama(tmp_path / "folder"), tmp_path / "model.gguf", kind)
+    dtype = {"Q8_0": "int8", "Q4_0": "int4"}[ggml_type]
+    path = specdec.convert(llama(tmp_path / "folder"), tmp_path / "model.gguf", ggml_type)
     tensor = tensors_in(path)["blk.0.attn_q.weight"]
     data = bytearray(path.read_bytes())
     rng = np.random.default_rng(3)
@@ -161,7 +161,7 @@ def test_codes_stay_as_they_are(tmp_path: Path, kind: str) -> None:
     path.write_bytes(data)
     made = specdec.convert(path, tmp_path / "made", dtype)
     assert same_logits(made, path)
-    back = tensors_in(specdec.convert(made, tmp_path / "back.gguf", kind))
+    back = tensors_in(specdec.convert(made, tmp_path / "back.gguf", ggml_type))
     for name, held in tensors_in(path).items():
         if name != "token_embd.weight":
             assert np.array_equal(held.blocks(), back[name].blocks()), name
@@ -186,18 +186,18 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("q8_0", "int8"), ("q4_0", "int4")])
-def test_quantizing_to_blocks(kind: str, dtype: str) -> None:
+@pytest.mark.parametrize(("ggml_type", "dtype"), [("q8_0", "int8"), ("q4_0", "int4")])
+def test_quantizing_to_blocks(ggml_type: str, dtype: str) -> None:
     """Of the specification's codes and scales; with several threads and rows that fill no panel."""
     rows = np.random.default_rng(2).standard_normal((70, 96)).astype(np.float32)
     rows[3, :32], rows[4, 5] = 0.0, 40.0
     codes, scales = reference.formats.quantize(rows, dtype)
     codes = codes.reshape(70, 3, 32)
-    if kind == "q4_0":
+    if ggml_type == "q4_0":
         codes = (codes[..., :16] + 8) | (codes[..., 16:] + 8) << 4
     blocks = np.concatenate([scales[..., None].view(np.uint8), codes.view(np.uint8)], axis=-1)
     for n_threads in (1, 2):
-        assert quantized(rows, kind, n_threads=n_threads).tobytes() == blocks.tobytes()
+        assert quantized(rows, ggml_type, n_threads=n_threads).tobytes() == blocks.tobytes()
 
 
 # ---------------------------------------------------------------------------------------------- read
@@ -206,7 +206,7 @@ def test_quantizing_to_blocks(kind: str, dtype: str) -> None:
 def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: Any) -> None:
     """Give a folder of codes other tensors (None: take them away), other fields of quantization_config."""
     held: dict[str, Any] = {
-        name: tensor.integers() if tensor.kind in ("I32", "I64") else tensor.array()
+        name: tensor.integers() if tensor.dtype in ("I32", "I64") else tensor.array()
         for name, tensor in tensors_in(folder).items()
     }
     kept = {name: array for name, array in (held | change).items() if array is not None}
@@ -219,8 +219,8 @@ def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: A
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in int4, with rows of 128."""
-    place = tmp_path_factory.mktemp("sound")
-    return specdec.convert(llama(place / "whole", hidden_size=128), place / "codes", "int4")
+    folder = tmp_path_factory.mktemp("sound")
+    return specdec.convert(llama(folder / "whole", hidden_size=128), folder / "codes", "int4")
 
 
 @pytest.fixture

@@ -227,8 +227,8 @@ def test_objects_of_transformers(tmp_path: Any, target: specdec.Model) -> None:
     texts = ["Once upon", "A"]
     for side in ("left", "right"):
         given.padding_side = side
-        for kind in ("pt", "np", None):
-            batch = given(texts, padding=True, return_tensors=kind)
+        for framework in ("pt", "np", None):
+            batch = given(texts, padding=True, return_tensors=framework)
             prompts = [result.prompt_ids for result in specdec.generate(model, None, batch, max_new_tokens=1)]
             assert prompts == [model.tokenizer.encode(text) for text in texts]
     one = given("Once upon", return_tensors="pt")

@@ -46,8 +46,10 @@ def decoder(folder: Path, seed: int = 3) -> Path:
 
 
 def encoder_decoder(folder: Path, name: str, seed: int) -> Path:
-    kind = getattr(transformers, name)
-    return saved(folder, kind._from_config(ENCODER_DECODERS[name](), attn_implementation="eager"), seed)
+    model_class = getattr(transformers, name)
+    return saved(
+        folder, model_class._from_config(ENCODER_DECODERS[name](), attn_implementation="eager"), seed
+    )
 
 
 def late_token(text: list[int]) -> int | None:
@@ -68,8 +70,8 @@ def write_fields(folder: Path, config: dict[str, Any], generation: dict[str, Any
 def theirs(folder: Path, prompt: list[int]) -> list[int]:
     """The greedy text of transformers, with everything that it begins with but the prompt of a decoder."""
     config = transformers.AutoConfig.from_pretrained(folder)
-    kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
-    auto = getattr(transformers, f"AutoModelFor{kind}")
+    task = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+    auto = getattr(transformers, f"AutoModelFor{task}")
     network = auto.from_pretrained(folder, attn_implementation="eager").float().eval()
     found = network.generate(torch.tensor([prompt]), max_new_tokens=N_NEW, do_sample=False)[0].tolist()
     return found if config.is_encoder_decoder else found[len(prompt) :]
@@ -142,8 +144,8 @@ def test_a_copy_of_the_model_ends_alike(tmp_path: Path) -> None:
     specdec.convert(folder, tmp_path / "packed.specdec", tokenizer=False)
     specdec.convert(folder, tmp_path / "model.gguf", "F32", tokenizer=False)
     specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
-    places = [tmp_path / name for name in ("packed.specdec", "model.gguf", "back")]
-    copies = [model.with_chat_template("x"), *map(specdec.load, places)]
+    paths = [tmp_path / name for name in ("packed.specdec", "model.gguf", "back")]
+    copies = [model.with_chat_template("x"), *map(specdec.load, paths)]
     assert [(copy.bos_id, copy.eos_ids) for copy in copies] == [(5, (4, 6))] * 4
     write_fields(folder, {}, {"do_sample": False})  # config.json counts where the other file is silent
     assert specdec.load(folder, tokenizer=False).eos_ids == (4, 6)

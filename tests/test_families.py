@@ -47,8 +47,8 @@ def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "flo
     What is returned computes in float32, from the values that the file holds.
     """
     torch.manual_seed(7)
-    kind = getattr(transformers, config.architectures[0]) if config.architectures else None
-    make = kind._from_config if kind else transformers.AutoModelForCausalLM.from_config
+    model_class = getattr(transformers, config.architectures[0]) if config.architectures else None
+    make = model_class._from_config if model_class else transformers.AutoModelForCausalLM.from_config
     network = make(config, attn_implementation=attention).float().eval()
     with torch.no_grad():
         for part, parameter in network.named_parameters():
@@ -218,8 +218,8 @@ FAR = [(150, 20), (20, 150)]
 def build_sides(name: str, folder: Path) -> Any:
     """A random model, every parameter away from its initial value, saved by transformers."""
     torch.manual_seed(7)
-    kind = getattr(transformers, name.split()[0])
-    network = kind._from_config(ENCODER_DECODERS[name](), attn_implementation="eager").float().eval()
+    model_class = getattr(transformers, name.split()[0])
+    network = model_class._from_config(ENCODER_DECODERS[name](), attn_implementation="eager").float().eval()
     if "own head" in name:
         network.lm_head.weight = torch.nn.Parameter(torch.zeros_like(network.lm_head.weight))
     with torch.no_grad():
@@ -332,8 +332,8 @@ def test_greedy_texts_with_sources_equal_transformers(sides: Sides) -> None:
     assert list(sides.model.decoder_start) == [token for token in start if token is not None]
     options: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0, "ignore_eos": True}
     found = specdec.generate(sides.model, None, sources, **options)
-    guessed = specdec.generate(sides.model, sides.model, sources, gamma=3, **options)
-    for source, result, other in zip(sources, found, guessed, strict=True):
+    speculative = specdec.generate(sides.model, sides.model, sources, gamma=3, **options)
+    for source, result, other in zip(sources, found, speculative, strict=True):
         expected = oracle_texts(sides, source, 24).sequences[0].tolist()
         assert [*sides.model.decoder_start, *result.tokens] == expected
         assert other.tokens == result.tokens
@@ -367,11 +367,11 @@ def meaning(fields: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - set(COMPARED_BELOW)))
 def test_an_absent_field_has_the_default_of_the_class(name: str) -> None:
     """Each field of the class left out: specdec reads what transformers makes of the rest."""
-    kind = transformers.CONFIG_MAPPING[MODEL_TYPES[name]]
-    whole = as_written(kind(), name)
+    config_class = transformers.CONFIG_MAPPING[MODEL_TYPES[name]]
+    whole = as_written(config_class(), name)
     for absent in set(whole) - {"architectures", "model_type"}:
         rest = {field: value for field, value in whole.items() if field != absent}
-        completed = as_written(kind.from_dict(copy.deepcopy(rest)), name)
+        completed = as_written(config_class.from_dict(copy.deepcopy(rest)), name)
         assert meaning(rest) == meaning(completed), absent
     named = {"architectures": [name], "model_type": whole["model_type"]}
     assert meaning(named) == meaning(whole)
@@ -389,15 +389,15 @@ def test_absent_fields_of_an_inner_configuration(inner: str) -> None:
 TIED = {"Qwen3Config": {"head_dim": 8}, "LlamaConfig": {}, "Gemma2Config": {"head_dim": 8}}
 
 
-@pytest.mark.parametrize("kind", TIED)
+@pytest.mark.parametrize("config_class", TIED)
 @pytest.mark.parametrize("held", ["both", "equal", "table", "head"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_which_head_counts(tmp_path: Path, kind: str, held: str, tied: bool) -> None:
+def test_which_head_counts(tmp_path: Path, config_class: str, held: str, tied: bool) -> None:
     """A table and a head in one folder, with each value of ``tie_word_embeddings``."""
     from safetensors.torch import load_file, save_file
 
     torch.manual_seed(3)
-    config = getattr(transformers, kind)(**SIZES, **TIED[kind], tie_word_embeddings=False)
+    config = getattr(transformers, config_class)(**SIZES, **TIED[config_class], tie_word_embeddings=False)
     network = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -423,7 +423,7 @@ def test_which_head_counts(tmp_path: Path, kind: str, held: str, tied: bool) -> 
     model = specdec.load(tmp_path)
     assert model.config.tied == (tied and held != "both")
     np.testing.assert_allclose(model.logits(ids), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
-    if held == "both" and kind != "Gemma2Config":
+    if held == "both" and config_class != "Gemma2Config":
         again = specdec.load(specdec.convert(tmp_path, tmp_path / "model.gguf", "F32"))
         assert np.array_equal(again.logits(ids), model.logits(ids))
         folder = specdec.load(specdec.convert(tmp_path, tmp_path / "folder", "F32"))

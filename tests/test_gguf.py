@@ -61,10 +61,10 @@ def llama(scaling: dict[str, Any]) -> Case:
     return dataclasses.replace(CASES["llama"], config=CASES["llama"].config | {"rope_scaling": scaling})
 
 
-def with_windows(name: str, kinds: str) -> Case:
+def with_windows(name: str, letters: str) -> Case:
     """A case of three layers: "s" attends to a window, "f" to all."""
     names = {"s": "sliding_attention", "f": "full_attention"}
-    layers = {"num_hidden_layers": 3, "layer_types": [names[kind] for kind in kinds]}
+    layers = {"num_hidden_layers": 3, "layer_types": [names[letter] for letter in letters]}
     return dataclasses.replace(CASES[name], config=CASES[name].config | layers)
 
 
@@ -98,8 +98,8 @@ DESCRIBED: list[tuple[Case, Case | None, dict[str, Any]]] = [
     (llama(ALL_DIM), CASES["llama yarn"], {"rope.scaling.yarn_log_multiplier": 0.5}),
     (CASES["llama"], None, {"attention.head_count": [2, 2], "attention.head_count_kv": [1, 1],
                             "feed_forward_length": [24, 24]}),
-    *((with_windows(name, kinds), None, {"attention.sliding_window_pattern": pattern})
-      for name, pattern, kinds in PATTERNS),
+    *((with_windows(name, letters), None, {"attention.sliding_window_pattern": pattern})
+      for name, pattern, letters in PATTERNS),
 ]  # fmt: skip
 """Models, others whose files have further keys, or None for the same, and the keys: they say the first."""
 

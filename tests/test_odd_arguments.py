@@ -137,7 +137,7 @@ class Bytes:
         return "bytes"
 
 
-class Guess:
+class FixedDraft:
     """A draft that proposes the same thing again and again."""
 
     def __init__(self, answer: Any) -> None:
@@ -276,7 +276,7 @@ OF_DRAFTS: dict[str, Callable[[World], dict[str, Any]]] = {
     "DecodingHeads": lambda w: {"weights": random_heads(w.target)}, "EarlyExit": lambda w: {"layer": 1},
     "Eagle": lambda w: {"path": eagle_folder(w.target, "eagle3"), "target": w.target, "n_threads": 1},
     "MTP": lambda w: {"target": mimo_target(), "n_threads": 1}, "SkipLayers": lambda w: {"attn": [0]},
-    "PythonDraft": lambda w: {"drafter": Guess([1])}, "OnlineTableTrainer": lambda w: {"draft": TABLE},
+    "PythonDraft": lambda w: {"drafter": FixedDraft([1])}, "OnlineTableTrainer": lambda w: {"draft": TABLE},
     "OnlineDraft": lambda w: {"draft": TABLE, "interval": None},
 }  # fmt: skip
 
@@ -377,9 +377,11 @@ SOURCES = {
 
 def parameters(name: str, function: Callable[..., Any]) -> list[str]:
     signature = inspect.signature(SOURCES.get(name, function))
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     entries = signature.parameters.values()
-    found = [entry.name for entry in entries if entry.kind not in kinds and entry.name != "self"]
+    found = [
+        parameter.name for parameter in entries if parameter.kind not in variadic and parameter.name != "self"
+    ]
     return ["draft", *found] if name == "Ensemble" else found
 
 
@@ -455,9 +457,21 @@ def test_what_a_draft_proposes(index: int, pair: Any) -> None:
         given = {"tokens": [1], "parents": [0], "probs": [row], "confidence": [0.5]}
         for value in (values()[index], [values()[index]]):
             answer = drafts.Proposal(**{**given, field: value})
-            run = {"target": target, "draft": Guess(answer), "prompt": [3], "max_new_tokens": 3, "gamma": 2}
+            run = {
+                "target": target,
+                "draft": FixedDraft(answer),
+                "prompt": [3],
+                "max_new_tokens": 3,
+                "gamma": 2,
+            }
             assert complaint(specdec.generate, run) is None, field
-    run = {"target": target, "draft": Guess(values()[index]), "prompt": [3], "max_new_tokens": 3, "gamma": 2}
+    run = {
+        "target": target,
+        "draft": FixedDraft(values()[index]),
+        "prompt": [3],
+        "max_new_tokens": 3,
+        "gamma": 2,
+    }
     assert complaint(specdec.generate, run) is None
 
 

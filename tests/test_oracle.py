@@ -190,7 +190,7 @@ def test_what_an_oracle_gains(pair: Pair, temperature: float) -> None:
         found["gamma 99"]
 
 
-def test_independent_guesses_give_the_papers_closed_forms() -> None:
+def test_independent_draft_tokens_give_the_closed_forms_of_the_paper() -> None:
     """Rounds of a made-up draft, right with probability 0.7 each time: equation (1) and 1 / (1 - alpha)."""
     rng = np.random.default_rng(4)
     alpha, n = 0.7, 20_000

@@ -450,7 +450,7 @@ def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.M
     assert np.array_equal(specdec.load(path).logits(TEXT), expected)
 
 
-def test_no_room_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
 

@@ -257,8 +257,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> None:
     draft = DRAFTS[name](world)
     if name in REMEMBERING:  # what it has learned is in this process alone
-        kinds = "OnlineDraft|SuffixDecoding|TokenRecycling"
-        with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({kinds}) .*cannot be pickled"):
+        draft_types = "OnlineDraft|SuffixDecoding|TokenRecycling"
+        with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({draft_types}) .*cannot be pickled"):
             pickle.dumps(draft)
         return
     prompts = [world.ids[:9], world.ids[20:60]]
@@ -286,19 +286,19 @@ def test_drafts_decode_the_same_tokens_in_another_process() -> None:
     assert elsewhere(value, said) == here and all(any(drafted) for _, drafted in here)
 
 
-def test_a_learnt_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
+def test_a_learned_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
     made = {
         "heads": (drafts.DecodingHeads, random_heads(world.target)),
         "recurrent": (drafts.RecurrentDraft, recurrent_weights(world.target, world.ids)),
         "vectors": (drafts.LookAheadEmbeddings, look_ahead_weights(world.target)),
     }
-    for name, (kind, weights) in made.items():
+    for name, (draft_type, weights) in made.items():
         folder = weights.save(tmp_path / name, "f32")
-        draft = kind(folder, gamma=2)
+        draft = draft_type(folder, gamma=2)
         pickled = pickle.dumps(draft)
         assert len(pickled) < 2000
         copied = pickle.loads(pickled)
-        assert (type(copied), copied.gamma, repr(copied)) == (kind, 2, repr(draft))
+        assert (type(copied), copied.gamma, repr(copied)) == (draft_type, 2, repr(draft))
         changed(folder / "model.safetensors")
         with pytest.raises(CheckpointError, match=r"model\.safetensors: has the digest"):
             pickle.loads(pickled)

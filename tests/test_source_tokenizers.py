@@ -200,8 +200,8 @@ def test_bart_stands_between_two_tokens(tmp_path: Path, shared: Path) -> None:
     for text in TEXTS:
         expected = given(text).input_ids
         assert expected[0] == 50257 and expected[-1] == 50259
-        for place in (tmp_path, tmp_path / "saved"):
-            assert source_side(load_tokenizer(place)).encode(text) == expected
+        for folder in (tmp_path, tmp_path / "saved"):
+            assert source_side(load_tokenizer(folder)).encode(text) == expected
 
 
 @pytest.mark.parametrize(

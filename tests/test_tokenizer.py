@@ -97,8 +97,8 @@ def test_formats_of_one_vocabulary_agree(shared):
 def random_ids(tokenizer: Tokenizer, rng: random.Random) -> list[int]:
     """Ids with many single bytes among them, so that characters come in pieces and broken."""
     byte_ids = [i for i, token in enumerate(tokenizer.vocabulary()) if token is not None and len(token) == 1]
-    kinds = byte_ids, range(tokenizer.n_vocab)
-    return [rng.choice(kinds[rng.random() < 0.5]) for _ in range(rng.randrange(0, 14))]
+    pools = byte_ids, range(tokenizer.n_vocab)
+    return [rng.choice(pools[rng.random() < 0.5]) for _ in range(rng.randrange(0, 14))]
 
 
 def streamed(stream: StreamDecoder, ids: list[int], steps: Iterator[int]) -> list[str]:
@@ -236,11 +236,11 @@ def test_streaming_never_splits_a_character(families, text, cuts):
         assert sum(piece.count("\ufffd") for piece in pieces) <= text.count("\ufffd")
 
 
-@pytest.mark.parametrize(("name", "place"), [(3, "tokenizer_config.json"), ("CamembertTokenizer", ".")])
-def test_bad_classes_of_bpe_files(tmp_path, name, place):
+@pytest.mark.parametrize(("name", "file"), [(3, "tokenizer_config.json"), ("CamembertTokenizer", ".")])
+def test_bad_classes_of_bpe_files(tmp_path, name, file):
     write_json(tmp_path, vocab={"a": 0}, tokenizer_config={"tokenizer_class": name})
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with refuses_field(tmp_path / place, "tokenizer_class", TokenizerError):
+    with refuses_field(tmp_path / file, "tokenizer_class", TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -404,7 +404,7 @@ def test_bad_llama2c_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "place", "message"),
+    ("files", "file", "message"),
     [
         ({"tokenizer.json": "{"}, "tokenizer.json", "not valid JSON"),
         ({"tokenizer.json": '{"model": {}}'}, "tokenizer.json", "that `tokenizers` can read"),
@@ -419,12 +419,12 @@ def test_bad_llama2c_files(tmp_path):
     ],
     ids=range(10),
 )
-def test_bad_files(tmp_path, files, place, message):
+def test_bad_files(tmp_path, files, file, message):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(tmp_path / place)
-    assert str(tmp_path / place) in str(caught.value) and message in str(caught.value)
+        load_tokenizer(tmp_path / file)
+    assert str(tmp_path / file) in str(caught.value) and message in str(caught.value)
     assert resolve_tokenizer(False, tmp_path) is None
 
 
@@ -560,10 +560,10 @@ def test_missing_libraries(tmp_path, monkeypatch):
     (tmp_path / "x.model").touch()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    for kind in (TokenizerError, MissingPackageError):
-        with pytest.raises(kind, match="pip install tokenizers"):
+    for error_type in (TokenizerError, MissingPackageError):
+        with pytest.raises(error_type, match="pip install tokenizers"):
             load_tokenizer(tmp_path)
-        with pytest.raises(kind, match="pip install sentencepiece"):
+        with pytest.raises(error_type, match="pip install sentencepiece"):
             load_tokenizer(tmp_path / "x.model")
 
 

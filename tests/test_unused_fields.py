@@ -40,12 +40,12 @@ write = tiny_folder
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_unknown_field_of_each_family(tmp_path: Path, name: str) -> None:
-    place = TEXT_FIELDS.get(name)
+    text_field = TEXT_FIELDS.get(name)
     changes: dict[str, Any] = {"invented": 1}
     expected = ["invented"]
-    if place:
-        changes[place] = CONFIGS[name][place] | {"devised": [2]}
-        expected = [f"{place}.devised", "invented"]
+    if text_field:
+        changes[text_field] = CONFIGS[name][text_field] | {"devised": [2]}
+        expected = [f"{text_field}.devised", "invented"]
     folder = write(tmp_path, name, **changes)
     assert sorted(warned(lambda: specdec.load(folder))) == sorted(expected)
 
@@ -53,9 +53,12 @@ def test_an_unknown_field_of_each_family(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("field", ["is_causal", "use_bidirectional_attention", "add_cross_attention"])
 def test_attention_that_no_family_has(tmp_path: Path, name: str, field: str) -> None:
-    place = TEXT_FIELDS.get(name)
+    text_field = TEXT_FIELDS.get(name)
     value = field != "is_causal"
-    for changes in [{field: value}, *([{place: CONFIGS[name][place] | {field: value}}] if place else [])]:
+    for changes in [
+        {field: value},
+        *([{text_field: CONFIGS[name][text_field] | {field: value}}] if text_field else []),
+    ]:
         with pytest.raises(UnsupportedModelError, match=field):
             open_checkpoint(write(tmp_path, name, **changes))
     open_checkpoint(write(tmp_path, name, **{field: not value}))
@@ -65,8 +68,8 @@ def test_a_model_type_of_another_architecture(tmp_path: Path) -> None:
     """``architectures`` counts here, the type to transformers."""
     folder = write(tmp_path, "MistralForCausalLM", model_type="llama")
     assert warned(lambda: specdec.load(folder)) == ["model_type"]
-    for kind in ("mistral", "my_own", None):
-        folder = write(tmp_path, "MistralForCausalLM", model_type=kind)
+    for model_type in ("mistral", "my_own", None):
+        folder = write(tmp_path, "MistralForCausalLM", model_type=model_type)
         assert warned(lambda: specdec.load(folder)) == []  # noqa: B023
 
 
@@ -302,8 +305,8 @@ def test_no_key_of_gguf_is_without_effect(tmp_path: Path, name: str) -> None:
     silent = set()
     for template in sorted(set(_keys("LLM", "Attention", "Rope", "SSM", "WKV", "Classifier"))):
         key = template.replace("{arch}.", "").replace("{dense}", "dense_1")
-        kinds = (0.375, 3)
-        value: Any = kinds[key.split(".")[-1] in INTEGERS or key.endswith(("length", "count", "_rank"))]
+        values = (0.375, 3)
+        value: Any = values[key.split(".")[-1] in INTEGERS or key.endswith(("length", "count", "_rank"))]
         value = BOOLEANS.get(key, value)
         path = write_gguf(tmp_path / "model.gguf", case, changes={key: value})
         try:

@@ -22,7 +22,7 @@ from specdec.models.families import FAMILIES, Source
 from specdec.models.families.family import wrong_shape
 from specdec.models.number_formats import widened
 
-_BESIDE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
+_ADAPTABLE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
 """Canonical names of the matrices beside which others can be laid."""
 
 _MERGED: Final = "merged: specdec.load(..., adapter=...)"
@@ -164,15 +164,15 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
     fitted = fit_adapter(path, checkpoint.architecture, checkpoint.config, checkpoint.path, merging=True)
 
     def tensors(as_blocks: Container[str], in_file: bool) -> Iterator[CanonicalTensor]:
-        for name, array, form in checkpoint.tensors():
+        for name, array, number_format in checkpoint.tensors():
             if name in fitted.whole:
                 yield (name, *fitted.replaced(name))
             elif name in fitted.low_rank:
                 low_rank = fitted.low_rank[name]
                 base = low_rank.base()
-                yield name, _sum(low_rank, widened(array, form) if base is None else base), "f32"
+                yield name, _sum(low_rank, widened(array, number_format) if base is None else base), "f32"
             else:
-                yield name, array, form
+                yield name, array, number_format
 
     return replace(checkpoint, _tensors=tensors, stored=None), fitted
 
@@ -201,7 +201,7 @@ def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int)
             f"{path}: {found}; expected a decoder-only model, or the adapter {_MERGED}"
         )
     for name, low_rank in fitted.low_rank.items():
-        if not _BESIDE.fullmatch(name):
+        if not _ADAPTABLE.fullmatch(name):
             found = f"adapts '{low_rank.source.stored[0]}', beside which nothing can be laid"
             expected = "matrices of attention, of dense feed-forward blocks and the head"
             raise UnsupportedModelError(f"{path}: {found}; expected {expected}, or the adapter {_MERGED}")

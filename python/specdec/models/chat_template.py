@@ -294,9 +294,9 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, np.generic):
         return _plain(value.item(), depth + 1)
-    kinds: Any = ((str, str.__str__), (int, int.__index__), (float, float.__float__))
-    for kind, own in kinds:
-        if isinstance(value, kind):
+    conversions: Any = ((str, str.__str__), (int, int.__index__), (float, float.__float__))
+    for base, own in conversions:
+        if isinstance(value, base):
             return own(value)  # a subclass may have methods that the sandbox does not know
     if isinstance(value, Mapping):
         names = [(name, _plain(name)) for name in check_items("a field of messages", value, "a mapping")]

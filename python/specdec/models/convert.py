@@ -104,19 +104,19 @@ def convert(
     >>> specdec.convert("path/to/folder", "model-Q8_0.gguf", "Q8_0")
     PosixPath('model-Q8_0.gguf')
     """
-    place = check_path("out", out)
+    path = check_path("out", out)
     force = check_flag("force", force)
-    _check_out(place, force)
-    if importance is not None and place.suffix != ".gguf":
-        raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
+    _check_out(path, force)
+    if importance is not None and path.suffix != ".gguf":
+        raise InputError(f"importance is given, for {path}; expected None, but for a GGUF file")
     if max_shard_size is not None:
         check_integer("max_shard_size", max_shard_size, 1)
-        if place.suffix in (".gguf", ".specdec"):
+        if path.suffix in (".gguf", ".specdec"):
             raise InputError.of("max_shard_size", max_shard_size, "None, but for a folder")
     of_adapter = None if adapter is None else check_path("adapter", adapter)
-    if place.suffix == ".specdec":
-        return _pack(source, place, type, tokenizer, of_adapter, progress)
-    to_gguf = place.suffix == ".gguf"
+    if path.suffix == ".specdec":
+        return _pack(source, path, type, tokenizer, of_adapter, progress)
+    to_gguf = path.suffix == ".gguf"
     type = type.upper() if isinstance(type, str) else type
     check_choice("type", type, tuple(FILE_TYPES) if to_gguf else FOLDER_TYPES, optional=True)
     if importance is not None and type not in WEIGHED:
@@ -126,47 +126,47 @@ def convert(
     if of_adapter is not None:
         checkpoint, _ = merged(checkpoint, of_adapter)
     if to_gguf:
-        kind = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
+        dtype = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
         weights = Importance()
         if importance is not None:
             model = partial(load, source, tokenizer=tokenizer, adapter=of_adapter, progress=progress)
             weights = importance_of(check_path("importance", importance, CheckpointError), model, progress)
-        write_as_gguf(checkpoint, place, kind, weights, progress)
+        write_as_gguf(checkpoint, path, dtype, weights, progress)
     else:
         write_as_folder(
-            checkpoint, place, type, progress, own_tokenizer=tokenizer is None, max_shard_size=max_shard_size
+            checkpoint, path, type, progress, own_tokenizer=tokenizer is None, max_shard_size=max_shard_size
         )
-    return place
+    return path
 
 
-def _check_out(place: Path, force: bool) -> None:
-    if place.suffix in (".gguf", ".specdec"):
-        if place.is_dir():
-            raise InputError(f"out {place} is a folder; expected the path of a {place.suffix} file")
-        if place.exists() and not force:
-            raise InputError(f"out {place} exists; expected a new path (force=True, --force: replace it)")
+def _check_out(path: Path, force: bool) -> None:
+    if path.suffix in (".gguf", ".specdec"):
+        if path.is_dir():
+            raise InputError(f"out {path} is a folder; expected the path of a {path.suffix} file")
+        if path.exists() and not force:
+            raise InputError(f"out {path} exists; expected a new path (force=True, --force: replace it)")
         return
-    if _FILE_SUFFIX.fullmatch(place.suffix) and not place.is_dir():
+    if _FILE_SUFFIX.fullmatch(path.suffix) and not path.is_dir():
         expected = ".gguf, .specdec, or no suffix for a Hugging Face folder"
-        raise InputError(f"out {place} ends in {place.suffix}; expected {expected}")
-    if place.exists() and not place.is_dir():
-        raise InputError(f"out {place} is a file; expected .gguf, .specdec, or the path of a folder")
-    if not place.exists() or not any(place.iterdir()):
+        raise InputError(f"out {path} ends in {path.suffix}; expected {expected}")
+    if path.exists() and not path.is_dir():
+        raise InputError(f"out {path} is a file; expected .gguf, .specdec, or the path of a folder")
+    if not path.exists() or not any(path.iterdir()):
         return
     if not force:
         expected = "a new or empty folder (force=True, --force: replace the model in it)"
-        raise InputError(f"out {place} exists and is not empty; expected {expected}")
-    if not (place / "config.json").is_file():
-        raise InputError(f"out {place} holds other files than a model's; expected a new or empty folder")
-    for entry in sorted(place.iterdir()):
+        raise InputError(f"out {path} exists and is not empty; expected {expected}")
+    if not (path / "config.json").is_file():
+        raise InputError(f"out {path} holds other files than a model's; expected a new or empty folder")
+    for entry in sorted(path.iterdir()):
         if entry.name not in (*DESCRIBING, Path(TEMPLATES).parent.name) and entry.suffix != ".safetensors":
             why = "which is no part of a Hugging Face model and would be lost"
             expected = "a folder with a model alone, or a new or empty one"
-            raise InputError(f"out {place} holds {entry.name!r}, {why}; expected {expected}")
+            raise InputError(f"out {path} holds {entry.name!r}, {why}; expected {expected}")
 
 
 def _pack(
-    source: Any, place: Path, type: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
+    source: Any, path: Path, type: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
 ) -> Path:
     if tokenizer not in (None, False):
         raise InputError("tokenizer is given, for a packed file; expected None or False")
@@ -175,5 +175,5 @@ def _pack(
     if model.path.is_file() and is_packed(model.path):
         found = "is a packed file, which load maps"
         raise CheckpointError(f"{model.path}: {found}; expected the model that it was made of")
-    write_packed(place, model, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
-    return place
+    write_packed(path, model, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
+    return path

@@ -137,21 +137,21 @@ def load(
     check_choice("prefill", prefill, PREFILL_METHODS)
     threads = check_threads(n_threads)
     settle()
-    place = check_path("path", path, CheckpointError)
+    location = check_path("path", path, CheckpointError)
     arguments: dict[str, Any] = {
         "dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
         "tokenizer": tokenizer,
     }  # fmt: skip
     of_adapter = None if adapter is None else check_path("adapter", adapter)
-    if place.is_file() and is_packed(place):
+    if location.is_file() and is_packed(location):
         if of_adapter is not None:
-            found = f"adapter is given, but {place} is a packed file, whose weights are as they are"
+            found = f"adapter is given, but {location} is a packed file, whose weights are as they are"
             raise InputError(f"{found}; expected None, the model that it was made of, or Model.with_adapter")
-        return packed_model(place, arguments, load, threads)
+        return packed_model(location, arguments, load, threads)
     if cache is not False:
         adapted = {} if of_adapter is None else {"adapter": str(of_adapter)}
         again = functools.partial(load, progress=progress)
-        return cached_model(place, cache, arguments | adapted, again, threads)
+        return cached_model(location, cache, arguments | adapted, again, threads)
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
@@ -254,17 +254,17 @@ def _checked(
     """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
     shapes = _core.tensor_shapes(checkpoint.config)
     missing = dict(shapes)
-    for name, array, form in checkpoint.unread_tensors(stored.blocks if stored else ()):
+    for name, array, number_format in checkpoint.unread_tensors(stored.blocks if stored else ()):
         if name not in shapes:
             found = f"tensor '{name}' is not part of this model"
             raise CheckpointError(f"{checkpoint.path}: {found}; expected none such")
         # the core knows how many numbers the bytes of blocks are, and of rows in a file
-        is_numbers = form in ("f32", "f16", "bf16")
+        is_numbers = number_format in ("f32", "f16", "bf16")
         if is_numbers and not isinstance(array, FileRows) and tuple(array.shape) != tuple(shapes[name]):
             raise wrong_shape(checkpoint.path, name, array.shape, shapes[name])
         missing.pop(name, None)
         n_bytes = array.nbytes
-        yield name, array, form  # type: ignore[misc]
+        yield name, array, number_format  # type: ignore[misc]
         del array  # before the next is read
         done(n_bytes)
     for name, shape in missing.items():

@@ -305,12 +305,12 @@ class Model:
         >>> polite = target.with_adapter("path/to/adapter")
         >>> specdec.generate(polite, draft, "Once upon a time")
         """
-        place, threads = check_path("path", path), check_threads(n_threads)
+        location, threads = check_path("path", path), check_threads(n_threads)
         if self.beside is not None:
             raise InputError(f"{self!r} has an adapter beside its weights; expected its base, Model.base")
-        fitted = fit_adapter(place, self.architecture, self._weights.config, self.path, merging=False)
+        fitted = fit_adapter(location, self.architecture, self._weights.config, self.path, merging=False)
         core = beside(self.core, fitted, self.path, threads)
-        own = _Beside(self, ReadFiles.at(place, fitted.folder.files), place)
+        own = _Beside(self, ReadFiles.at(location, fitted.folder.files), location)
         sizes = {"n_bytes": core.n_bytes, "n_parameters": core.n_parameters}
         return self._changed(_weights=core, beside=own, **sizes)
 
@@ -435,7 +435,7 @@ class Model:
         engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
         merged = None if self.origin is None else self.origin.adapter_files
         adapter = "" if self.beside is None else f", adapter {str(self.beside.path)!r}"
-        adapter += "" if merged is None else f", merged with {str(merged.place)!r}"
+        adapter += "" if merged is None else f", merged with {str(merged.path)!r}"
         return (
             f"<specdec.Model {str(self.path)!r}: {self.architecture}, {_short(self.n_parameters)} "
             f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "

@@ -25,9 +25,9 @@ def one_dtype(dtype: MatrixDtype) -> Dtype:
     return "int8" if dtype == "file" else dtype
 
 
-def widened(stored: NDArray[Any], form: str) -> NDArray[np.float32]:
+def widened(stored: NDArray[Any], number_format: str) -> NDArray[np.float32]:
     """The numbers of a stored tensor, of bf16 its bits as uint16, as float32; of f32 the array itself."""
-    if form == "bf16":
+    if number_format == "bf16":
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float32, copy=False)
 

@@ -75,10 +75,10 @@ class ReadFiles:
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def at(cls, place: Path, read: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
+    def at(cls, path: Path, read: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
         """The files that are being `read`, in the folder `place` or in that of the file."""
-        place = Path(os.path.abspath(place))
-        folder, entry = (place, "") if place.is_dir() else (place.parent, place.name)
+        path = Path(os.path.abspath(path))
+        folder, entry = (path, "") if path.is_dir() else (path.parent, path.name)
         if hub is not None and _COMMIT.fullmatch(folder.name):  # in the hub's cache
             hub = replace(hub, revision=folder.name)
         names = [os.path.relpath(os.path.abspath(file), folder) for file in dict.fromkeys(read)]
@@ -87,12 +87,12 @@ class ReadFiles:
         return cls(str(folder), entry, tuple(_stamped(folder, name) for name in names), hub, package)
 
     @classmethod
-    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
+    def of_model(cls, path: Path, weights: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
         """Record the files of a model or a tokenizer: its weights, and those that describe them."""
-        return cls.at(place, [*weights, *describing_files(place)], hub=hub)
+        return cls.at(path, [*weights, *describing_files(path)], hub=hub)
 
     @property
-    def place(self) -> Path:
+    def path(self) -> Path:
         """The folder or file that was asked for, absolute."""
         return Path(self.folder, self.entry)
 
@@ -134,14 +134,14 @@ class ReadFiles:
         if self.package:
             with as_file(files("specdec") / "embedded" / self.package) as folder:
                 return folder
-        place = Path(self.folder)
-        if self.hub is not None and not place.is_dir():
+        path = Path(self.folder)
+        if self.hub is not None and not path.is_dir():
             name = parse_hub_name(self.hub.name) or HubName(self.hub.name)
             found = fetch(name, HubOptions(self.hub.revision, self.hub.cache_dir))
             return found if found.is_dir() else found.parent
-        if not place.is_dir():
-            raise CheckpointNotFoundError(f"{place}: no such folder; expected the files that a pickle names")
-        return place
+        if not path.is_dir():
+            raise CheckpointNotFoundError(f"{path}: no such folder; expected the files that a pickle names")
+        return path
 
 
 def _compare(file: Path, record: FileRecord) -> None:

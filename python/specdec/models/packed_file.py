@@ -80,7 +80,7 @@ def _recorded(files: ReadFiles | None) -> dict[str, Any] | None:
     if files is None:
         return None
     records = [[record.name, record.size, record.changed_ns] for record in files.records]
-    return {"path": str(files.place), "records": records}
+    return {"path": str(files.path), "records": records}
 
 
 def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
@@ -88,16 +88,16 @@ def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
 
     Those that cannot be looked at, as by another user or by their names, count as files that are not there.
     """
-    place = Path(source["path"])
+    path = Path(source["path"])
     try:
-        if not place.exists():
+        if not path.exists():
             return False
-        folder = place if place.is_dir() else place.parent
+        folder = path if path.is_dir() else path.parent
         listed = {folder / name: [size, time] for name, size, time in source["records"]}
-        beside = set(describing_files(place)) if of_model else set()
-        if of_model and place.is_dir():
-            beside |= set(place.glob("*.safetensors"))
-        if any(file.is_file() for file in beside - listed.keys()):
+        unlisted = set(describing_files(path)) if of_model else set()
+        if of_model and path.is_dir():
+            unlisted |= set(path.glob("*.safetensors"))
+        if any(file.is_file() for file in unlisted - listed.keys()):
             return True
         for file, state in listed.items():
             status = file.stat() if file.is_file() else None
@@ -197,9 +197,9 @@ def _files(source: Path) -> dict[str, bytes]:
     whole = GGUFFile(OpenedFile(source))
     values = {key: whole.get(key) for key in whole if key.startswith("tokenizer.")}
     with tempfile.TemporaryDirectory() as made:
-        place = Path(made) / _VOCABULARY
-        write_gguf(place, values, [], iter(()))
-        return {_VOCABULARY: place.read_bytes()}
+        file = Path(made) / _VOCABULARY
+        write_gguf(file, values, [], iter(()))
+        return {_VOCABULARY: file.read_bytes()}
 
 
 # --------------------------------------------------------------------------------------------- reading
@@ -340,9 +340,9 @@ class PackedFile:
             folder = Path(made)
             try:
                 for name, data in parts.items():
-                    place = folder / name
-                    place.parent.mkdir(exist_ok=True)
-                    place.write_bytes(data)
+                    target = folder / name
+                    target.parent.mkdir(exist_ok=True)
+                    target.write_bytes(data)
             except (OSError, ValueError) as error:  # no room, or a name that no file can have
                 why = f"which cannot be written to a temporary folder: {error}"
                 raise self.error(f"holds the file '{name}', {why}") from error
@@ -421,15 +421,15 @@ def cached_model(
         folder = check_path("cache", cache)
     if arguments.get("adapter") is not None:
         arguments = arguments | {"adapter": str(Path(arguments["adapter"]).resolve())}
-    told = json.dumps([str(path.resolve()), arguments, _built()], sort_keys=True)
-    digest = blake2b(told.encode("utf-8"), digest_size=12).hexdigest()
-    place = folder / f"{path.resolve().stem}-{digest}.specdec"
-    if place.is_file():
+    key = json.dumps([str(path.resolve()), arguments, _built()], sort_keys=True)
+    digest = blake2b(key.encode("utf-8"), digest_size=12).hexdigest()
+    cached = folder / f"{path.resolve().stem}-{digest}.specdec"
+    if cached.is_file():
         try:
-            return packed_model(place, arguments, load, n_threads)
+            return packed_model(cached, arguments, load, n_threads)
         except CheckpointError:
             pass  # damaged, or of files that have changed: it is written again
     model = load(path, **arguments, n_threads=n_threads)
     folder.mkdir(parents=True, exist_ok=True)
-    write_packed(place, model, with_tokenizer=arguments["tokenizer"] is None, n_threads=n_threads)
+    write_packed(cached, model, with_tokenizer=arguments["tokenizer"] is None, n_threads=n_threads)
     return model

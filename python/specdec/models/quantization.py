@@ -190,12 +190,12 @@ def _compare(
     all_lost = all_held = 0.0
     formats = checkpoint.stored.formats if dtype == "file" and checkpoint.stored else {}
     with reading(checkpoint.n_bytes, "comparing", progress) as done:
-        for name, array, form in checkpoint.tensors():
+        for name, array, number_format in checkpoint.tensors():
             # Tables that are read by row are in f32 or bf16; that of a tied head is a matrix too.
             tables = ("position_embedding", "relative_bias", "encoder.token_embedding")
             is_table = name.endswith(tables) or (name == "token_embedding" and not checkpoint.config["tied"])
             if array.ndim == 2 and not is_table:
-                lost, held, largest = _difference(array, form, matrix(name))
+                lost, held, largest = _difference(array, number_format, matrix(name))
                 bits = _bits(name, formats.get(name, dtype), array.shape[1])
                 matrices.append(MatrixError(name, array.shape, _root(lost, held), largest, bits))
                 all_lost, all_held = all_lost + lost, all_held + held
@@ -203,13 +203,15 @@ def _compare(
     return matrices, _root(all_lost, all_held)
 
 
-def _difference(stored: NDArray[Any], form: str, packed: NDArray[np.float32]) -> tuple[float, float, float]:
+def _difference(
+    stored: NDArray[Any], number_format: str, packed: NDArray[np.float32]
+) -> tuple[float, float, float]:
     """(sum of squares of the differences, of the weights, largest difference)."""
     lost = held = largest = 0.0
     n_rows = max(1, _CHUNK // stored.shape[1])
     for first in range(0, len(stored), n_rows):
         rows = slice(first, first + n_rows)
-        weights = widened(stored[rows], form).astype(np.float64)
+        weights = widened(stored[rows], number_format).astype(np.float64)
         difference = weights - packed[rows]
         lost += float(np.square(difference).sum())
         held += float(np.square(weights).sum())

@@ -135,22 +135,22 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
     except queue.Empty:
         helper = _Helper()
     try:
-        kind, text = helper.ask((action, TIME_LIMIT_S, *arguments))
+        status, text = helper.ask((action, TIME_LIMIT_S, *arguments))
     except BaseException:
         helper.close()
         raise
-    if kind in (b"E", b"M") or _idle.qsize() >= _MAX_IDLE:
+    if status in (b"E", b"M") or _idle.qsize() >= _MAX_IDLE:
         helper.close()
     else:
         _idle.put(helper)
-    if kind == b"T":
+    if status == b"T":
         return text
     template = f"{source}: the chat template"
-    if kind == b"N":
+    if status == b"N":
         raise MissingPackageError(f"{template} needs {text}: pip install jinja2")
-    if kind == b"I":
+    if status == b"I":
         raise TokenizerError(f"{template} is not valid Jinja: {text}")
-    if kind == b"U":
+    if status == b"U":
         expected = "none, or another chat template"
         raise InputError(f"{text} is given, but {source} has no place for {text}; expected {expected}")
     messages = {
@@ -160,7 +160,7 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
         b"M": f"needs more than {MEMORY_LIMIT >> 20} MiB of memory",
         b"E": text,
     }
-    raise InputError(f"{template} {messages[kind]}")
+    raise InputError(f"{template} {messages[status]}")
 
 
 def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:

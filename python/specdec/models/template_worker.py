@@ -46,34 +46,34 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     with suppress(_Reply):  # it is the reply to each request then
         _jinja()
-    kind = b""
-    while kind != b"M":
+    status = b""
+    while status != b"M":
         try:
             action, seconds, *arguments = pickle.load(requests)
             signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, whatever it computes
-            kind, text = _answer(action, arguments)
+            status, text = _answer(action, arguments)
         except EOFError:
             return
         except MemoryError:  # also while a request is read, whose rest would be taken for the next one
-            kind, text = b"M", b""
+            status, text = b"M", b""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        replies.write(kind + len(text).to_bytes(8, "big") + text)
+        replies.write(status + len(text).to_bytes(8, "big") + text)
         replies.flush()
 
 
 def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:
     try:
         if action == "render":
-            kind, text = b"T", _render(*arguments)
+            status, text = b"T", _render(*arguments)
         else:  # the names in the code of a template, of variables and of their fields, one a line
             _compiled(*arguments)
-            kind, text = b"T", "\n".join(sorted(_names_in(*arguments)))
+            status, text = b"T", "\n".join(sorted(_names_in(*arguments)))
     except _Reply as reply:
-        kind, text = reply.args[0], reply.args[1][:_MAX_MESSAGE]
+        status, text = reply.args[0], reply.args[1][:_MAX_MESSAGE]
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > _MAX_BYTES:
         return b"L", f"{len(data)} bytes; expected at most {_MAX_BYTES}".encode()
-    return kind, data
+    return status, data
 
 
 def _render(text: str, values: dict[str, Any], needed: tuple[str, ...]) -> str:
@@ -105,7 +105,7 @@ def _compiled(text: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _names_in(text: str) -> frozenset[str]:
-    return frozenset(value for _, kind, value in _environment().lex(text) if kind == "name")
+    return frozenset(value for _, token_type, value in _environment().lex(text) if token_type == "name")
 
 
 @functools.cache
@@ -180,7 +180,7 @@ def _environment() -> Any:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
     environment.globals["namespace"] = Namespace
     del environment.globals["lipsum"]  # random text

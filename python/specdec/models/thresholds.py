@@ -89,15 +89,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _path(folder: str, key: Mapping[str, str]) -> Path | None:
-    place, cache = Path(folder), os.environ.get("XDG_CACHE_HOME", "")
+    base, cache = Path(folder), os.environ.get("XDG_CACHE_HOME", "")
     if not folder:
         try:
             home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
         except RuntimeError:
             return None
-        place = home / "specdec" / "thresholds"
+        base = home / "specdec" / "thresholds"
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return place / f"{digest[:32]}.json"
+    return base / f"{digest[:32]}.json"
 
 
 def _read(path: Path, key: Mapping[str, str]) -> bool:
@@ -227,9 +227,9 @@ class _PanelTimer:
 
     def __init__(self) -> None:
         # a byte that makes no number of any format subnormal; lines of a panel are lines of a cache
-        room = np.full(_BYTES + 64, 0x3C, np.uint8)
-        begin = -room.ctypes.data % 64
-        self._panels = room[begin : begin + _BYTES].view(np.float32)
+        buffer = np.full(_BYTES + 64, 0x3C, np.uint8)
+        begin = -buffer.ctypes.data % 64
+        self._panels = buffer[begin : begin + _BYTES].view(np.float32)
         self._n_samples = 0
         self._was_near = False
 

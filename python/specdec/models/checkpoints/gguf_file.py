@@ -42,8 +42,8 @@ _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _STRING, _ARRAY = 8, 9
 _LENGTH: Final = struct.Struct("<Q")  # of a string, in bytes
 _NUMBERS: Final[Mapping[int, np.dtype[Any]]] = {
-    kind: np.dtype(name)
-    for kind, name in enumerate("<u1 <i1 <u2 <i2 <u4 <i4 <f4 <? - - <u8 <i8 <f8".split())
+    value_type: np.dtype(name)
+    for value_type, name in enumerate("<u1 <i1 <u2 <i2 <u4 <i4 <f4 <? - - <u8 <i8 <f8".split())
     if name != "-"
 }
 """Value types of one number, by the ids of the format."""
@@ -64,13 +64,13 @@ class StoredBlocks(FileTensor):
     @property
     def is_coded(self) -> bool:
         """Whether the file holds blocks of codes, which `array` decodes."""
-        return self.kind not in PLAIN
+        return self.dtype not in PLAIN
 
     def check(self, numbers: str = "") -> None:
         """Refuse a tensor whose numbers are not read."""
         known = sorted((*PLAIN, *_decoders()))
-        if numbers or self.kind not in known:
-            raise self.error(f"has type {self.kind}", ", ".join(known), UnsupportedModelError)
+        if numbers or self.dtype not in known:
+            raise self.error(f"has type {self.dtype}", ", ".join(known), UnsupportedModelError)
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
         """The numbers; see `FileTensor`. Codes are decoded by ``gguf``, to float32."""
@@ -80,7 +80,7 @@ class StoredBlocks(FileTensor):
         from gguf import quants
 
         with np.errstate(all="ignore"):  # damaged scales may be anything; the core refuses what is not finite
-            decoded: NDArray[np.float32] = quants.dequantize(self.blocks(index), _decoders()[self.kind])
+            decoded: NDArray[np.float32] = quants.dequantize(self.blocks(index), _decoders()[self.dtype])
         return decoded
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
@@ -158,13 +158,13 @@ class GGUFFile(Mapping[str, Any]):
         return n_tensors, n_values
 
     def _read_value(self, cursor: _Cursor, what: str) -> Any:
-        kind = cursor.integer(4)
-        if kind in _NUMBERS:
-            return cursor.numbers(kind, 1)[0].item()
-        if kind == _STRING:
+        value_type = cursor.integer(4)
+        if value_type in _NUMBERS:
+            return cursor.numbers(value_type, 1)[0].item()
+        if value_type == _STRING:
             return cursor.take(cursor.size(what))
-        if kind != _ARRAY:
-            raise self.error(f"{what} has type {kind}; expected 0 to 12")
+        if value_type != _ARRAY:
+            raise self.error(f"{what} has type {value_type}; expected 0 to 12")
         item, n = cursor.integer(4), cursor.integer(8)
         if item in _NUMBERS:
             return cursor.numbers(item, n)
@@ -190,12 +190,12 @@ class GGUFFile(Mapping[str, Any]):
         if number not in _types():
             expected = "one that the package `gguf` knows"
             raise error_of(self.path, name, f"has type {number}", expected, UnsupportedModelError)
-        kind, block = _types()[number]
+        dtype, block = _types()[number]
         if extents[0] % block[0]:
-            found = f"of type {kind} has rows of {extents[0]}"
+            found = f"of type {dtype} has rows of {extents[0]}"
             raise error_of(self.path, name, found, f"multiples of {block[0]}")
         shape, n_bytes = tuple(reversed(extents)), n // block[0] * block[1]
-        return StoredBlocks(self._opened, name, kind, shape, cursor.integer(8), n_bytes, block)
+        return StoredBlocks(self._opened, name, dtype, shape, cursor.integer(8), n_bytes, block)
 
     def _placed(self, tensors: list[StoredBlocks], end: int) -> dict[str, StoredBlocks]:
         """The tensors where they are behind their descriptions: aligned, in the file, shared by none."""
@@ -256,9 +256,9 @@ class _Cursor:
                 found.append(self.take(self.size(what)))
         return found
 
-    def numbers(self, kind: int, n: int) -> NDArray[Any]:
+    def numbers(self, value_type: int, n: int) -> NDArray[Any]:
         """The next n numbers of a type."""
-        dtype = _NUMBERS[kind]
+        dtype = _NUMBERS[value_type]
         self.check(n * dtype.itemsize)
         return np.frombuffer(self.take(n * dtype.itemsize), dtype)
 
@@ -301,11 +301,11 @@ def _decoders() -> dict[str, Any]:
     from gguf import constants, quants
 
     found = {}
-    for kind, (elements, size) in constants.GGML_QUANT_SIZES.items():
+    for ggml_type, (elements, size) in constants.GGML_QUANT_SIZES.items():
         if elements > 1:
             with suppress(NotImplementedError):
-                quants.dequantize(np.zeros((1, size), np.uint8), kind)
-                found[kind.name] = kind
+                quants.dequantize(np.zeros((1, size), np.uint8), ggml_type)
+                found[ggml_type.name] = ggml_type
     return found
 
 
@@ -318,7 +318,9 @@ def _types() -> dict[int, tuple[str, tuple[int, int]]]:
         raise MissingGGUFError(
             "GGUF files are read with the package `gguf`, which is not installed: pip install gguf"
         ) from error
-    return {int(kind): (kind.name, sizes) for kind, sizes in constants.GGML_QUANT_SIZES.items()}
+    return {
+        int(ggml_type): (ggml_type.name, sizes) for ggml_type, sizes in constants.GGML_QUANT_SIZES.items()
+    }
 
 
 @cache
@@ -339,10 +341,10 @@ def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
     parts: list[GGUFFile] = []
     tensors: dict[str, StoredBlocks] = {}
     for part in range(n_parts):
-        place = path.with_name(f"{match[1]}-{part + 1:05}-of-{n_parts:05}.gguf")
-        if place != path and not place.is_file():
-            raise CheckpointNotFoundError(f"{place}: no such file; expected part {part + 1} of {n_parts}")
-        one = file if place == path else GGUFFile(OpenedFile(place))
+        part_path = path.with_name(f"{match[1]}-{part + 1:05}-of-{n_parts:05}.gguf")
+        if part_path != path and not part_path.is_file():
+            raise CheckpointNotFoundError(f"{part_path}: no such file; expected part {part + 1} of {n_parts}")
+        one = file if part_path == path else GGUFFile(OpenedFile(part_path))
         parts.append(one)
         number, n = _count(one, "split.no"), _count(one, "split.count")
         if (number, n) != (part, n_parts):

@@ -25,13 +25,13 @@ _TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
 
 
 def weighted_blocks(
-    rows: NDArray[np.float32], kind: str, importance: NDArray[np.float32]
+    rows: NDArray[np.float32], ggml_type: str, importance: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
     """The bytes of rows of weights, [n_rows, n_in], n_in a multiple of 32; errors as the core weighs them.
 
     Of some twenty grids of codes each gives the scale that fits best; the best of these is taken.
     """
-    most = WEIGHTED[kind]
+    most = WEIGHTED[ggml_type]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
     made: list[NDArray[np.uint8]] = []
     step = max(1, _TOGETHER * _BLOCK // rows.shape[1])
@@ -43,7 +43,7 @@ def weighted_blocks(
         codes = (_codes(x, _inverse(d.astype(np.float32)), most) + most).astype(np.uint8)
         # the scale; in Q5_0 the fifth bits; nibbles of the first half, and above them of the second
         low = codes[:, : _BLOCK // 2] & 15 | (codes[:, _BLOCK // 2 :] & 15) << 4
-        fifth = [np.packbits(codes >> 4, axis=1, bitorder="little")] if kind == "Q5_0" else []
+        fifth = [np.packbits(codes >> 4, axis=1, bitorder="little")] if ggml_type == "Q5_0" else []
         made.append(np.concatenate([d[:, None].view(np.uint8), *fifth, low], axis=1).reshape(-1))
     return np.concatenate(made)
 
@@ -93,21 +93,27 @@ _KEPT: Final = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel
 
 
 def type_of(
-    kind: str, name: str, shape: tuple[int, ...], n_layer: int, *, has_head: bool, is_falcon: bool = False
+    ggml_type: str,
+    name: str,
+    shape: tuple[int, ...],
+    n_layer: int,
+    *,
+    has_head: bool,
+    is_falcon: bool = False,
 ) -> str:
     """The type of a tensor; without `has_head`, an ``output.weight``, the table of tokens is the head."""
     base = name.removesuffix(".weight")
     if len(shape) < 2 or base == name or base.endswith(_KEPT) or "norm" in base.rsplit(".", 1)[-1]:
         return "F32"
-    wanted = _mixed(kind, base, n_layer, has_head, is_falcon) if kind in MIXTURES else kind
+    wanted = _mixed(ggml_type, base, n_layer, has_head, is_falcon) if ggml_type in MIXTURES else ggml_type
     while shape[-1] % type_sizes()[wanted][1][0]:
         wanted = _LESS.get(wanted, "F16")
     return wanted
 
 
-def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
+def _mixed(ggml_type: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
     """The type of a matrix in a mixture."""
-    plain, part = kind[:4], base.rsplit(".", 1)[-1]
+    plain, part = ggml_type[:4], base.rsplit(".", 1)[-1]
     if base == "output" or (base == "token_embd" and not has_head):
         return "Q8_0" if is_falcon else "Q6_K"
     if not base.startswith("blk."):
@@ -116,9 +122,9 @@ def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) 
     eighth = n_layer // 8
     important = layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
     is_down = part in ("ffn_down", "ffn_down_exps")
-    if kind.endswith("_S"):
+    if ggml_type.endswith("_S"):
         first = 4 if part == "attn_v" else eighth if is_down else 0
-        return "Q5_K" if kind == "Q4_K_S" and layer < first else plain
+        return "Q5_K" if ggml_type == "Q4_K_S" and layer < first else plain
     if part == "attn_qkv":
         return {"Q4_K": "Q5_K", "Q5_K": "Q6_K"}[plain]
     if is_down and is_falcon and plain == "Q4_K":
@@ -133,7 +139,7 @@ def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
 
 
 def encoded(
-    array: NDArray[np.float32], kind: str, what: str, importance: NDArray[np.float32] | None = None,
+    array: NDArray[np.float32], ggml_type: str, what: str, importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
 ) -> NDArray[Any]:  # fmt: skip
     """The bytes of a tensor in a type; `what` is file and tensor, for messages.
@@ -142,29 +148,31 @@ def encoded(
     """
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
-    if kind == "F32":
+    if ggml_type == "F32":
         return array
-    if kind in ("F16", "BF16"):
+    if ggml_type in ("F16", "BF16"):
         with np.errstate(over="ignore"):
-            half: NDArray[Any] = array.astype(np.float16) if kind == "F16" else rounded_to_bf16(array)
-        large = np.isinf(half) if kind == "F16" else (half & 0x7FFF) == 0x7F80
+            half: NDArray[Any] = array.astype(np.float16) if ggml_type == "F16" else rounded_to_bf16(array)
+        large = np.isinf(half) if ggml_type == "F16" else (half & 0x7FFF) == 0x7F80
         if large.any():
-            raise CheckpointError(f"{what} has values that are too large for {kind}; expected smaller ones")
+            raise CheckpointError(
+                f"{what} has values that are too large for {ggml_type}; expected smaller ones"
+            )
         return half
     rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
-    if importance is not None and importance.ndim == 2 and kind in (*_K_TYPES, *WEIGHTED):
+    if importance is not None and importance.ndim == 2 and ggml_type in (*_K_TYPES, *WEIGHTED):
         experts = zip(array, importance, strict=True)
-        parts = [encoded(part, kind, what, means, n_threads).reshape(-1) for part, means in experts]
+        parts = [encoded(part, ggml_type, what, means, n_threads).reshape(-1) for part, means in experts]
         return np.concatenate(parts)
-    if kind in _K_TYPES:
+    if ggml_type in _K_TYPES:
         weights = None if importance is None else _relative(importance)
-        packed = _core.quantize(rows, kind.lower(), importance=weights, n_threads=n_threads)
+        packed = _core.quantize(rows, ggml_type.lower(), importance=weights, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)
-    if kind in WEIGHTED and importance is not None and (weights := _relative(importance)) is not None:
-        return weighted_blocks(rows, kind, weights)
+    if ggml_type in WEIGHTED and importance is not None and (weights := _relative(importance)) is not None:
+        return weighted_blocks(rows, ggml_type, weights)
     from gguf import GGMLQuantizationType, quants
 
-    blocks: NDArray[np.uint8] = quants.quantize(array, GGMLQuantizationType[kind])
+    blocks: NDArray[np.uint8] = quants.quantize(array, GGMLQuantizationType[ggml_type])
     return blocks
 
 

@@ -38,15 +38,15 @@ def is_describing(name: str) -> bool:
     return f"{folder}/*.jinja" == TEMPLATES and fnmatchcase(last, "*.jinja")
 
 
-def describing_files(place: Path) -> list[Path]:
+def describing_files(path: Path) -> list[Path]:
     """The files, there or not, that describe what is at a `place`; none beside one that holds all of it."""
-    if place.suffix in _COMPLETE and not place.is_dir():
+    if path.suffix in _COMPLETE and not path.is_dir():
         return []
-    folder = place if place.is_dir() else place.parent
-    if place.suffix == ".bin" and not place.is_dir():
+    folder = path if path.is_dir() else path.parent
+    if path.suffix == ".bin" and not path.is_dir():
         named = [folder / name for name in _LLAMA2C]
         found = {file for names in _LLAMA2C_TABLES for file in folder.glob(names)}
-        return named + sorted(found - {*named, place})
+        return named + sorted(found - {*named, path})
     return [folder / name for name in DESCRIBING] + sorted(folder.glob(TEMPLATES))
 
 
@@ -124,8 +124,8 @@ def fetch(name: HubName, options: HubOptions | None = None) -> Path:
         there = library.HfApi().list_repo_files(name.repository, **where)
         wanted = _of_tag(name, there) if name.tag else _with_parts(name.file, there)
         where["cache_dir"] = options.cache_dir
-        places = [library.hf_hub_download(name.repository, file, **where) for file in wanted]
-    return Path(places[0])
+        paths = [library.hf_hub_download(name.repository, file, **where) for file in wanted]
+    return Path(paths[0])
 
 
 def _with_parts(file: str, there: Sequence[str]) -> list[str]:

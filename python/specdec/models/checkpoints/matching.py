@@ -44,26 +44,26 @@ def is_matrix(source: Source) -> bool:
 
 def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
     """The number format of a model whose tensors do not stay as they are; as of `stored_tensors`."""
-    kinds = {
-        "BF16" if source.numbers else tensors[name].kind  # bytes of MXFP4 are numbers of bf16
+    types = {
+        "BF16" if source.numbers else tensors[name].dtype  # bytes of MXFP4 are numbers of bf16
         for source in sources
         for name in source.stored
         if len(source.shape) == 2
     }
-    if kinds <= {"BF16"}:
+    if types <= {"BF16"}:
         return "bf16"
-    if kinds <= PLAIN.keys():
+    if types <= PLAIN.keys():
         return "f32"
-    return "int4" if kinds - PLAIN.keys() == {"Q4_0"} else "int8"
+    return "int4" if types - PLAIN.keys() == {"Q4_0"} else "int8"
 
 
-def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any]) -> StoredTensors | None:
+def stored_tensors(path: Path, sources: list[Source], tensors: Mapping[str, Any]) -> StoredTensors | None:
     """The tensors of a file in its own types; None where it holds no blocks of codes."""
     matrices = {source.canonical: source for source in sources if is_matrix(source)}
-    types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
+    types = {name: tensors[source.stored[0]].dtype for name, source in matrices.items()}
     if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
         return None
-    same = {name: _FORMATS.get(kind) for name, kind in types.items()}
+    same = {name: _FORMATS.get(dtype) for name, dtype in types.items()}
     formats: dict[str, str] = {}
     for name, source in matrices.items():
         keeps = same[name] in ("f32", "bf16") or source.entry.keeps_rows
@@ -72,17 +72,17 @@ def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any
         formats[name] = (keeps and same[name]) or other
     _join(formats)
     changed = Counter(
-        f"{types[name]} as {form}"
-        for name, form in formats.items()
-        if form != same[name] and types[name] not in ("F32", "F16")
+        f"{types[name]} as {number_format}"
+        for name, number_format in formats.items()
+        if number_format != same[name] and types[name] not in ("F32", "F16")
     )
     names = ", ".join(f"{count} of {change}" for change, count in sorted(changed.items()))
     coded = (name for name, source in matrices.items() if tensors[source.stored[0]].is_coded)
     return StoredTensors(
         formats,
         {name: types[name] for name in coded if formats[name] == same[name]},
-        ", ".join(kind for kind, _ in Counter(types.values()).most_common()),
-        f"{place}: holds matrices that are turned into another number format: {names}" if changed else "",
+        ", ".join(dtype for dtype, _ in Counter(types.values()).most_common()),
+        f"{path}: holds matrices that are turned into another number format: {names}" if changed else "",
     )
 
 
@@ -94,13 +94,13 @@ def _join(formats: dict[str, str]) -> None:
             if match := pattern.search(name):
                 groups.setdefault(name[: match.start()] + pattern.pattern, []).append(name)
     for names in groups.values():
-        kinds = {formats[name] if formats[name] in ("f32", "bf16") else "codes" for name in names}
-        if len(kinds) > 1:
+        classes = {formats[name] if formats[name] in ("f32", "bf16") else "codes" for name in names}
+        if len(classes) > 1:
             formats.update(dict.fromkeys(names, "f32"))
 
 
 def match_tensors(
-    place: Path, family: Family, config: Mapping[str, Any], sources: list[Source],
+    path: Path, family: Family, config: Mapping[str, Any], sources: list[Source],
     tensors: MutableMapping[str, Any], *, described_by: str,
 ) -> None:  # fmt: skip
     """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
@@ -117,7 +117,7 @@ def match_tensors(
         tensors[embedding] = tensors.pop(head)  # one matrix, saved under its other name
     for name, (shape, numbers) in expected.items():
         if name not in tensors:
-            raise error_of(place, name, "is missing", f"it with shape {list(shape)}")
+            raise error_of(path, name, "is missing", f"it with shape {list(shape)}")
         if tensors[name].shape != shape:
             raise tensors[name].shape_error(f"{list(shape)}")
         tensors[name].check(numbers)  # now rather than after half the weights
@@ -130,7 +130,7 @@ def match_tensors(
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         what = f"holds tensors that its {described_by} leaves without use: {first}{more}"
         only = f"only those of {number_of(config['n_layer'], 'layer')}"
-        raise UnsupportedModelError(f"{place}: {what}; expected {only}")
+        raise UnsupportedModelError(f"{path}: {what}; expected {only}")
 
 
 def has_own_head(
@@ -155,16 +155,16 @@ _HARMLESS: Final = re.compile(
 
 
 def matched_checkpoint(
-    place: Path, architecture: str, config: Mapping[str, Any], sources: list[Source],
+    path: Path, architecture: str, config: Mapping[str, Any], sources: list[Source],
     tensors: Mapping[str, Any], *, tokenizer: Tokenizer | None, decoder_start: tuple[int, ...], **fields: Any,
 ) -> Checkpoint:  # fmt: skip
     """The checkpoint of tensors that `match_tensors` has gone through; `**fields`: as it has them."""
     with_encoder = config.get("encoder") is not None
     used = {name for source in sources for name in source.stored}
     return Checkpoint(
-        path=place, architecture=architecture, config=config, tokenizer=tokenizer,
+        path=path, architecture=architecture, config=config, tokenizer=tokenizer,
         dtype=own_dtype(sources, tensors), n_bytes=sum(tensors[name].n_bytes for name in used),
-        _tensors=partial(canonical_tensors, sources, tensors), stored=stored_tensors(place, sources, tensors),
+        _tensors=partial(canonical_tensors, sources, tensors), stored=stored_tensors(path, sources, tensors),
         source_tokenizer=source_side(tokenizer) if with_encoder else None,
         decoder_start=decoder_start if with_encoder else (), **fields,
     )  # fmt: skip
@@ -182,7 +182,7 @@ def canonical_tensors(
         if in_file and (rows := _file_rows(source, tensors, coded)) is not None:
             tensor = tensors[source.stored[0]]
             at, arrays = ([], None, False), []
-            yield source.canonical, rows, tensor.kind.lower() if coded else tensor.format
+            yield source.canonical, rows, tensor.dtype.lower() if coded else tensor.format
             continue
         if (source.stored, index, coded) != at:  # some families have several in one
             arrays = []  # before the next is read
@@ -191,10 +191,10 @@ def canonical_tensors(
                 arrays.append(tensor.blocks(index) if coded else tensor.array(index, source.numbers))
         first = tensors[source.stored[0]] if source.stored else None
         if coded and first is not None:
-            yield source.canonical, source.rows(arrays[0]), first.kind.lower()
+            yield source.canonical, source.rows(arrays[0]), first.dtype.lower()
             continue
-        form = "" if source.numbers or first is None else first.format
-        yield (source.canonical, *source.take(arrays, form))
+        number_format = "" if source.numbers or first is None else first.format
+        yield (source.canonical, *source.take(arrays, number_format))
 
 
 def _file_rows(source: Source, tensors: Mapping[str, FileTensor], coded: bool) -> FileRows | None:

@@ -146,8 +146,8 @@ def _tensors(file: Path, is_dora: bool, whole: dict[str, StoredTensor]) -> dict[
 
 
 def _check_method(fields: Fields) -> None:
-    kind = fields.raw("peft_type")
-    if kind != "LORA":
+    method = fields.raw("peft_type")
+    if method != "LORA":
         raise fields.unsupported("peft_type", '"LORA"')
     fields.require("use_qalora", False, because="QALoRA is not read")
     fields.require("lora_bias", False, because="biases of LoRA are not read")

@@ -59,9 +59,9 @@ class StoredTensor(FileTensor):
 
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of int32 or int64; `mmap`: a view of the mapped file, if aligned."""
-        self._check_kind(_INTEGERS)
+        self._check_dtype(_INTEGERS)
         data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
-        array = data.view(_INTEGERS[self.kind]).reshape(self.shape)
+        array = data.view(_INTEGERS[self.dtype]).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
 

@@ -22,7 +22,7 @@ _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 Array = NDArray[Any]
 
 
-def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
+def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, path: Path) -> None:
     """Compare the configuration that will be read with that of the checkpoint; their encoders', too."""
     ours: ModelConfig | None = ModelConfig.from_canonical(checkpoint.config)
     theirs: ModelConfig | None = ModelConfig.from_canonical(config)
@@ -30,12 +30,12 @@ def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, pla
     while ours is not None and theirs is not None:
         for name in ours:
             if name != "encoder" and not _close(ours[name], theirs[name]):
-                found = f"{name} is {ours[name]}, and {place.name} would say {theirs[name]}"
+                found = f"{name} is {ours[name]}, and {path.name} would say {theirs[name]}"
                 raise UnsupportedModelError(f"{cannot}: {found}")
         ours, theirs = ours.encoder, theirs.encoder
     if ours is not theirs:
         one, other = ("no encoder" if of is None else "an encoder" for of in (ours, theirs))
-        raise UnsupportedModelError(f"{cannot}: it has {one}, and {place.name} would say that it has {other}")
+        raise UnsupportedModelError(f"{cannot}: it has {one}, and {path.name} would say that it has {other}")
 
 
 def _close(ours: Any, theirs: Any) -> bool:
@@ -60,7 +60,7 @@ def gathered(
     sources: list[Source],
     types: Mapping[str, str],
     progress: bool | None,
-    place: Path,
+    path: Path,
 ) -> Iterator[tuple[str, Array]]:
     """The tensors of a file in the order of `stored_shapes`, f32, made of those of the model, see `sources`.
 
@@ -72,13 +72,13 @@ def gathered(
     as_blocks = {source.canonical for source in sources if kept.issuperset(source.stored)}
     begun: dict[str, Array] = {}
     tensors = checkpoint.tensors(as_blocks)
-    canonical, array, form = next(tensors)
-    with reading(checkpoint.n_bytes, f"writing {place.name}", progress) as done:
+    canonical, array, number_format = next(tensors)
+    with reading(checkpoint.n_bytes, f"writing {path.name}", progress) as done:
         for i, source in enumerate(sources):
             if source.canonical != canonical:
                 done(array.nbytes)
                 del array  # before the next is read
-                canonical, array, form = next(tensors)
+                canonical, array, number_format = next(tensors)
             if source.canonical != canonical:
                 raise CheckpointError(
                     f"{checkpoint.path}: tensor '{canonical}' comes where '{source.canonical}' is due; "
@@ -90,7 +90,7 @@ def gathered(
                 if name not in begun:
                     begun[name] = np.zeros(shape, np.uint8 if is_kept else np.float32)
             parts = [begun[name] for name in source.stored]
-            source.put(parts, array if is_kept else widened(array, form))
+            source.put(parts, array if is_kept else widened(array, number_format))
             del parts
             for name in source.stored:
                 if last[name] == i:

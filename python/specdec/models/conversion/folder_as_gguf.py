@@ -41,7 +41,7 @@ class _Planned(NamedTuple):
 
 
 def write_as_gguf(
-    checkpoint: Checkpoint, place: Path, kind: str, importance: Importance, progress: bool | None
+    checkpoint: Checkpoint, path: Path, ggml_type: str, importance: Importance, progress: bool | None
 ) -> None:
     """Write a model as a GGUF file, which replaces one that is there; `kind` is one of `FILE_TYPES`."""
     name = "LlamaForCausalLM" if checkpoint.architecture == LLAMA2C else checkpoint.architecture
@@ -57,10 +57,11 @@ def write_as_gguf(
     shapes = dict(stored_shapes(sources))
     planned = {stored: _Planned(shape) for stored, shape in shapes.items()}
     planned |= {stored: _Planned(array.shape, array) for stored, array in extra.items()}
-    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), planned, place))
+    _check_described(checkpoint, path, Metadata(ggml, _as_read(keys), planned, path))
     of_file = {"has_head": "output.weight" in shapes, "is_falcon": ggml == "falcon"}
     types = {
-        stored: type_of(kind, stored, shape, config["n_layer"], **of_file) for stored, shape in shapes.items()
+        stored: type_of(ggml_type, stored, shape, config["n_layer"], **of_file)
+        for stored, shape in shapes.items()
     }
     matrices = [source for source in sources if len(source.shape) == 2]
     made_of = {stored: [of for of in matrices if stored in of.stored] for stored in shapes}
@@ -69,11 +70,11 @@ def write_as_gguf(
         "general.architecture": ggml,
         "general.type": "model",
         "general.name": checkpoint.path.resolve().stem,
-        "general.file_type": FILE_TYPES[kind],
+        "general.file_type": FILE_TYPES[ggml_type],
         "general.quantization_version": _QUANTIZATION_VERSION,
         **{f"{ggml}.{key}": value for key, value in _as_read(keys).items()},
-        **sampling_values(checkpoint.default_sampling, place),
-        **_vocabulary(checkpoint, place),
+        **sampling_values(checkpoint.default_sampling, path),
+        **_vocabulary(checkpoint, path),
     }
     tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()]
     for stored, shape in shapes.items():
@@ -81,14 +82,14 @@ def write_as_gguf(
 
     def data() -> Iterator[Array]:
         yield from extra.values()
-        for stored, array in gathered(checkpoint, sources, types, progress, place):
+        for stored, array in gathered(checkpoint, sources, types, progress, path):
             if array.dtype == np.uint8:
                 yield array
                 continue
             weights = importance.of(stored, made_of[stored], shapes[stored])
             yield encoded(array, types[stored], f"{checkpoint.path}: tensor '{stored}'", weights, threads)
 
-    write_gguf(place, metadata, tensors, data())
+    write_gguf(path, metadata, tensors, data())
 
 
 def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -106,7 +107,7 @@ def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
 
 
-def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) -> None:
+def _check_described(checkpoint: Checkpoint, path: Path, metadata: Metadata) -> None:
     try:
         free = checkpoint.config.get("encoder") is not None  # positions without an end
         _, _, config, _ = described(metadata, checkpoint.config["n_ctx"] if free else None)
@@ -114,19 +115,19 @@ def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) ->
         raise UnsupportedModelError(
             f"{checkpoint.path}: is a model that a GGUF file cannot describe: {error}"
         ) from error
-    check_same(checkpoint, config, "a GGUF file", place)
+    check_same(checkpoint, config, "a GGUF file", path)
 
 
-def _vocabulary(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
+def _vocabulary(checkpoint: Checkpoint, path: Path) -> dict[str, Any]:
     template = checkpoint.chat_template
     if checkpoint.tokenizer is None:
-        ends = end_values(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.config["n_vocab"], place)
+        ends = end_values(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.config["n_vocab"], path)
         return {"tokenizer.ggml.model": "none", **ends}
     values = vocabulary_values(
         checkpoint.tokenizer,
         checkpoint.config["n_vocab"],
         {} if template is None else template.tokens,
-        place,
+        path,
         with_encoder=checkpoint.config.get("encoder") is not None,
     )
     if template is None:

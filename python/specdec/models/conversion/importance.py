@@ -58,21 +58,21 @@ class Importance:
         return found
 
 
-def importance_of(place: Path, load: Callable[[], Model], progress: bool | None) -> Importance:
+def importance_of(path: Path, load: Callable[[], Model], progress: bool | None) -> Importance:
     """What ``llama-imatrix`` wrote, or what the model that `load` gives makes of a text in a file."""
-    if is_gguf(place):
-        return _read(place)
-    opened = OpenedFile(place)
+    if is_gguf(path):
+        return _read(path)
+    opened = OpenedFile(path)
     try:
         text = opened.read(0, opened.size).tobytes().decode("utf-8")
     except UnicodeDecodeError as error:
         found = f"is neither a GGUF file nor a text in UTF-8: {error}"
-        raise CheckpointError(f"{place}: {found}; expected what llama-imatrix writes, or a text") from error
+        raise CheckpointError(f"{path}: {found}; expected what llama-imatrix writes, or a text") from error
     return _measured(load(), text, check_threads(None), progress)
 
 
-def _read(place: Path) -> Importance:
-    file, held = read_gguf(place)
+def _read(path: Path) -> Importance:
+    file, held = read_gguf(path)
     found: dict[str, Array] = {}
     for name, tensor in held.items():
         if not name.endswith(_SUMS) or (counts := held.get(name.removesuffix(_SUMS) + ".counts")) is None:
@@ -80,12 +80,12 @@ def _read(place: Path) -> Importance:
         n_rows = counts.numbers().reshape(-1, 1)
         if len(tensor.shape) != 2 or len(n_rows) not in (1, tensor.shape[0]):
             raise CheckpointError(
-                f"{place}: tensor '{name}' has shape {list(tensor.shape)} beside {len(n_rows)} counts; "
+                f"{path}: tensor '{name}' has shape {list(tensor.shape)} beside {len(n_rows)} counts; "
                 "expected sums of one matrix, or of each expert"
             )
         means = tensor.numbers() / np.maximum(n_rows, 1.0)
         if not np.isfinite(means).all() or (means < 0.0).any():
-            raise CheckpointError(f"{place}: tensor '{name}' has other numbers than sums of squares")
+            raise CheckpointError(f"{path}: tensor '{name}' has other numbers than sums of squares")
         found[name.removesuffix(_SUMS)] = means[0] if len(means) == 1 else means
     if not found:
         raise file.error(

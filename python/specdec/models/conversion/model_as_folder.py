@@ -19,7 +19,7 @@ from specdec.errors import CheckpointError, InputError, UnsupportedModelError, w
 from specdec.fields import Fields
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import (
-    KINDS,
+    CODE_TYPES,
     packed,
     packed_shapes,
     quantization_config,
@@ -74,8 +74,8 @@ class _Planned:
 
 def write_as_folder(
     checkpoint: Checkpoint,
-    place: Path,
-    kind: str | None,
+    folder: Path,
+    dtype: str | None,
     progress: bool | None,
     *,
     own_tokenizer: bool = True,
@@ -90,16 +90,16 @@ def write_as_folder(
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
     if FAMILIES[checkpoint.architecture].text_field:
         raise UnsupportedModelError(f"{checkpoint.path}: is part of a larger model; expected a decoder alone")
-    kind = kind or ("BF16" if checkpoint.dtype == "bf16" else "F32")
-    plan = _plan(checkpoint, place, kind)
-    if checkpoint.stored is not None and kind in _NUMBERS:
-        how = f"in {kind}, {'exactly' if kind == 'F32' else 'rounded'}"
+    dtype = dtype or ("BF16" if checkpoint.dtype == "bf16" else "F32")
+    plan = _plan(checkpoint, folder, dtype)
+    if checkpoint.stored is not None and dtype in _NUMBERS:
+        how = f"in {dtype}, {'exactly' if dtype == 'F32' else 'rounded'}"
         warn(
             f"{checkpoint.path}: holds codes ({checkpoint.stored.types}), which are written as numbers {how}"
         )
 
-    with replacing_folder(place) as new:
-        made = _made(checkpoint, plan, progress, place)
+    with replacing_folder(folder) as new:
+        made = _made(checkpoint, plan, progress, folder)
         _write_weights(new, plan.described(), made, max_shard_size)
         if own_tokenizer and checkpoint.path.is_dir():
             for file in describing_files(checkpoint.path):
@@ -142,10 +142,10 @@ class _Plan:
 
 
 def _bits_of(type: str) -> int | None:
-    return next((bits for bits, kind in KINDS.items() if kind == type), None)
+    return next((bits for bits, dtype in CODE_TYPES.items() if dtype == type), None)
 
 
-def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
+def _plan(checkpoint: Checkpoint, folder: Path, dtype: str) -> _Plan:
     """What is written so that it is read as the same model.
 
     A head that is the table of tokens becomes a matrix of its own where it is to be of codes, which a table
@@ -153,19 +153,19 @@ def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
     """
     config = checkpoint.config
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
-    table_has_codes = kind in _BITS and held.get("token_embedding") == KINDS[_BITS[kind]]
-    if kind in _BITS and config["tied"] and config.get("encoder") is None and not table_has_codes:
+    table_has_codes = dtype in _BITS and held.get("token_embedding") == CODE_TYPES[_BITS[dtype]]
+    if dtype in _BITS and config["tied"] and config.get("encoder") is None and not table_has_codes:
         untied = dict(config) | {"tied": False}
         try:
-            return _plan_of(checkpoint, place, kind, untied)
+            return _plan_of(checkpoint, folder, dtype, untied)
         except UnsupportedModelError:
             pass  # where that is not the reason, it is raised again
-    return _plan_of(checkpoint, place, kind, config)
+    return _plan_of(checkpoint, folder, dtype, config)
 
 
-def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str, Any]) -> _Plan:
+def _plan_of(checkpoint: Checkpoint, folder: Path, dtype: str, config: Mapping[str, Any]) -> _Plan:
     family = FAMILIES[checkpoint.architecture]
-    if kind in _BITS and family.quantized:
+    if dtype in _BITS and family.quantized:
         found = f"is a {checkpoint.architecture}, whose matrices of codes are in {family.quantized}"
         expected = f"another family, or one of {', '.join(_NUMBERS)}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected {expected}")
@@ -176,22 +176,22 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
     if checkpoint.config["tied"] and not config["tied"]:
         sources = _with_head(sources)
     shapes = dict(stored_shapes(sources))
-    if kind in _BITS:
-        codes = KINDS[_BITS[kind]]
+    if dtype in _BITS:
+        codes = CODE_TYPES[_BITS[dtype]]
         types = _types_of_codes(checkpoint, sources, shapes, codes)
         coded = {name for name, type in types.items() if type == codes}
         sources = coded_sources(sources, coded)
         shapes = dict(stored_shapes(sources))
-    fields = _config_json(checkpoint, kind, place, config, shapes)
-    if kind not in _BITS:
-        types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
+    fields = _config_json(checkpoint, dtype, folder, config, shapes)
+    if dtype not in _BITS:
+        types = {name: dtype if len(shape) > 1 else "F32" for name, shape in shapes.items()}
         return _Plan(fields, sources, types, shapes)
-    types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
+    types = _types_of_codes(checkpoint, sources, shapes, CODE_TYPES[_BITS[dtype]])
     tables = {name for source in sources if source.canonical.endswith(_EMBEDDINGS) for name in source.stored}
     matrices = {name for source in sources if len(source.shape) == 2 for name in source.stored}
     ignored = [name for name in matrices - tables if types[name] in _NUMBERS]
     names = sorted(name.removesuffix(".weight") for name in ignored)
-    fields["quantization_config"] = quantization_config(_BITS[kind], names)
+    fields["quantization_config"] = quantization_config(_BITS[dtype], names)
     return _Plan(fields, sources, types, shapes)
 
 
@@ -239,16 +239,16 @@ def _types_of_codes(
 
 def _config_json(
     checkpoint: Checkpoint,
-    kind: str,
-    place: Path,
+    dtype: str,
+    folder: Path,
     config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
     """The fields of a config.json from which this configuration is read."""
     fields, of_folder = _fields_of(checkpoint), checkpoint.path.is_dir()
     name = "dtype" if "dtype" in fields else "torch_dtype"
-    if kind in _NUMBERS:
-        fields[name] = _NUMBERS[kind]
+    if dtype in _NUMBERS:
+        fields[name] = _NUMBERS[dtype]
     elif fields.get(name) is None:
         fields[name] = "float16"  # that of the scales
     if checkpoint.config["tied"] and not config["tied"]:
@@ -257,7 +257,7 @@ def _config_json(
     refused: list[UnsupportedModelError] = []
     for more in [{}] if of_folder else [{}, *({"rope_scaling": scaling} for scaling in _LLAMA3)]:
         try:
-            unread = _check_read(wanted, fields | more, place, shapes)
+            unread = _check_read(wanted, fields | more, folder, shapes)
         except UnsupportedModelError as error:
             refused.append(error)
         else:
@@ -267,11 +267,11 @@ def _config_json(
 
 
 def _check_read(
-    checkpoint: Checkpoint, fields: Mapping[str, Any], place: Path, shapes: Mapping[str, tuple[int, ...]]
+    checkpoint: Checkpoint, fields: Mapping[str, Any], folder: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> list[str]:
     """Refuse what is read as another configuration; return the fields that the family does not read."""
     family = FAMILIES[checkpoint.architecture]
-    given = Fields(fields, place / "config.json")
+    given = Fields(fields, folder / "config.json")
     try:
         read = family.read_config(ConfigReader(given, None))
         if family.settled is not None:
@@ -281,7 +281,7 @@ def _check_read(
     except CheckpointError as error:
         found = f"is a model that config.json cannot describe: {error}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}") from error
-    check_same(checkpoint, read, "config.json", place)
+    check_same(checkpoint, read, "config.json", folder)
     return given.unread()
 
 
@@ -314,9 +314,9 @@ def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return fields
 
 
-def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Path) -> Iterator[Array]:
+def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, folder: Path) -> Iterator[Array]:
     threads = check_threads(None)
-    for name, array in gathered(checkpoint, plan.sources, plan.types, progress, place):
+    for name, array in gathered(checkpoint, plan.sources, plan.types, progress, folder):
         type, what = plan.types[name], f"{checkpoint.path}: tensor '{name}'"
         bits, shape = _bits_of(type), plan.shapes[name]
         if bits is None:
@@ -364,24 +364,24 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
         out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
-def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
+def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
     tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
     if checkpoint.path.is_dir():  # without such a file config.json has the settings
         if (defaults := checkpoint.path / _OF_TEXTS).is_file():
-            shutil.copyfile(defaults, place / _OF_TEXTS)
+            shutil.copyfile(defaults, folder / _OF_TEXTS)
     elif sampling := checkpoint.default_sampling:  # transformers takes the ids of tokens from there too
         names = ("decoder_start_token_id", "forced_bos_token_id")
         ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None}
         ids |= dict(zip(names, checkpoint.decoder_start, strict=False))
         known = {name: value for name, value in ids.items() if value is not None}
-        _write_json(place / _OF_TEXTS, {"do_sample": "temperature" in sampling, **sampling, **known})
+        _write_json(folder / _OF_TEXTS, {"do_sample": "temperature" in sampling, **sampling, **known})
     settings: dict[str, Any] = {} if template is None else dict(template.tokens)
     if isinstance(tokenizer, HFTokenizer):
-        with replacing(place / "tokenizer.json") as file:
+        with replacing(folder / "tokenizer.json") as file:
             file.write(tokenizer.library.to_str().encode("utf-8"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        with replacing(place / "tokenizer.model") as file:
+        with replacing(folder / "tokenizer.model") as file:
             file.write(tokenizer.library.serialized_model_proto())
         settings |= {"legacy": tokenizer.prefixes_all, "added_tokens_decoder": tokenizer.added_tokens()}
     else:
@@ -391,4 +391,4 @@ def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
         listed = [{"name": name, "template": text} for name, text in template.templates.items()]
         alone = list(template.templates) == ["default"]
         settings["chat_template"] = listed[0]["template"] if alone else listed
-    _write_json(place / "tokenizer_config.json", settings)
+    _write_json(folder / "tokenizer_config.json", settings)

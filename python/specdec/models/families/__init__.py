@@ -66,12 +66,12 @@ def architecture_of(fields: Fields, file: Path) -> str:
     if named:
         for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
-                kind = fields.raw("model_type")
-                if isinstance(kind, str) and _MODEL_TYPES.get(kind, name) != name:
-                    reason = f"without effect: {as_json(kind)} is another architecture than {name}"
+                model_type = fields.raw("model_type")
+                if isinstance(model_type, str) and _MODEL_TYPES.get(model_type, name) != name:
+                    reason = f"without effect: {as_json(model_type)} is another architecture than {name}"
                     warn(UnusedFieldWarning(file, ["model_type"], reason))
                 return name
-        reasons = (why for why, beginnings in _REFUSED.items() if named[0].startswith(beginnings))
+        reasons = (why for why, prefixes in _REFUSED.items() if named[0].startswith(prefixes))
         reason = next(reasons, "")
         raise fields.unsupported("architectures", supported + (f"; {named[0]} {reason}" if reason else ""))
     model_type = fields.raw("model_type")

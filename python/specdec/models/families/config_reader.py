@@ -33,8 +33,8 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(_GELU_TANH, "gelu_tanh"), "relu": "relu", "relu2": "relu2",
 }  # fmt: skip
 
-_ROPE_KINDS: Final = {
-    kind: kind for kind in ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
+_ROPE_TYPES: Final = {
+    name: name for name in ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
 } | {"su": "longrope"}
 
 LAYER_TYPES: Final = ("full_attention", "sliding_attention")
@@ -161,34 +161,36 @@ class ConfigReader:
 
         ``default`` may be a period: all layers but the last of each have windows.
         """
-        kinds = self.fields.raw("layer_types")
-        if kinds is None:
+        layer_types = self.fields.raw("layer_types")
+        if layer_types is None:
             if not isinstance(default, int):
                 return list(default)
             return ["sliding_attention" if (i + 1) % default else "full_attention" for i in range(n_layer)]
-        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        if not isinstance(layer_types, list) or not all(
+            isinstance(layer_type, str) for layer_type in layer_types
+        ):
             raise self.fields.error("layer_types", "a list of names")
-        if len(kinds) != n_layer:
+        if len(layer_types) != n_layer:
             raise self.fields.error("layer_types", f"one name for each of {n_layer} layers")
-        if not set(kinds) <= set(LAYER_TYPES):
+        if not set(layer_types) <= set(LAYER_TYPES):
             raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
-        return kinds
+        return layer_types
 
     def without_windows(self) -> dict[str, Any]:
         """No windows, whatever the fields that describe them hold."""
         self.fields.skip("sliding_window", "max_window_layers", "layer_types")
         return {"sliding_window": 0}
 
-    def windows(self, kinds: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
+    def windows(self, layer_types: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
         """``sliding_window``, and ``windows`` where only some layers have one."""
         self.fields.skip("sliding_window")
-        if "sliding_attention" not in kinds:
+        if "sliding_attention" not in layer_types:
             return {"sliding_window": 0}
         absent = default if default is not None and not self.fields.has("sliding_window") else 0
         window = self.fields.integer("sliding_window", default=absent)
-        if window == 0 or "full_attention" not in kinds:
+        if window == 0 or "full_attention" not in layer_types:
             return {"sliding_window": window}
-        windows = [window if kind == "sliding_attention" else 0 for kind in kinds]
+        windows = [window if layer_type == "sliding_attention" else 0 for layer_type in layer_types]
         return {"sliding_window": window, "windows": windows}
 
     # ---------------------------------------------------------------------------------- rotation
@@ -205,7 +207,7 @@ class ConfigReader:
         fraction_name: str = "partial_rotary_factor",
         scaled: bool = True,
         original_n_ctx: int | None = None,
-        kinds: Mapping[str, str] = _ROPE_KINDS,
+        rope_types: Mapping[str, str] = _ROPE_TYPES,
     ) -> Rotation:
         """Rotary positions by ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``.
 
@@ -221,36 +223,36 @@ class ConfigReader:
         base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
         rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
-        kind = rope.choice(key, kinds, default="default")
-        if partial or kind == "proportional":
+        rope_type = rope.choice(key, rope_types, default="default")
+        if partial or rope_type == "proportional":
             fraction = rope.number(
                 "partial_rotary_factor", default=fields.number(fraction_name, default=fraction)
             )
             if fraction > 1.0:
                 raise rope.error("partial_rotary_factor", "a number above 0 and at most 1")
         else:
-            for place in (fields, rope):
-                place.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
-        size = d_head if kind == "proportional" else int(d_head * fraction)
+            for source in (fields, rope):
+                source.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
+        size = d_head if rope_type == "proportional" else int(d_head * fraction)
         if size % 2 or size == 0:
             expected = f"an even number, not {size} of {d_head}: rotary positions turn pairs"
             raise fields.error("head_dim", expected)
-        if kind == "proportional":
+        if rope_type == "proportional":
             frequencies = proportional_frequencies(d_head, base, fraction)
             frequencies = linear_scaled(frequencies, rope.number("factor", default=1.0))
             return Rotation(frequencies, 1.0, self._chosen_context(n_max, n_max))
         inner = rope.integer("original_max_position_embeddings", default=n_max)
         original = original_n_ctx or inner
-        if kind == "longrope":
+        if rope_type == "longrope":
             return self._long(rope, size, base, n_max, original)
-        if kind == "dynamic":  # by the longest text, of n_ctx tokens
+        if rope_type == "dynamic":  # by the longest text, of n_ctx tokens
             factor = rope.number("factor", maximum=_MAX_SCALE)
             n_ctx = self._chosen_context(n_max, int(n_max * factor))
             if size <= 2:
                 raise fields.error("head_dim", "more than 2 rotated dimensions, for dynamic scaling")
             frequencies = dynamic_scaled(size, base, factor=factor, original_n_ctx=n_max, n_ctx=n_ctx)
             return Rotation(frequencies, 1.0, n_ctx)
-        frequencies, factor = _fixed(rope, kind, size, base, n_max, original)
+        frequencies, factor = _fixed(rope, rope_type, size, base, n_max, original)
         return Rotation(frequencies, factor, self._chosen_context(n_max, n_max))
 
     def _rope_fields(self, layer_type: str | None, scaled: bool) -> Fields:
@@ -264,14 +266,14 @@ class ConfigReader:
                 raise fields.error("rope_scaling", "nothing, or the same as 'rope_parameters'")
             old.skip()
         rope = new or (old if scaled else None) or fields.empty("rope_parameters")
-        nested = [kind for kind in LAYER_TYPES if isinstance(rope.raw(kind), dict)]
+        nested = [name for name in LAYER_TYPES if isinstance(rope.raw(name), dict)]
         if not nested:
             if layer_type is not None and rope is new:  # transformers would leave all of it out
                 raise fields.error("rope_parameters", "an object for each of " + ", ".join(LAYER_TYPES))
             return rope
         if layer_type is None:
-            for kind in nested:
-                rope.require(kind, None, because="all layers share one rotation")
+            for name in nested:
+                rope.require(name, None, because="all layers share one rotation")
         return rope.object(layer_type or "") or rope.empty(layer_type or "")
 
     def _long(self, rope: Fields, size: int, base: float, n_max: int, original: int) -> Rotation:
@@ -288,20 +290,20 @@ class ConfigReader:
 
 
 def _fixed(
-    rope: Fields, kind: str, size: int, base: float, n_max: int, original: int
+    rope: Fields, rope_type: str, size: int, base: float, n_max: int, original: int
 ) -> tuple[list[float], float]:
     """Frequencies and factor of the scalings that do not depend on the length of a text."""
     plain = rotary_frequencies(size, base)
-    if kind == "linear":
+    if rope_type == "linear":
         return linear_scaled(plain, rope.number("factor")), 1.0
-    if kind == "llama3":
+    if rope_type == "llama3":
         names = ("factor", "low_freq_factor", "high_freq_factor")
         given = {name: rope.number(name) for name in names}
         if not given["low_freq_factor"] < given["high_freq_factor"]:
             low = f"{given['low_freq_factor']:g}"
             raise rope.error("high_freq_factor", f"more than low_freq_factor, which is {low}")
         return llama3_scaled(plain, original_n_ctx=original, **given), 1.0
-    if kind == "yarn":
+    if rope_type == "yarn":
         if base <= 1.0:
             raise rope.error("rope_theta", "more than 1 with YaRN")
         factor = rope.number("factor", default=n_max / original)

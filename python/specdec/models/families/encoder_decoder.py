@@ -132,15 +132,15 @@ def _t5_tensors(config: Config) -> dict[str, Named]:
 
 def _feed_forward(fields: Fields, default: str) -> dict[str, Any]:
     """``feed_forward_proj``, and the fields that transformers makes of it, which count if they are there."""
-    kind = fields.choice(
+    feed_forward = fields.choice(
         "feed_forward_proj",
         {name: name for act in ACTIVATIONS for name in (act, f"gated-{act}")},
         default=default,
     )
-    activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    activation = "gelu_new" if feed_forward == "gated-gelu" else feed_forward.removeprefix("gated-")
     return {
         "activation": fields.choice("dense_act_fn", ACTIVATIONS, default=activation),
-        "gated": fields.boolean("is_gated_act", default=kind.startswith("gated-")),
+        "gated": fields.boolean("is_gated_act", default=feed_forward.startswith("gated-")),
     }
 
 
@@ -228,9 +228,9 @@ _MOST_POSITIONS = 1 << 15
 
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
-    place = "post_norm" if config["norm_position"] == "residual" else "norm"
+    position = "post_norm" if config["norm_position"] == "residual" else "norm"
     parts = {"attn": ".self_attn", "cross": ".encoder_attn", "mlp": ".final"}
-    norms: Any = {f"{part}_{place}": f"{of}_layer_norm" for part, of in parts.items()}
+    norms: Any = {f"{part}_{position}": f"{of}_layer_norm" for part, of in parts.items()}
     return named(
         f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
         attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",

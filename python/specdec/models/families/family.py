@@ -22,7 +22,7 @@ ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""
 
 _CANONICAL = re.compile(
-    r"(?P<stack>encoder\.)?(?:layers\.(?P<layer>\d+)\.)?(?:(?P<kind>experts\.)(?P<expert>\d+)\.)?"
+    r"(?P<stack>encoder\.)?(?:layers\.(?P<layer>\d+)\.)?(?:(?P<mixture>experts\.)(?P<expert>\d+)\.)?"
     r"(?P<name>.+?)(?P<suffix>\.weight|\.bias)?"
 )
 """The canonical name of a tensor."""
@@ -92,15 +92,17 @@ class Named:
         """Return the shapes that they have in the file."""
         return [self.shape_there(shape, config)] * len(self.stored_names(suffix, config))
 
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+    def canonical(
+        self, arrays: list[Array], number_format: str, shape: Shape, config: Config
+    ) -> tuple[Array, str]:
         """Return the tensor, and the number format of its elements, from those of the file."""
         if self.make is not None:
             return self.make(shape), "f32"
         if self.heads:
-            return np.concatenate(arrays), form
+            return np.concatenate(arrays), number_format
         if self.plus:
-            return widened(arrays[0], form) + np.float32(self.plus), "f32"
-        return self.view(arrays[0], shape, config), form
+            return widened(arrays[0], number_format) + np.float32(self.plus), "f32"
+        return self.view(arrays[0], shape, config), number_format
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
         """Write a tensor into its places in the file's: the inverse of `canonical`, in f32.
@@ -119,8 +121,8 @@ class Named:
         elif whole.ndim == len(shape):  # rows in another order
             whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
-            places = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
-            whole.reshape(-1)[places] = array
+            positions = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
+            whole.reshape(-1)[positions] = array
 
 
 plus_one = partial(Named, plus=1.0)
@@ -244,10 +246,11 @@ class Either:
     options: tuple[Named, ...]
 
 
-def named(layer: str = "", kind: Callable[[str], Named] = Named, **names: str) -> dict[str, Named]:
+def named(layer: str = "", entry_type: Callable[[str], Named] = Named, **names: str) -> dict[str, Named]:
     """Entries of a table: canonical name to the file's, which `layer` completes if it begins with a point."""
     return {
-        canonical: kind(layer + name if name.startswith(".") else name) for canonical, name in names.items()
+        canonical: entry_type(layer + name if name.startswith(".") else name)
+        for canonical, name in names.items()
     }
 
 
@@ -276,9 +279,9 @@ class Source:
         shapes = [entry.shape_there(self.shape, self.config)]
         return dataclasses.replace(self, entry=entry, stored_shapes=shapes)
 
-    def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
+    def take(self, arrays: list[Array], number_format: str) -> tuple[Array, str]:
         """The tensor and its number format, from arrays of the file."""
-        return self.entry.canonical(arrays, form, self.shape, self.config)
+        return self.entry.canonical(arrays, number_format, self.shape, self.config)
 
     def rows(self, stored: Array) -> Array:
         """The matrix's rows of blocks, [rows, bytes], from those of the file, where `keeps_rows`."""
@@ -337,7 +340,7 @@ class Family:
             assert matched is not None
             parts = matched.groupdict("")
             layer, expert, suffix = parts["layer"], parts["expert"], parts["suffix"]
-            base = parts["stack"] + parts["kind"] + parts["name"]
+            base = parts["stack"] + parts["mixture"] + parts["name"]
             of = config["encoder"] if base.startswith(ENCODER) else config
             listed = table[base]
             options = listed.options if isinstance(listed, Either) else (listed,)

@@ -130,18 +130,18 @@ def _scaling(m: Metadata) -> dict[str, Any] | None:
     A factor without a type is linear, as in llama.cpp; ``rope.scale_linear`` is its former name.
     """
     factor = m.amount("rope.scaling.factor", m.amount("rope.scale_linear", None))
-    kind = m.get("rope.scaling.type", "linear")
+    rope_type = m.get("rope.scaling.type", "linear")
     if m.name == "phi3" and "rope_factors_long.weight" in m.tensors:
-        kind = "longrope"  # whatever the file calls it
-    if kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0)):
+        rope_type = "longrope"  # whatever the file calls it
+    if rope_type == "none" or (rope_type == "linear" and factor in (None, 0.0, 1.0)):
         return None
-    if kind == "linear":
+    if rope_type == "linear":
         return {"rope_type": "linear", "factor": factor}
-    if kind not in ("yarn", "longrope"):
+    if rope_type not in ("yarn", "longrope"):
         raise m.unsupported("rope.scaling.type", "none, linear, yarn or longrope")
     fields = {"factor": factor, "original_max_position_embeddings": m.get(_ORIGINAL)}
-    fields |= _yarn(m, factor) if kind == "yarn" else _longrope(m)
-    return {"rope_type": kind} | {name: value for name, value in fields.items() if value is not None}
+    fields |= _yarn(m, factor) if rope_type == "yarn" else _longrope(m)
+    return {"rope_type": rope_type} | {name: value for name, value in fields.items() if value is not None}
 
 
 def _yarn(m: Metadata, factor: float | None) -> dict[str, Any]:
@@ -321,9 +321,9 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
         return {}, {}
     size = 2 * len(config["inv_freq"])
     scaling = _scaling_of(fields)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    rope_type = scaling.get("rope_type") or scaling.get("type") or "default"
     named = [scaling.get("rope_theta"), fields.get("rope_theta"), fields.get("rotary_emb_base")]
-    if kind == "default":
+    if rope_type == "default":
         base = _base_of(config["inv_freq"], *named, 10_000.0)
     else:
         base = next((float(base) for base in named if isinstance(base, int | float)), 10_000.0)
@@ -333,11 +333,11 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
         "rope.dimension_count": size,
         "rope.freq_base": base,
     }
-    if kind == "linear":
+    if rope_type == "linear":
         return found | {"rope.scaling.type": "linear", "rope.scaling.factor": scaling["factor"]}, {}
-    if kind == "yarn":
+    if rope_type == "yarn":
         return found | _yarn_keys(scaling, _attention_factor(config)), {}
-    if kind in ("longrope", "su"):
+    if rope_type in ("longrope", "su"):
         return found | _longrope_keys(scaling, fields), {
             f"rope_factors_{part}.weight": np.array(scaling[f"{part}_factor"], np.float32)
             for part in ("short", "long")
@@ -411,7 +411,7 @@ def _local_base(config: Config, fields: Fields) -> float | None:
     return _base_of(local[0], fields.get("rope_local_base_freq"), 10_000.0) if local else None
 
 
-def _t5_kind(m: Metadata) -> str:
+def _t5_architecture(m: Metadata) -> str:
     by_layer = "dec.blk.1.attn_rel_b.weight" in m.tensors
     return "UMT5ForConditionalGeneration" if by_layer else "T5ForConditionalGeneration"
 
@@ -585,7 +585,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "t5": Architecture(
         "T5ForConditionalGeneration", (_T5,), _t5_tensors, _T5_KEYS,
-        chosen=_t5_kind,
+        chosen=_t5_architecture,
         also=("MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
     ),
 }  # fmt: skip

@@ -168,10 +168,10 @@ def _neo_windows(reader: ConfigReader, n_layer: int) -> list[int]:
     if groups is None:
         groups = [[["global", "local"], n_layer // 2]]
     try:
-        for kinds, times in groups:
-            if not isinstance(times, int) or times * len(kinds) > n_layer:
+        for layer_types, times in groups:
+            if not isinstance(times, int) or times * len(layer_types) > n_layer:
                 raise ValueError
-            names += list(kinds) * times
+            names += list(layer_types) * times
         if len(names) != n_layer or not set(names) <= {"global", "local"}:
             raise ValueError
     except (TypeError, ValueError) as error:
@@ -233,8 +233,8 @@ class ProjectedTable(FileTensor):
         """Return the product, whose bytes are those of both."""
         shape = table.shape[0], projection.shape[1 if transposed else 0]
         n_bytes = table.n_bytes + projection.n_bytes
-        place = table.opened, table.name, "F32", shape, table.start, n_bytes
-        return cls(*place, table, projection, transposed)
+        location = table.opened, table.name, "F32", shape, table.start, n_bytes
+        return cls(*location, table, projection, transposed)
 
     @property
     def files(self) -> set[Path]:

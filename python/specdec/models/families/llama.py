@@ -106,23 +106,26 @@ def llama_like(
 
 
 def _two_rotations(
-    reader: ConfigReader, d_head: int, kinds: Sequence[str], theta: float, /, **sliding: Any
+    reader: ConfigReader, d_head: int, layer_types: Sequence[str], theta: float, /, **sliding: Any
 ) -> dict[str, Any]:
     """Frequencies of layers without windows, and, by the arguments ``sliding``, of layers with them."""
     full = reader.rotation(d_head, layer_type="full_attention", theta=theta)
     other = reader.rotation(d_head, layer_type="sliding_attention", scaled=False, **sliding)
-    return {"turning": (full, other), "rotations": [int(kind != "full_attention") for kind in kinds]}
+    return {
+        "turning": (full, other),
+        "rotations": [int(layer_type != "full_attention") for layer_type in layer_types],
+    }
 
 
 # -------------------------------------------------------------------------------- Llama, Mistral, Granite
 
 
 def _same_attention_in_all_layers(reader: ConfigReader) -> None:
-    kinds = reader.fields.raw("layer_types")
-    if isinstance(kinds, list):
-        if not all(isinstance(kind, str) for kind in kinds):
+    layer_types = reader.fields.raw("layer_types")
+    if isinstance(layer_types, list):
+        if not all(isinstance(layer_type, str) for layer_type in layer_types):
             raise reader.fields.error("layer_types", "a list of names")
-        if len(set(kinds)) > 1:
+        if len(set(layer_types)) > 1:
             raise reader.fields.unsupported("layer_types", "one kind of attention in all layers")
 
 
@@ -146,8 +149,8 @@ def _mistral(reader: ConfigReader) -> dict[str, Any]:
 def _ministral(reader: ConfigReader) -> dict[str, Any]:
     _without_biases(reader, "MinistralForCausalLM")
     sizes = reader.sizes(absent_kv_head=8)
-    kinds = reader.layer_types(sizes["n_layer"], ["sliding_attention"] * sizes["n_layer"])
-    return llama_like(reader, sizes=sizes, **reader.windows(kinds, default=4096))
+    layer_types = reader.layer_types(sizes["n_layer"], ["sliding_attention"] * sizes["n_layer"])
+    return llama_like(reader, sizes=sizes, **reader.windows(layer_types, default=4096))
 
 
 def _ministral3(reader: ConfigReader) -> dict[str, Any]:
@@ -165,10 +168,10 @@ def _ministral3(reader: ConfigReader) -> dict[str, Any]:
 def _mistral3(reader: ConfigReader) -> dict[str, Any]:
     """The decoder of a model that also sees."""
     readers = {"mistral": _mistral, "ministral3": _ministral3}
-    kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
-    if kind == "ministral3":
+    model_type = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
+    if model_type == "ministral3":
         reader = reader.with_absent(FAMILIES["Ministral3ForCausalLM"].absent)
-    return readers[kind](reader)
+    return readers[model_type](reader)
 
 
 def _smollm3(reader: ConfigReader) -> dict[str, Any]:
@@ -183,11 +186,11 @@ def _smollm3(reader: ConfigReader) -> dict[str, Any]:
         raise fields.error("no_rope_layers", f"0 or 1 for each of {n_layer} layers")
     fields.skip("no_rope_layer_interval", "max_window_layers")
     windowed = fields.boolean("use_sliding_window", default=False)
-    kinds = ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
+    layer_types = ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
     return llama_like(
         reader, sizes=sizes, theta=2_000_000.0, tied=True, bias=False,
         mlp_bias=fields.boolean("mlp_bias", default=False), rotations=[0 if turn else -1 for turn in turns],
-        **reader.windows(reader.layer_types(n_layer, kinds)),
+        **reader.windows(reader.layer_types(n_layer, layer_types)),
     )  # fmt: skip
 
 
@@ -215,8 +218,8 @@ def _qwen2(reader: ConfigReader, *, d_head: int | None = None, **switches: Any) 
     windows = reader.without_windows()
     if fields.boolean("use_sliding_window", default=False):
         first, n_layer = fields.integer("max_window_layers", minimum=0, default=28), sizes["n_layer"]
-        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
-        windows = reader.windows(reader.layer_types(n_layer, kinds), default=4096)
+        layer_types = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
+        windows = reader.windows(reader.layer_types(n_layer, layer_types), default=4096)
     return llama_like(reader, sizes=sizes, **windows, **switches)
 
 
@@ -240,9 +243,9 @@ _olmo2 = partial(llama_like, bias=False, norm_eps=1e-5, norm_position="after", q
 
 def _olmo3(reader: ConfigReader) -> dict[str, Any]:
     sizes, theta = reader.sizes(), 500_000.0
-    kinds = reader.layer_types(sizes["n_layer"], 4)
-    turning = _two_rotations(reader, sizes["d_head"], kinds, theta, theta=theta)
-    return _olmo2(reader, sizes=sizes, **turning, **reader.windows(kinds, default=4096))
+    layer_types = reader.layer_types(sizes["n_layer"], 4)
+    turning = _two_rotations(reader, sizes["d_head"], layer_types, theta, theta=theta)
+    return _olmo2(reader, sizes=sizes, **turning, **reader.windows(layer_types, default=4096))
 
 
 def _phi3(reader: ConfigReader) -> dict[str, Any]:
@@ -253,7 +256,7 @@ def _phi3(reader: ConfigReader) -> dict[str, Any]:
         partial=True,
         original_n_ctx=reader.fields.integer("original_max_position_embeddings", default=4096),
         # Former files call LongRoPE "su" or "yarn".
-        kinds={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
+        rope_types={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
     )
     windows = reader.windows(["sliding_attention"])
     return llama_like(reader, sizes=sizes, turning=(turning,), norm_eps=1e-5, **windows)
@@ -278,7 +281,11 @@ def _gemma(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma2_like(
-    reader: ConfigReader, sizes: dict[str, Any], kinds: Sequence[str], caps: tuple[float, float], **more: Any
+    reader: ConfigReader,
+    sizes: dict[str, Any],
+    layer_types: Sequence[str],
+    caps: tuple[float, float],
+    **more: Any,
 ) -> dict[str, Any]:
     """What Gemma 2 and 3 share; ``caps`` of scores and logits are what absent fields mean."""
     scale = reader.fields.number("query_pre_attn_scalar", default=256.0) ** -0.5
@@ -290,7 +297,7 @@ def _gemma2_like(
         score_scales=[scale] * sizes["n_layer"],
         attn_softcap=reader.optional_number("attn_logit_softcapping", caps[0]),
         logit_softcap=reader.optional_number("final_logit_softcapping", caps[1]),
-        **reader.windows(kinds, default=4096),
+        **reader.windows(layer_types, default=4096),
         **more,
     )
 
@@ -304,10 +311,10 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
     """Frequencies of their own in the layers with windows; norms of queries and keys."""
     sizes = reader.sizes(absent_kv_head=4, default_d_head=256)
     period = reader.fields.integer("sliding_window_pattern", default=6)
-    kinds = reader.layer_types(sizes["n_layer"], period)
+    layer_types = reader.layer_types(sizes["n_layer"], period)
     local = {"theta_name": "rope_local_base_freq"}
-    turning = _two_rotations(reader, sizes["d_head"], kinds, 1_000_000.0, **local)
-    return _gemma2_like(reader, sizes, kinds, (0.0, 0.0), qk_norm="head", **turning)
+    turning = _two_rotations(reader, sizes["d_head"], layer_types, 1_000_000.0, **local)
+    return _gemma2_like(reader, sizes, layer_types, (0.0, 0.0), qk_norm="head", **turning)
 
 
 def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
@@ -327,9 +334,11 @@ def _cohere(reader: ConfigReader) -> dict[str, Any]:
 def _cohere2(reader: ConfigReader) -> dict[str, Any]:
     """Windows with rotary positions, and every fourth layer without either."""
     sizes = reader.sizes()
-    kinds = reader.layer_types(sizes["n_layer"], reader.fields.integer("sliding_window_pattern", default=4))
-    rotations = [0 if kind == "sliding_attention" else -1 for kind in kinds]
-    return _cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(kinds, default=4096))
+    layer_types = reader.layer_types(
+        sizes["n_layer"], reader.fields.integer("sliding_window_pattern", default=4)
+    )
+    rotations = [0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types]
+    return _cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(layer_types, default=4096))
 
 
 def _stablelm(reader: ConfigReader) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def stacked(
     take_turns: bool = False,
     inputs_first: bool = False,
     suffixes: Mapping[str, str] | None = None,
-    kind: type[Named] = Named,
+    entry_type: type[Named] = Named,
 ) -> Named:
     """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
 
@@ -39,9 +39,9 @@ def stacked(
             return array
         return array[part::2] if take_turns else array[part * shape[0] :][: shape[0]]
 
-    keeps_rows = not inputs_first and kind is Named
+    keeps_rows = not inputs_first and entry_type is Named
     suffixes = {".weight": "", ".bias": "_bias"} if suffixes is None else suffixes
-    return kind(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
+    return entry_type(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
 
 
 # ------------------------------------------------------------------------------------------------ MXFP4
@@ -91,10 +91,12 @@ class Mxfp4(Named):
         scales = (*self.shape_there(shape[:1], config), -(-shape[1] // _BLOCK))
         return [(*scales, _BLOCK // 2), scales]
 
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+    def canonical(
+        self, arrays: list[Array], number_format: str, shape: Shape, config: Config
+    ) -> tuple[Array, str]:
         """Return the tensor and its format; see `Named`."""
         if len(arrays) == 1:
-            return super().canonical(arrays, form, shape, config)
+            return super().canonical(arrays, number_format, shape, config)
         blocks, scales = (self.view(array, shape, config) for array in arrays)
         return mxfp4(blocks, scales), "bf16"
 
@@ -131,7 +133,7 @@ _QWEN = LLAMA | {
 def _gpt_oss(name: str, part: int | None) -> Either:
     stored = f"{_MLP}.experts.{name}"
     numbers = stacked(stored, inputs_first=True, part=part, take_turns=True)
-    return Either((numbers, stacked(stored, part=part, take_turns=True, kind=Mxfp4)))
+    return Either((numbers, stacked(stored, part=part, take_turns=True, entry_type=Mxfp4)))
 
 
 _GPT_OSS: dict[str, Named | Either] = {
@@ -188,11 +190,11 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
     n_layer = sizes["n_layer"]
     windowed = fields.boolean("use_sliding_window", default=False)
     first_full = fields.integer("max_window_layers", minimum=0, default=28)
-    kinds = [
+    layer_types = [
         "sliding_attention" if windowed and i % 2 == 0 and i < first_full else "full_attention"
         for i in range(n_layer)
     ]
-    kinds = reader.layer_types(n_layer, kinds)
+    layer_types = reader.layer_types(n_layer, layer_types)
     return llama_like(
         reader,
         sizes=sizes,
@@ -202,7 +204,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         **_renormalized(reader),
         **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
         **_sparse_layers(reader, n_layer),
-        **(reader.windows(kinds, default=4096) if windowed else reader.without_windows()),
+        **(reader.windows(layer_types, default=4096) if windowed else reader.without_windows()),
     )
 
 

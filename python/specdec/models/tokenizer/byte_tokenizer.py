@@ -243,8 +243,8 @@ def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
         yield tokenizer.encode(text, add_bos=False)
         if text.startswith(" "):
             yield tokenizer.encode(text[1:], add_bos=False)
-        behind = tokenizer.encode(_APART + text, add_bos=False)
-        yield from (behind[at:] for at in range(min(len(behind), 4)))
+        after_break = tokenizer.encode(_APART + text, add_bos=False)
+        yield from (after_break[at:] for at in range(min(len(after_break), 4)))
 
     wanted = text.encode("utf-8")
     return next((ids for ids in candidates() if b"".join(map(tokenizer.text_bytes, ids)) == wanted), None)

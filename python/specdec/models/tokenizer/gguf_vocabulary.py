@@ -139,7 +139,7 @@ PROBES: Final = (
 """Texts that a tokenizer and the one that is read from its metadata have to encode alike."""
 
 
-Kinds: TypeAlias = NDArray[np.integer[Any]]
+TokenTypes: TypeAlias = NDArray[np.integer[Any]]
 """The types of tokens, [n_tokens]."""
 
 
@@ -158,18 +158,18 @@ class _Tokens:
 
     source: str
     texts: list[str]
-    kinds: Kinds
+    token_types: TokenTypes
     scores: Sequence[float] | None
     bos_id: int | None
     eos_ids: tuple[int, ...]
 
-    def of_kind(self, *kinds: int) -> Iterator[tuple[int, str]]:
-        return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.kinds, kinds)).tolist())
+    def of_type(self, *token_types: int) -> Iterator[tuple[int, str]]:
+        return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.token_types, token_types)).tolist())
 
 
 def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
     """Return the vocabulary of a file's metadata; None if there is none."""
-    fields = MetadataFields(values, file, kind=TokenizerError)
+    fields = MetadataFields(values, file, error_type=TokenizerError)
     model = fields.raw(PREFIX + "model")
     if model is None or model == "none" or model == "no_vocab":
         return None
@@ -192,7 +192,7 @@ def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
 
 def read_end_ids(values: Mapping[str, Any], file: Path, n: int) -> tuple[int | None, tuple[int, ...]]:
     """Return BOS and the ids that end a text, which the metadata name among `n` ids."""
-    return _end_ids(MetadataFields(values, file, kind=TokenizerError), n)
+    return _end_ids(MetadataFields(values, file, error_type=TokenizerError), n)
 
 
 def _end_ids(fields: Fields, n: int) -> tuple[int | None, tuple[int, ...]]:
@@ -213,10 +213,10 @@ def _read_tokens(fields: Fields) -> _Tokens:
     if not isinstance(texts, list) or not 1 <= len(texts) <= _MAX_TOKENS:
         raise fields.error(PREFIX + "tokens", f"an array of 1 to {_MAX_TOKENS} strings")
     n = len(texts)
-    kinds = fields.raw(PREFIX + "token_type")
-    if kinds is None:
-        kinds = np.full(n, NORMAL)
-    if not isinstance(kinds, np.ndarray) or len(kinds) != n or kinds.dtype.kind not in "iu":
+    token_types = fields.raw(PREFIX + "token_type")
+    if token_types is None:
+        token_types = np.full(n, NORMAL)
+    if not isinstance(token_types, np.ndarray) or len(token_types) != n or token_types.dtype.kind not in "iu":
         raise fields.error(PREFIX + "token_type", f"an array of {n} whole numbers, one for each token")
     scores = fields.raw(PREFIX + "scores")
     if scores is not None and (
@@ -225,21 +225,21 @@ def _read_tokens(fields: Fields) -> _Tokens:
         raise fields.error(PREFIX + "scores", f"an array of {n} finite numbers, one for each token")
     bos_id, eos_ids = _end_ids(fields, n)
     named = {bos_id, *eos_ids, *(_token_id(fields, key, n) for key in _INFILLING)}
-    kinds = _corrected(kinds, texts, named)
+    token_types = _corrected(token_types, texts, named)
     found = None if scores is None else scores.tolist()
-    return _Tokens(str(fields.file), texts, kinds, found, bos_id, eos_ids)
+    return _Tokens(str(fields.file), texts, token_types, found, bos_id, eos_ids)
 
 
-def _corrected(kinds: Kinds, texts: Sequence[str], named: set[int | None]) -> Kinds:
+def _corrected(token_types: TokenTypes, texts: Sequence[str], named: set[int | None]) -> TokenTypes:
     """The types of tokens, with control for those that end a turn though the file has them as text.
 
     So does llama.cpp; tokens too that the file names as beginning or end of a text, if they look like marks.
     """
-    kinds = kinds.copy()
-    for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist():
+    token_types = token_types.copy()
+    for i in np.flatnonzero(np.isin(token_types, (NORMAL, USER_DEFINED))).tolist():
         if texts[i] in _CONTROL_TEXTS or (i in named and _MARK.fullmatch(texts[i])):
-            kinds[i] = CONTROL
-    return kinds
+            token_types[i] = CONTROL
+    return token_types
 
 
 # ------------------------------------------------------------------------------------ byte-level BPE
@@ -261,8 +261,8 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
         if not 0 < at < len(merge) - 1:
             raise fields.error(PREFIX + "merges", "two tokens with a space between them in each", merge)
         pairs.append((merge[:at], merge[at + 1 :]))
-    special = dict(tokens.of_kind(CONTROL, UNKNOWN))
-    added = special | dict(tokens.of_kind(USER_DEFINED))
+    special = dict(tokens.of_type(CONTROL, UNKNOWN))
+    added = special | dict(tokens.of_type(USER_DEFINED))
     new = tokenizers.AddedToken
     with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
         vocabulary = dict(zip(tokens.texts, range(len(tokens.texts)), strict=True))
@@ -285,13 +285,13 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
 def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceTokenizer:
     if tokens.scores is None:
         raise fields.error(PREFIX + "scores", "an array of numbers")
-    for kind in set(tokens.kinds.tolist()) - set(range(NORMAL, BYTE + 1)):
-        raise fields.error(PREFIX + "token_type", "types from 1 to 6", kind)
+    for token_type in set(tokens.token_types.tolist()) - set(range(NORMAL, BYTE + 1)):
+        raise fields.error(PREFIX + "token_type", "types from 1 to 6", token_type)
     library = parse_sentencepiece(_model_proto(fields, tokens, unigram), tokens.source)
-    marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
+    marks = {text: i for i, text in tokens.of_type(CONTROL, USER_DEFINED) if text}
     made = SentencePieceTokenizer(
         library, tokens.source, finder=AddedTokenFinder.of(marks, tokens.source) if marks else None, added={},
-        silent={i for i, _ in tokens.of_kind(CONTROL)}, prefixes_all=True,  # as llama.cpp has it
+        silent={i for i, _ in tokens.of_type(CONTROL)}, prefixes_all=True,  # as llama.cpp has it
         bos_id=tokens.bos_id, eos_ids=tokens.eos_ids,
         adds_bos=fields.boolean(PREFIX + "add_bos_token", default=not unigram),
     )  # fmt: skip
@@ -305,14 +305,14 @@ def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool) -> bytes:
     charsmap = fields.raw(PREFIX + "precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
         raise fields.error(PREFIX + "precompiled_charsmap", "an array of bytes")
-    kinds = tokens.kinds.tolist()
-    if UNKNOWN not in kinds:  # SentencePiece wants one
-        kinds[_token_id(fields, "unknown", len(kinds)) or 0] = UNKNOWN
-    rows = zip(tokens.texts, tokens.scores or (), kinds, strict=True)
-    pieces = [message((1, text.encode()), (2, score), (3, kind)) for text, score, kind in rows]
+    token_types = tokens.token_types.tolist()
+    if UNKNOWN not in token_types:  # SentencePiece wants one
+        token_types[_token_id(fields, "unknown", len(token_types)) or 0] = UNKNOWN
+    rows = zip(tokens.texts, tokens.scores or (), token_types, strict=True)
+    pieces = [message((1, text.encode()), (2, score), (3, token_type)) for text, score, token_type in rows]
     bos_id, eos_id = tokens.bos_id, (*tokens.eos_ids, None)[0]
     trainer = message(
-        (3, 1 if unigram else 2), (35, int(BYTE in kinds)), (40, kinds.index(UNKNOWN)),
+        (3, 1 if unigram else 2), (35, int(BYTE in token_types)), (40, token_types.index(UNKNOWN)),
         (41, -1 if bos_id is None else bos_id), (42, -1 if eos_id is None else eos_id), (43, -1),
     )  # fmt: skip
     normalizer = message(
@@ -340,25 +340,29 @@ def vocabulary_values(
     `tokens`: Special ones by the names of chat templates. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
-        found, (texts, kinds, scores) = _of_library(tokenizer, path)
+        found, (texts, token_types, scores) = _of_library(tokenizer, path)
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        found, (texts, kinds, scores) = _of_sentencepiece(tokenizer)
+        found, (texts, token_types, scores) = _of_sentencepiece(tokenizer)
     elif isinstance(tokenizer, Llama2cTokenizer):
-        found, (texts, kinds, scores) = _of_llama2c(tokenizer, path)
+        found, (texts, token_types, scores) = _of_llama2c(tokenizer, path)
     else:
         raise _refused(path, f"a {type(tokenizer).__name__}")
     n = len(texts)
     if n > n_vocab:
         raise _refused(path, f"{n} tokens, more than the model's {n_vocab}")
     texts = texts + [f"[PAD{i}]" for i in range(n, n_vocab)]
-    kinds = kinds + [UNUSED] * (n_vocab - n)
-    found |= {"tokens": texts, "token_type": np.array(kinds, np.int32)}
+    token_types = token_types + [UNUSED] * (n_vocab - n)
+    found |= {"tokens": texts, "token_type": np.array(token_types, np.int32)}
     if scores:
         found["scores"] = np.array([*scores, *[-1000.0] * (n_vocab - n)], np.float32)
-    places = {text: i for i, text in enumerate(texts)}
-    ids = {key: places[tokens[name]] for name, key in SPECIAL_TOKENS.items() if tokens.get(name) in places}
-    if UNKNOWN in kinds:
-        ids["unknown"] = kinds.index(UNKNOWN)
+    ids_of_texts = {text: i for i, text in enumerate(texts)}
+    ids = {
+        key: ids_of_texts[tokens[name]]
+        for name, key in SPECIAL_TOKENS.items()
+        if tokens.get(name) in ids_of_texts
+    }
+    if UNKNOWN in token_types:
+        ids["unknown"] = token_types.index(UNKNOWN)
     found |= {f"{key}_token_id": token for key, token in ids.items() if token < n_vocab}
     found["add_bos_token"] = tokenizer.adds_bos
     if found["model"] != "gpt2":
@@ -412,13 +416,13 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
 def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
     """From a tokenizer.json."""
     state = json.loads(tokenizer.library.to_str())
-    model, kind = state["model"], state["model"]["type"]
+    model, model_type = state["model"], state["model"]["type"]
     steps = {step["type"] for step in _walk(state["decoder"])}
-    if kind == "BPE" and steps == {"ByteLevel"}:
+    if model_type == "BPE" and steps == {"ByteLevel"}:
         return _of_byte_level(tokenizer, model, path)
-    if kind == "Unigram" or (kind == "BPE" and model.get("byte_fallback")):
-        return _of_pieces(tokenizer, state, bpe=kind == "BPE")
-    raise _refused(path, f"a model of the type {kind} with the decoder {sorted(steps)}")
+    if model_type == "Unigram" or (model_type == "BPE" and model.get("byte_fallback")):
+        return _of_pieces(tokenizer, state, bpe=model_type == "BPE")
+    raise _refused(path, f"a model of the type {model_type} with the decoder {sorted(steps)}")
 
 
 def _walk(step: Any) -> Iterator[dict[str, Any]]:
@@ -432,18 +436,18 @@ def _walk(step: Any) -> Iterator[dict[str, Any]]:
         yield from _walk(part)
 
 
-def _texts_and_kinds(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
+def _texts_and_types(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
     """Tokens by id; those that were added are control tokens or the user's."""
     library = tokenizer.library
     ids = library.get_vocab(with_added_tokens=True)
     texts = [f"[PAD{i}]" for i in range(max(ids.values()) + 1)]
-    kinds = [UNUSED] * len(texts)
+    token_types = [UNUSED] * len(texts)
     for token_id in ids.values():
-        texts[token_id], kinds[token_id] = library.id_to_token(token_id), NORMAL
+        texts[token_id], token_types[token_id] = library.id_to_token(token_id), NORMAL
     for token_id, added in library.get_added_tokens_decoder().items():
         texts[token_id] = added.content
-        kinds[token_id] = CONTROL if added.special else USER_DEFINED
-    return texts, kinds
+        token_types[token_id] = CONTROL if added.special else USER_DEFINED
+    return texts, token_types
 
 
 def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -464,7 +468,7 @@ def _of_byte_level(
     else:
         raise _refused(path, "words that are cut by another rule than those of GGUF files")
     merges = [f"{left} {right}" for left, right in _pairs(model)]
-    return {"model": "gpt2", "pre": name, "merges": merges}, (*_texts_and_kinds(tokenizer), [])
+    return {"model": "gpt2", "pre": name, "merges": merges}, (*_texts_and_types(tokenizer), [])
 
 
 def _of_pieces(
@@ -472,7 +476,7 @@ def _of_pieces(
 ) -> tuple[dict[str, Any], _Lists]:
     """SentencePiece's vocabularies as tokenizer.json has them."""
     model = state["model"]
-    texts, kinds = _texts_and_kinds(tokenizer)
+    texts, token_types = _texts_and_types(tokenizer)
     scores = [0.0] * len(texts)
     if bpe:
         # The first merge that makes a piece says when it is made: the higher the score, the earlier.
@@ -483,24 +487,26 @@ def _of_pieces(
     else:
         scores[: len(model["vocab"])] = [float(score) for _, score in model["vocab"]]
     for token, text in enumerate(texts):
-        if kinds[token] == NORMAL and _BYTE_TOKEN.fullmatch(text):
-            kinds[token] = BYTE
+        if token_types[token] == NORMAL and _BYTE_TOKEN.fullmatch(text):
+            token_types[token] = BYTE
     unknown = model.get("unk_id") if not bpe else model["vocab"].get(model.get("unk_token"))
     if unknown is not None:
-        kinds[unknown] = UNKNOWN
+        token_types[unknown] = UNKNOWN
     found: dict[str, Any] = {"model": "t5", "add_space_prefix": False}
     if bpe:
         found |= {"model": "llama", "pre": "default"}
     for step in itertools.chain(_walk(state["normalizer"]), _walk(state["pre_tokenizer"])):
-        kind = step["type"]
-        if kind == "Prepend" or (kind == "Metaspace" and step.get("prepend_scheme", "always") != "never"):
+        step_type = step["type"]
+        if step_type == "Prepend" or (
+            step_type == "Metaspace" and step.get("prepend_scheme", "always") != "never"
+        ):
             found["add_space_prefix"] = True
-        if kind in ("WhitespaceSplit", "Strip") or (not bpe and kind == "Replace"):
+        if step_type in ("WhitespaceSplit", "Strip") or (not bpe and step_type == "Replace"):
             found["remove_extra_whitespaces"] = True
-        if kind == "Precompiled" and step.get("precompiled_charsmap"):
+        if step_type == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = base64.b64decode(step["precompiled_charsmap"])
             found["precompiled_charsmap"] = np.frombuffer(charsmap, np.uint8)
-    return found, (texts, kinds, scores)
+    return found, (texts, token_types, scores)
 
 
 def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any], _Lists]:
@@ -509,7 +515,7 @@ def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any]
     pieces = [dict(read_fields(value)) for number, value in model if number == _PIECES]
     texts = [piece.get(1, b"").decode("utf-8") for piece in pieces]
     scores = [struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0 for piece in pieces]
-    kinds = [piece.get(3, NORMAL) for piece in pieces]
+    token_types = [piece.get(3, NORMAL) for piece in pieces]
     trainer, normalizer = (
         dict(field for number, value in model if number == part for field in read_fields(value))
         for part in (_TRAINER, _NORMALIZER)
@@ -526,24 +532,24 @@ def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any]
         control = CONTROL if token_id in special else USER_DEFINED
         if token_id >= len(texts):
             texts.append(f"[PAD{token_id}]" if token is None else token.decode("utf-8"))
-            kinds.append(UNUSED if token is None else control)
+            token_types.append(UNUSED if token is None else control)
             scores.append(-1000.0)
-        elif token_id in tokenizer.added_ids and kinds[token_id] in (NORMAL, USER_DEFINED):
-            kinds[token_id] = control
-    return found, (texts, kinds, scores)
+        elif token_id in tokenizer.added_ids and token_types[token_id] in (NORMAL, USER_DEFINED):
+            token_types[token_id] = control
+    return found, (texts, token_types, scores)
 
 
 def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
-    kinds = [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * (tokenizer.n_vocab - 3)
+    token_types = [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * (tokenizer.n_vocab - 3)
     texts = []
     for i, piece in enumerate(tokenizer.vocabulary()):
         if tokenizer.has_bytes and 3 <= i < 3 + 256:
             texts.append(f"<0x{i - 3:02X}>")
-            kinds[i] = BYTE
+            token_types[i] = BYTE
             continue
         try:
             texts.append((piece or b"").decode("utf-8").replace(" ", META))
         except UnicodeDecodeError as error:
             raise _refused(path, f"token {i}, {piece!r}, which is not UTF-8") from error
     found = {"model": "llama", "pre": "default", "add_space_prefix": True}
-    return found, (texts, kinds, tokenizer.scores)
+    return found, (texts, token_types, tokenizer.scores)

@@ -270,24 +270,24 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     if len(steps) > _MAX_STEPS:
         raise TokenizerError.of(source, "decoder", None, f"at most {_MAX_STEPS}", found=f"{len(steps)} steps")
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
+    step_types = [step["type"] for step in steps]
+    if step_types == ["ByteLevel"]:
         return _byte_level, Strip.NOTHING
 
     replaced: list[tuple[str, str]] = []
     strip = Strip.NOTHING
     for at, step in enumerate(steps):
-        kind = step["type"]
-        if kind == "Replace" and set(step["pattern"]) == {"String"}:
+        step_type = step["type"]
+        if step_type == "Replace" and set(step["pattern"]) == {"String"}:
             replaced.append((step["pattern"]["String"], step["content"]))
-        elif kind == "Metaspace":
+        elif step_type == "Metaspace":
             replaced.append((step["replacement"], " "))
             if step["prepend_scheme"] != "never":
                 strip = Strip.SPACES_OF_FIRST_TOKEN
         # Before Fuse, Strip would act on every token.
-        elif kind == "Strip" and "Fuse" in kinds[:at] and step in (_STRIP_NONE, _STRIP_ONE):
+        elif step_type == "Strip" and "Fuse" in step_types[:at] and step in (_STRIP_NONE, _STRIP_ONE):
             strip = Strip.ONE_SPACE if step["start"] else strip
-        elif kind not in ("ByteFallback", "Fuse"):
+        elif step_type not in ("ByteFallback", "Fuse"):
             parts = "Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
             raise TokenizerError.of(source, "decoder", step, f"ByteLevel, or a sequence of {parts}")
 
@@ -299,7 +299,7 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
             yield text
 
     def text_of(token: str, most: int) -> bytes:
-        if "ByteFallback" in kinds and (match := _BYTE_TOKEN.fullmatch(token)):
+        if "ByteFallback" in step_types and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match[1])
         for pattern, content in replaced:
             if len(token) + token.count(pattern) * (len(content) - len(pattern)) > most:

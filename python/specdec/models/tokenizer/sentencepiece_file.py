@@ -71,11 +71,11 @@ def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
     while at < len(data):
         key = varint()
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
+        number, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
             yield number, varint()
         else:
-            size = _SIZES[kind] if kind in _SIZES else varint()
+            size = _SIZES[wire_type] if wire_type in _SIZES else varint()
             yield number, data[at : at + size]
             at += size
 
@@ -207,9 +207,9 @@ def _adding(ids: Mapping[str, int], special: Mapping[int, bool], side: SideToken
 def _user_defined(model: bytes) -> list[int]:
     """The ids of the user-defined pieces of a serialized model, which the library does not list."""
     pieces = (value for number, value in read_fields(model) if number == _PIECES)
-    kind = _TYPE, _USER_DEFINED
-    mark = message(kind)  # few pieces have these bytes: only those are parsed
-    return [i for i, piece in enumerate(pieces) if mark in piece and kind in read_fields(piece)]
+    type_field = _TYPE, _USER_DEFINED
+    mark = message(type_field)  # few pieces have these bytes: only those are parsed
+    return [i for i, piece in enumerate(pieces) if mark in piece and type_field in read_fields(piece)]
 
 
 def _without_prefix(library: Any, source: str) -> Any:
@@ -317,10 +317,10 @@ def open_m2m(folder: Path, settings: Mapping[str, Any], **ends: Any) -> Numbered
     """sentencepiece.bpe.model and vocab.json, and the languages that follow its ids."""
     file, config = folder / "vocab.json", folder / "tokenizer_config.json"
     numbers = _numbers(file)
-    kind = settings.get("language_codes") or "m2m100"
-    if not isinstance(kind, str) or kind not in _LANGUAGES:
-        raise TokenizerError.of(config, "language_codes", kind, f"one of {', '.join(_LANGUAGES)}")
-    languages = {f"__{code}__": len(numbers) + i for i, code in enumerate(_LANGUAGES[kind].split())}
+    code_set = settings.get("language_codes") or "m2m100"
+    if not isinstance(code_set, str) or code_set not in _LANGUAGES:
+        raise TokenizerError.of(config, "language_codes", code_set, f"one of {', '.join(_LANGUAGES)}")
+    languages = {f"__{code}__": len(numbers) + i for i, code in enumerate(_LANGUAGES[code_set].split())}
     source = settings.get("src_lang") or "en"
     if f"__{source}__" not in languages:
         raise TokenizerError.of(config, "src_lang", source, "a language")
