@@ -33,8 +33,8 @@ _ACTIVATIONS: Final = ("input_activations", "output_activations")
 _PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
 # Accepted values of a scheme's weights.
 _WEIGHTS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "num_bits": tuple(CODE_TYPES), "type": ("int",), "symmetric": (True, None), "strategy": ("group", "channel"),
-    "dynamic": (False, None), "actorder": (None, False, "static", "weight"),
+    "num_bits": tuple(CODE_TYPES), "type": ("int",), "symmetric": (True, None), "dynamic": (False, None),
+    "strategy": ("group", "channel"), "actorder": (None, False, "static", "weight"),
 }  # fmt: skip
 # Tensors of unsupported layouts: zero points, and reordered inputs.
 _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale")

@@ -1,4 +1,4 @@
-"""GGUF files that are written: types of tensors, their bytes, and the container."""
+"""Writing GGUF files: tensor types, encoding, and the container."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from specdec.models.checkpoints.gguf_file import MAGIC, type_sizes
 from specdec.models.number_formats import rounded_to_bf16
 
 WEIGHTED: Final[Mapping[str, int]] = {"Q4_0": 8, "Q5_0": 16}
-"""Types of blocks that are weighted here, and what is added to a code."""
+"""Block types with weighted quantization in this module, and the offset of their codes."""
 _BLOCK: Final = 32
-_TOGETHER: Final = 1 << 14  # blocks that are looked at together
+_TOGETHER: Final = 1 << 14  # blocks per batch
 _TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
 
 
 def weighted_blocks(
     rows: NDArray[np.float32], ggml_type: str, importance: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
-    """The bytes of rows of weights, [n_rows, n_in], n_in a multiple of 32; errors as the core weighs them.
+    """Quantize rows of weights [n_rows, n_in], n_in a multiple of 32, with errors weighted as in the core.
 
-    Of some twenty grids of codes each gives the scale that fits best; the best of these is taken.
+    Tries some twenty code grids, fits a scale to each, and takes the best.
     """
     most = WEIGHTED[ggml_type]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
@@ -41,7 +41,7 @@ def weighted_blocks(
         x, w = some.reshape(-1, _BLOCK), weights.reshape(-1, _BLOCK)
         d = _best_scale(x, w, np.float32(most)).astype(np.float16)
         codes = (_codes(x, _inverse(d.astype(np.float32)), most) + most).astype(np.uint8)
-        # the scale; in Q5_0 the fifth bits; nibbles of the first half, and above them of the second
+        # scale; fifth bits (Q5_0); low nibbles for the first half, high nibbles for the second
         low = codes[:, : _BLOCK // 2] & 15 | (codes[:, _BLOCK // 2 :] & 15) << 4
         fifth = [np.packbits(codes >> 4, axis=1, bitorder="little")] if ggml_type == "Q5_0" else []
         made.append(np.concatenate([d[:, None].view(np.uint8), *fifth, low], axis=1).reshape(-1))
@@ -54,7 +54,7 @@ def _codes(x: NDArray[np.float32], steps: NDArray[np.float32], most: int) -> NDA
 
 
 def _inverse(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """1 / x; 0 where x is 0."""
+    """Return 1 / x, or 0 where x is 0."""
     result: NDArray[np.float32] = np.divide(np.float32(1), x, out=np.zeros_like(x), where=x != 0)
     return result
 
@@ -76,19 +76,19 @@ FILE_TYPES: Final[Mapping[str, int]] = {
     "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K": 16,
     "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
 }  # fmt: skip
-"""What a file can be asked for, and the number that ``general.file_type`` has for it."""
+"""Types that a file can have, and their ``general.file_type``."""
 
 MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
-"""Those whose matrices have several types, chosen as llama.cpp chooses them."""
+"""File types with mixed matrix types, chosen as llama.cpp does."""
 
 WEIGHED: Final = ("Q4_0", *(f"Q{bits}_K" for bits in (4, 5, 6)), *MIXTURES)
-"""Those that weigh the errors of inputs by their importance."""
+"""File types that weight quantization errors by importance."""
 
-_LEAST: Final = 1e-4  # of the importance of an input, in multiples of the mean
+_LEAST: Final = 1e-4  # minimum importance of an input, relative to the mean
 _K_TYPES: Final = ("Q4_K", "Q5_K", "Q6_K")
-# What a matrix gets whose rows are no multiple of a type's block; F16, where that has such blocks too.
+# Fallback types for rows that are not a multiple of the block size, before F16.
 _LESS: Final[Mapping[str, str]] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-# Matrices that are never rounded: the end of their names, less ".weight".
+# Name suffixes, without ".weight", of matrices that stay in F32.
 _KEPT: Final = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel_b")
 
 
@@ -101,7 +101,7 @@ def type_of(
     has_head: bool,
     is_falcon: bool = False,
 ) -> str:
-    """The type of a tensor; without `has_head`, an ``output.weight``, the table of tokens is the head."""
+    """Return the type of a tensor; without `has_head` (``output.weight``), the embedding is the head."""
     base = name.removesuffix(".weight")
     if len(shape) < 2 or base == name or base.endswith(_KEPT) or "norm" in base.rsplit(".", 1)[-1]:
         return "F32"
@@ -112,7 +112,7 @@ def type_of(
 
 
 def _mixed(ggml_type: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
-    """The type of a matrix in a mixture."""
+    """Return the type of a matrix in a mixed file type."""
     plain, part = ggml_type[:4], base.rsplit(".", 1)[-1]
     if base == "output" or (base == "token_embd" and not has_head):
         return "Q8_0" if is_falcon else "Q6_K"
@@ -133,7 +133,7 @@ def _mixed(ggml_type: str, base: str, n_layer: int, has_head: bool, is_falcon: b
 
 
 def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """Importance of inputs in multiples of its mean, of unused ones a little; None if there is none."""
+    """Return importance relative to its mean, with a small minimum; None if all is 0."""
     mean = importance.mean(dtype=np.float64)
     return np.maximum(importance / mean, _LEAST).astype(np.float32) if mean > 0.0 else None
 
@@ -142,9 +142,9 @@ def encoded(
     array: NDArray[np.float32], ggml_type: str, what: str, importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
 ) -> NDArray[Any]:  # fmt: skip
-    """The bytes of a tensor in a type; `what` is file and tensor, for messages.
+    """Encode a tensor in a type; `what` names file and tensor in messages.
 
-    `importance` ([n_in] or [n_experts, n_in]) weighs errors of inputs in K types, Q4_0 and Q5_0.
+    `importance`, [n_in] or [n_experts, n_in], weights errors in K types, Q4_0 and Q5_0.
     """
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
@@ -155,9 +155,7 @@ def encoded(
             half: NDArray[Any] = array.astype(np.float16) if ggml_type == "F16" else rounded_to_bf16(array)
         large = np.isinf(half) if ggml_type == "F16" else (half & 0x7FFF) == 0x7F80
         if large.any():
-            raise CheckpointError(
-                f"{what} has values that are too large for {ggml_type}; expected smaller ones"
-            )
+            raise CheckpointError(f"{what} has values too large for {ggml_type}; expected another type")
         return half
     rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
     if importance is not None and importance.ndim == 2 and ggml_type in (*_K_TYPES, *WEIGHTED):
@@ -179,14 +177,14 @@ def encoded(
 _VERSION: Final = 3
 _ALIGNMENT: Final = 32
 _STRING, _ARRAY = 8, 9
-# Values of one number: the type of the format, and how `struct` writes it.
+# Scalar types: id in the format, and `struct` code.
 _SCALARS: Final = {"uint32": (4, "I"), "int32": (5, "i"), "float32": (6, "f"), "bool": (7, "?")}
 _ITEMS: Final = {name: number for name, (number, _) in _SCALARS.items()} | {"uint8": 0}
 
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor that a file is to hold: `shape` rows first, `type` as ggml calls it."""
+    """A tensor to write: `shape` rows first, `type` by ggml's name."""
 
     name: str
     shape: tuple[int, ...]
@@ -194,7 +192,7 @@ class NewTensor:
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes the file has for it."""
+        """Size in the file."""
         _, (elements, size) = type_sizes()[self.type]
         return int(np.prod(self.shape, dtype=object)) // elements * size
 
@@ -202,10 +200,9 @@ class NewTensor:
 def write_gguf(
     path: Path, metadata: Mapping[str, Any], tensors: list[NewTensor], data: Iterator[NDArray[Any]]
 ) -> None:
-    """Write a file of version 3, which is there as a whole or not at all.
+    """Write a file of version 3, atomically.
 
-    `metadata`: Full keys to bool, int of 32 bits, float, str, list of str, or ndarray. `data`: Of each
-    tensor.
+    `metadata`: Full keys to bool, 32-bit int, float, str, list of str, or ndarray. `data`: Of `tensors`.
     """
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))
@@ -246,8 +243,8 @@ def _value(key: str, value: Any) -> bytes:
     if not isinstance(value, bool | int | float):
         return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
     name = {bool: "bool", float: "float32"}.get(type(value), "int32" if value < 0 else "uint32")
-    number, form = _SCALARS[name]
+    number, code = _SCALARS[name]
     try:
-        return struct.pack(f"<I{form}", number, value)
+        return struct.pack(f"<I{code}", number, value)
     except struct.error as error:
-        raise InputError(f"metadata field {key!r} is {value}; expected a number of 32 bits") from error
+        raise InputError(f"metadata field {key!r} is {value}; expected a 32-bit number") from error

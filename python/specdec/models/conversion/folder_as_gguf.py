@@ -1,4 +1,4 @@
-"""A model as a GGUF file."""
+"""Writing a model as a GGUF file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from specdec.models.tokenizer.gguf_vocabulary import end_values, vocabulary_valu
 from specdec.threads import check_threads
 
 _TEMPLATE: Final = "tokenizer.chat_template"
-_QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
+_QUANTIZATION_VERSION: Final = 2  # of ggml's block formats
 
 Array = NDArray[Any]
 
 
 class _Planned(NamedTuple):
-    """A tensor that is to be written, as readers of metadata see it."""
+    """A tensor to write, with the interface that readers of metadata need."""
 
     shape: tuple[int, ...]
     values: Array | None = None
@@ -43,10 +43,10 @@ class _Planned(NamedTuple):
 def write_as_gguf(
     checkpoint: Checkpoint, path: Path, ggml_type: str, importance: Importance, progress: bool | None
 ) -> None:
-    """Write a model as a GGUF file, which replaces one that is there; `kind` is one of `FILE_TYPES`."""
+    """Write or replace a GGUF file; `ggml_type` is one of `FILE_TYPES`."""
     name = "LlamaForCausalLM" if checkpoint.architecture == LLAMA2C else checkpoint.architecture
     if name not in WRITTEN:
-        found = f"is a {name}, which GGUF files cannot hold"
+        found = f"is a {name}, which cannot be written as GGUF"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected one of {', '.join(WRITTEN)}")
     config = checkpoint.config
     ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
@@ -93,7 +93,7 @@ def write_as_gguf(
 
 
 def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """The fields of config.json that describe the decoder; none of other files."""
+    """Return the decoder's fields of a config.json; none for other files."""
     file = checkpoint.path / "config.json"
     if not file.is_file():
         return {}
@@ -103,13 +103,13 @@ def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as a file gives them: lists of numbers are arrays."""
+    """Return metadata as they are read: lists of numbers are arrays."""
     return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
 
 
 def _check_described(checkpoint: Checkpoint, path: Path, metadata: Metadata) -> None:
     try:
-        free = checkpoint.config.get("encoder") is not None  # positions without an end
+        free = checkpoint.config.get("encoder") is not None  # unbounded positions
         _, _, config, _ = described(metadata, checkpoint.config["n_ctx"] if free else None)
     except CheckpointError as error:
         raise UnsupportedModelError(

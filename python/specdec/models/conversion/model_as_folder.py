@@ -1,4 +1,4 @@
-"""A model as a Hugging Face folder: of another folder, or of a GGUF file."""
+"""Writing a model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
 
 _NUMBERS: Final[Mapping[str, str]] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Types of numbers one by one, and what the files of a folder call them."""
+"""Unquantized types, and their names in a folder's files."""
 _BITS: Final[Mapping[str, int]] = {"INT8": 8, "INT4": 4}
-"""Types of codes, and bits of a code."""
+"""Quantized types, and their bits per code."""
 FOLDER_TYPES: Final = (*_NUMBERS, *_BITS)
-"""What a folder can be asked for."""
+"""Types that a folder can have."""
 
 _BLOCK: Final = 32  # inputs that share a scale
-# Tensors that are read by row.
+# Tensors that are looked up by row.
 _TABLES: Final = ("token_embedding", "encoder.token_embedding")
 _EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias")
-# The files of a folder that are written anew, or describe files of weights.
+# Files that are not copied, because they are generated or describe the weight files.
 _OWN: Final = ("config.json", INDEX_NAME)
 _OF_TEXTS: Final = "generation_config.json"
 
-# Llama 3's scalings, which GGUF files hold as factors.
+# RoPE scalings of Llama 3, which GGUF files hold as factors.
 _LLAMA3: Final[list[dict[str, Any]]] = [
     {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
      "original_max_position_embeddings": 8192}
@@ -65,10 +65,10 @@ Array = NDArray[Any]
 
 
 class _Planned:
-    """A tensor that is to be written, as a family looks at those of a folder."""
+    """A tensor to write, with the interface that families need."""
 
     def same_as(self, other: object) -> bool:
-        """Tables that are written apart differ."""
+        """Return False for separately written tables."""
         return self is other
 
 
@@ -81,21 +81,23 @@ def write_as_folder(
     own_tokenizer: bool = True,
     max_shard_size: int | None = None,
 ) -> None:
-    """Write a model as a Hugging Face folder, which replaces a folder when it is complete.
+    """Write or replace a Hugging Face folder, atomically.
 
-    `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`: The checkpoint's own is kept.
-    `max_shard_size`: Bytes of tensors in a file; None: one file.
+    `dtype`: One of `FOLDER_TYPES`; None: the file's own. `own_tokenizer`: Copy the checkpoint's tokenizer.
+    `max_shard_size`: Maximum bytes of tensors per file; None: one file.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
-        raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
+        raise InputError(
+            f"{checkpoint.path}: is a llama2.c file; expected a folder or a GGUF file to convert"
+        )
     if FAMILIES[checkpoint.architecture].text_field:
-        raise UnsupportedModelError(f"{checkpoint.path}: is part of a larger model; expected a decoder alone")
+        raise UnsupportedModelError(f"{checkpoint.path}: is a multimodal model; expected a text-only model")
     dtype = dtype or ("BF16" if checkpoint.dtype == "bf16" else "F32")
     plan = _plan(checkpoint, folder, dtype)
     if checkpoint.stored is not None and dtype in _NUMBERS:
-        how = f"in {dtype}, {'exactly' if dtype == 'F32' else 'rounded'}"
+        how = f"{dtype}, {'exactly' if dtype == 'F32' else 'rounded'}"
         warn(
-            f"{checkpoint.path}: holds codes ({checkpoint.stored.types}), which are written as numbers {how}"
+            f"{checkpoint.path}: is quantized ({checkpoint.stored.types}); writing dequantized weights, {how}"
         )
 
     with replacing_folder(folder) as new:
@@ -112,15 +114,15 @@ def write_as_folder(
         _write_json(new / "config.json", plan.fields)
 
 
-# ------------------------------------------------------------------------------- what is to be written
+# ------------------------------------------------------------------------------------------- planning
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What a folder will hold.
+    """Contents of a folder to write.
 
-    `fields`: Of config.json. `sources`: Where the tensors of the model go. `types`: Of each of the file's
-    tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0". `shapes`: In the order of the file.
+    `fields`: Of config.json. `sources`: Where the model's tensors go. `types`: Type of each tensor of the
+    file: "F32", "F16", "BF16", "Q8_0" or "Q4_0". `shapes`: In file order.
     """
 
     fields: dict[str, Any]
@@ -146,10 +148,10 @@ def _bits_of(type: str) -> int | None:
 
 
 def _plan(checkpoint: Checkpoint, folder: Path, dtype: str) -> _Plan:
-    """What is written so that it is read as the same model.
+    """Plan a folder that reads as the same model.
 
-    A head that is the table of tokens becomes a matrix of its own where it is to be of codes, which a table
-    is only where the source has these codes; a family that cannot say so keeps the table as its head.
+    A tied head is written separately if it is quantized and the embedding is not, where the family can
+    express an untied head.
     """
     config = checkpoint.config
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
@@ -159,19 +161,19 @@ def _plan(checkpoint: Checkpoint, folder: Path, dtype: str) -> _Plan:
         try:
             return _plan_of(checkpoint, folder, dtype, untied)
         except UnsupportedModelError:
-            pass  # where that is not the reason, it is raised again
+            pass  # any other cause is raised below
     return _plan_of(checkpoint, folder, dtype, config)
 
 
 def _plan_of(checkpoint: Checkpoint, folder: Path, dtype: str, config: Mapping[str, Any]) -> _Plan:
     family = FAMILIES[checkpoint.architecture]
     if dtype in _BITS and family.quantized:
-        found = f"is a {checkpoint.architecture}, whose matrices of codes are in {family.quantized}"
+        found = f"is a {checkpoint.architecture}, which is quantized in {family.quantized}"
         expected = f"another family, or one of {', '.join(_NUMBERS)}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected {expected}")
     try:
         sources = list(family.sources(config, lambda name: not name.endswith(("_blocks", "_scales"))))
-    except ValueError as error:  # the core's checks name the field of the canonical configuration
+    except ValueError as error:  # from the core, which names the field of the canonical configuration
         raise UnsupportedModelError(f"{checkpoint.path}: {error}") from error
     if checkpoint.config["tied"] and not config["tied"]:
         sources = _with_head(sources)
@@ -196,7 +198,7 @@ def _plan_of(checkpoint: Checkpoint, folder: Path, dtype: str, config: Mapping[s
 
 
 def _with_head(sources: list[Source]) -> list[Source]:
-    """The head made of the table of tokens, behind which it comes."""
+    """Return sources whose head comes from, and after, the token embedding."""
     (head,) = (source for source in sources if source.canonical == "head")
     found: list[Source] = []
     for source in sources:
@@ -210,10 +212,10 @@ def _with_head(sources: list[Source]) -> list[Source]:
 def _types_of_codes(
     checkpoint: Checkpoint, sources: list[Source], shapes: Mapping[str, tuple[int, ...]], codes: str
 ) -> dict[str, str]:
-    """The type of each tensor of a folder of codes: matrices whose rows are multiples of a block are codes.
+    """Return the type of each tensor of a quantized folder.
 
-    Tables of tokens are read by row: in bf16, as in every model of codes; where they are codes in the file,
-    in these if the folder has the same, else in f32.
+    Matrices whose rows are a multiple of a block are quantized. Token embeddings are bf16, as in every
+    quantized model; if they are quantized in the source, they keep the same codes or become f32.
     """
     types = dict.fromkeys(shapes, "F32")
     plain = "BF16" if checkpoint.dtype == "bf16" else "F32"
@@ -228,8 +230,8 @@ def _types_of_codes(
             types[name] = "F32" if source.canonical in held else "BF16"
         elif not of_codes.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
             raise UnsupportedModelError(
-                f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a folder of codes: "
-                f"tensor '{name}' does not have a row for each output of one linear layer; expected out to "
+                f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a quantized folder: "
+                f"tensor '{name}' does not have one row per output of a linear layer; expected out to "
                 f"end in .specdec (type int8 or int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
             )
         else:
@@ -244,13 +246,13 @@ def _config_json(
     config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """The fields of a config.json from which this configuration is read."""
+    """Return the fields of a config.json that reads as this configuration."""
     fields, of_folder = _fields_of(checkpoint), checkpoint.path.is_dir()
     name = "dtype" if "dtype" in fields else "torch_dtype"
     if dtype in _NUMBERS:
         fields[name] = _NUMBERS[dtype]
     elif fields.get(name) is None:
-        fields[name] = "float16"  # that of the scales
+        fields[name] = "float16"  # of the scales
     if checkpoint.config["tied"] and not config["tied"]:
         fields["tie_word_embeddings"] = False
     wanted = dataclasses.replace(checkpoint, config=config)
@@ -269,7 +271,7 @@ def _config_json(
 def _check_read(
     checkpoint: Checkpoint, fields: Mapping[str, Any], folder: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> list[str]:
-    """Refuse what is read as another configuration; return the fields that the family does not read."""
+    """Refuse fields that read as another configuration; return the fields that the family ignores."""
     family = FAMILIES[checkpoint.architecture]
     given = Fields(fields, folder / "config.json")
     try:
@@ -285,7 +287,7 @@ def _check_read(
     return given.unread()
 
 
-# Fields that the readers of GGUF files give for most architectures, and that some classes do not have.
+# Fields that GGUF readers return for most architectures and that some classes lack.
 _OF_A_BLOCK: Final = frozenset(
     {
         "attention_bias", "head_dim", "intermediate_size", "layer_norm_eps", "mlp_bias", "multi_query",
@@ -295,7 +297,7 @@ _OF_A_BLOCK: Final = frozenset(
 
 
 def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The fields of a config.json: those of the folder, or those that a GGUF file is read as."""
+    """Return the fields of the folder's config.json, or equivalent fields for a GGUF file."""
     assert checkpoint.fields is not None
     if checkpoint.path.is_dir():
         return {name: value for name, value in checkpoint.fields.items() if name != "quantization_config"}
@@ -322,13 +324,13 @@ def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, folder: Pa
         if bits is None:
             yield encoded(array, type, what)
             continue
-        if array.dtype != np.uint8:  # blocks with the codes and scales that packing gives a matrix
+        if array.dtype != np.uint8:  # not yet quantized
             if not np.isfinite(array).all():
                 raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
             try:
                 array = np.frombuffer(_core.quantize(array, type.lower(), n_threads=threads), np.uint8)
             except ValueError as error:
-                raise CheckpointError(f"{what}: {error}; expected smaller ones") from error
+                raise CheckpointError(f"{what}: {error}; expected smaller values") from error
         yield from packed(array, bits, (shape[0], shape[1])).values()
 
 
@@ -338,7 +340,7 @@ def _write_weights(
     arrays: Iterator[Array],
     max_shard_size: int | None,
 ) -> None:
-    """Write the tensors in their order to one file, or to files of at most so many bytes and an index."""
+    """Write the tensors in order to one file, or to shards with an index."""
     shards: list[list[str]] = [[]]
     total, size = 0, 0
     for name, (numbers, shape) in described.items():
@@ -366,10 +368,10 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
 
 def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
     tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
-    if checkpoint.path.is_dir():  # without such a file config.json has the settings
+    if checkpoint.path.is_dir():  # otherwise config.json has the settings
         if (defaults := checkpoint.path / _OF_TEXTS).is_file():
             shutil.copyfile(defaults, folder / _OF_TEXTS)
-    elif sampling := checkpoint.default_sampling:  # transformers takes the ids of tokens from there too
+    elif sampling := checkpoint.default_sampling:  # where transformers reads token ids too
         names = ("decoder_start_token_id", "forced_bos_token_id")
         ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None}
         ids |= dict(zip(names, checkpoint.decoder_start, strict=False))

@@ -23,10 +23,10 @@ def stacked(
     suffixes: Mapping[str, str] | None = None,
     entry_type: type[Named] = Named,
 ) -> Named:
-    """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
+    """Return the entry of one expert in a tensor [n_experts, rows, columns] or [n_experts, rows].
 
-    `part`: 0 or 1: gate or up of a tensor that holds both; None: it holds one matrix. `take_turns`: Rows of
-    gate and up take turns. `inputs_first`: The tensor is [n_experts, columns, rows].
+    `part`: 0 or 1 for gate or up in a tensor of both; None: one matrix. `take_turns`: Gate and up rows
+    alternate. `inputs_first`: The tensor is [n_experts, columns, rows].
     """
 
     def shape_there(shape: Shape, config: Config) -> Shape:
@@ -46,22 +46,21 @@ def stacked(
 
 # ------------------------------------------------------------------------------------------------ MXFP4
 
-# Experts of all layers: a bound that keeps a lying config.json from costing memory before the weights' shapes
-# expose it.
+# Bound of experts in all layers, against a wrong config.json.
 _MAX_EXPERTS: Final = 1 << 15
 
 _BLOCK: Final = 32
 _E2M1: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 _CODES: Final = np.concatenate([_E2M1, -_E2M1])
-# Both values of a byte, that of its low half first.
+# Both values of a byte, low half first.
 _PAIRS: Final = np.stack([_CODES[np.arange(256) & 15], _CODES[np.arange(256) >> 4]], axis=1)
 
 
 def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """Numbers in MXFP4 (OCP Microscaling Formats 1.0) as bf16, which holds each of them exactly.
+    """Dequantize MXFP4 (OCP Microscaling Formats 1.0) to bf16, exactly.
 
-    `blocks` [..., n_blocks, 16]: 32 codes of 4 bits, E2M1, in each block, two in a byte, the low half first.
-    `scales` [..., n_blocks]: Exponents of the blocks' factors, 2^(scale - 127); 255 gives no finite numbers.
+    `blocks` [..., n_blocks, 16]: 32 E2M1 codes per block, two per byte, low half first. `scales`
+    [..., n_blocks]: Exponents of the factors 2^(scale - 127); 255 means NaN.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127)
@@ -107,7 +106,7 @@ _MLP = "model.layers.{i}.mlp"
 
 
 def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
-    """Experts under names of their own, as they are published, or stacked, as transformers 5 has them."""
+    """Return the entries of separately stored experts, or stacked ones as in transformers 5."""
     together = f"{_MLP}.experts.gate_up_proj"
     return {
         "experts.mlp_gate": Either((Named(gate), stacked(together, part=0))),
@@ -152,7 +151,7 @@ def _renormalized(reader: ConfigReader) -> dict[str, Any]:
 def _mixture(
     reader: ConfigReader, *, n_experts: int, n_chosen: int, d_expert: str, absent: Any = REQUIRED
 ) -> dict[str, Any]:
-    """Experts in a layer and of a token, and their width, of which ``absent`` is the default."""
+    """Read the numbers of experts per layer and per token, and their width (default ``absent``)."""
     fields = reader.fields
     name = "num_experts" if fields.has("num_experts") else "num_local_experts"
     most = max(1, _MAX_EXPERTS // fields.integer("num_hidden_layers"))
@@ -164,7 +163,7 @@ def _mixture(
 
 
 def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
-    """Every ``decoder_sparse_step``-th layer has experts, less ``mlp_only_layers``."""
+    """Read which layers have experts: every ``decoder_sparse_step``-th except ``mlp_only_layers``."""
     fields = reader.fields
     step = fields.integer("decoder_sparse_step", default=1)
     dense = fields.raw("mlp_only_layers") or []
