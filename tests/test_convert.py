@@ -1,4 +1,4 @@
-"""`specdec.convert`: folders as GGUF files, which are read as the same models, and back."""
+"""`specdec.convert`: folders as GGUF files of the same models, and back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder_of(path: Path, case: Case) -> Path:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
-    """And a folder that is written of the file is, too."""
+    """So is a folder written from the file."""
     folder = folder_of(tmp_path / "folder", CASES[name])
     path = specdec.convert(folder, tmp_path / "model.gguf", "F32")
     back = specdec.convert(path, tmp_path / "back")
@@ -51,7 +51,7 @@ def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_scaled_frequencies(tmp_path: Path) -> None:
-    """Llama 3's are a tensor of f32."""
+    """Llama 3's frequency factors are an f32 tensor."""
     scaling, factors = llama3_factors(8, 16)
     case = Case("llama", "LlamaForCausalLM", {"rope_scaling": scaling}, change=CASES["llama"].change)
     path = specdec.convert(folder_of(tmp_path / "folder", case), tmp_path / "model.gguf", "F32")
@@ -62,7 +62,7 @@ def test_scaled_frequencies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ggml_type", ["F16", "BF16", "Q8_0", "Q4_0"])
 def test_types(tmp_path: Path, ggml_type: str) -> None:
-    """Every matrix has the type, with the bytes that the package ``gguf`` makes."""
+    """Every matrix has the type, with the bytes of the package ``gguf``."""
     config = {**CASES["llama"].config, "hidden_size": 64, "intermediate_size": 96}
     case = Case("llama", "LlamaForCausalLM", config)
     folder = folder_of(tmp_path / "folder", case)
@@ -77,7 +77,7 @@ def test_types(tmp_path: Path, ggml_type: str) -> None:
 
 
 def wide(path: Path, n_layer: int = 1, **more: object) -> Path:
-    """A folder of a model whose rows are multiples of 256."""
+    """Write a model folder whose rows are multiples of 256."""
     config = {
         **CASES["llama"].config, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": n_layer,
         **more,
@@ -91,7 +91,7 @@ ERRORS = {"Q4_K": 0.08, "Q5_K": 0.04, "Q6_K": 0.02}
 
 @pytest.mark.parametrize("ggml_type", ERRORS)
 def test_quantizing(ggml_type: str) -> None:
-    """Errors by the decoder of the package ``gguf``, smaller where inputs count more; with threads, too."""
+    """Errors after decoding by ``gguf``, smaller where inputs are important; also with threads."""
     rows = np.random.default_rng(2).standard_normal((12, 512)).astype(np.float32)
     rows[1] *= 1e-2
     rows[2] = 0.0
@@ -112,7 +112,7 @@ def test_quantizing(ggml_type: str) -> None:
 
 @pytest.mark.parametrize("ggml_type", ["Q4_0", "Q5_0"])
 def test_weighted_blocks(ggml_type: str) -> None:
-    """Beside the package `gguf`, whose decoder reads them: smaller errors where inputs count more."""
+    """Compared with unweighted blocks of ``gguf``: smaller errors where inputs are important."""
     rows = np.random.default_rng(4).standard_normal((40, 96)).astype(np.float32)
     rows[3, :32], rows[4] = 0.0, 1.5
     importance = np.full(96, 0.01, np.float32)
@@ -149,7 +149,7 @@ def test_arguments_of_the_quantizer(
 
 
 def test_a_mixture(tmp_path: Path) -> None:
-    """Types of matrices as llama-quantize has them; an importance file; a model like the whole one."""
+    """Matrix types as in llama-quantize, an importance file, and a model close to the original."""
     folder = wide(tmp_path / "folder", n_layer=8)
     whole = specdec.convert(folder, tmp_path / "whole.gguf", "F32")
     name = "blk.0.ffn_up.weight"
@@ -168,12 +168,12 @@ def test_a_mixture(tmp_path: Path) -> None:
         if not np.array_equal(held["plain"][name].numbers(), held["weighed"][name].numbers())
     ]  # fmt: skip
     assert differ == ["blk.0.ffn_up.weight"]
-    with pytest.raises(CheckpointError, match="expected what llama-imatrix writes"):
+    with pytest.raises(CheckpointError, match="expected output of llama-imatrix"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=whole)
 
 
 def imatrix(path: Path, sums: dict[str, np.ndarray], counts: dict[str, list[float]]) -> Path:
-    """A file as llama-imatrix writes it."""
+    """Write a file as llama-imatrix does."""
     writer = gguf.GGUFWriter(path, "imatrix")
     for name, squares in sums.items():
         writer.add_tensor(f"{name}.in_sum2", np.atleast_2d(squares).astype(np.float32))
@@ -185,7 +185,7 @@ def imatrix(path: Path, sums: dict[str, np.ndarray], counts: dict[str, list[floa
 
 
 def test_importance_of_a_text(tmp_path: Path) -> None:
-    """The sums that one decoder keeps of the whole text, as a file of llama-imatrix has them."""
+    """The importance of a text equals sums of a decoder, in the format of llama-imatrix."""
     folder = wide(tmp_path / "folder", n_layer=1, vocab_size=4096)
     shutil.copy(TARGET / "tokenizer.json", folder)
     text = tmp_path / "text.txt"
@@ -216,7 +216,7 @@ def test_importance_of_a_text(tmp_path: Path) -> None:
 
 
 def test_importance_of_experts(tmp_path: Path) -> None:
-    """Each expert by the sums of its own; one that was never chosen by none."""
+    """Each expert has its own sums; one that was never chosen has none."""
     config = {**CASES["qwen3moe"].config, "hidden_size": 256, "moe_intermediate_size": 256, "vocab_size": 40}
     folder = folder_of(tmp_path / "folder", Case("qwen3moe", "Qwen3MoeForCausalLM", config))
     whole = read_gguf(specdec.convert(folder, tmp_path / "whole.gguf", "F32"))[1]
@@ -237,11 +237,11 @@ def test_importance_that_cannot_be_had(tmp_path: Path) -> None:
     text.write_text("one two")
     with pytest.raises(InputError, match="a text was given, but .* was loaded without tokenizer"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
-    with pytest.raises(InputError, match="has an encoder; expected a model without one"):
+    with pytest.raises(InputError, match="has an encoder; expected a decoder-only model"):
         t5 = folder_of(tmp_path / "t5", CASES["t5"])
         specdec.convert(t5, tmp_path / "m.gguf", "Q4_K", importance=text)
     text.write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match="is neither a GGUF file nor a text in UTF-8"):
+    with pytest.raises(CheckpointError, match="is neither a GGUF file nor UTF-8 text"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
     name = "blk.0.ffn_up.weight"
     short = imatrix(tmp_path / "short.gguf", {name: np.ones(3)}, {name: [1.0]})
@@ -259,7 +259,7 @@ def test_numbers_that_a_type_cannot_hold(tmp_path: Path) -> None:
     config, weights = CASES["llama"].folder()
     weights["model.layers.0.mlp.up_proj.weight"][1, 2] = 1e5
     folder = write_hf(tmp_path / "folder", config, weights)
-    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_up.weight' has values that are too large for F16"):
+    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_up.weight' has values too large for F16"):
         specdec.convert(folder, tmp_path / "model.gguf", "F16")
     assert not (tmp_path / "model.gguf").exists()
     assert specdec.convert(folder, tmp_path / "model.gguf", "BF16").is_file()
@@ -287,7 +287,7 @@ def test_tokenizer_and_chat_template(tmp_path: Path) -> None:
 
 
 def test_pieces(tmp_path: Path) -> None:
-    """SentencePiece's vocabularies; ids without token are not used."""
+    """SentencePiece vocabularies; ids without token are unused."""
     import sentencepiece
 
     corpus = tmp_path / "corpus.txt"
@@ -311,10 +311,10 @@ def test_pieces(tmp_path: Path) -> None:
 
 def test_what_a_file_cannot_say(tmp_path: Path) -> None:
     windows = Case("llama", "MistralForCausalLM", {"sliding_window": 5}, change=CASES["llama"].change)
-    with pytest.raises(UnsupportedModelError, match="cannot describe: sliding_window is 5, and m.gguf would"):
+    with pytest.raises(UnsupportedModelError, match="cannot describe: sliding_window is 5, but m.gguf would"):
         specdec.convert(folder_of(tmp_path / "windows", windows), tmp_path / "m.gguf")
     other = Case("", "OPTForCausalLM")
-    with pytest.raises(UnsupportedModelError, match="is a OPTForCausalLM, which GGUF files cannot hold"):
+    with pytest.raises(UnsupportedModelError, match="is a OPTForCausalLM, which cannot be written as GGUF"):
         specdec.convert(folder_of(tmp_path / "opt", other), tmp_path / "m.gguf")
     folder = tmp_path / "embedded"
     shutil.copytree(TARGET, folder)
@@ -322,7 +322,7 @@ def test_what_a_file_cannot_say(tmp_path: Path) -> None:
     whole = json.loads((folder / "tokenizer.json").read_text())
     whole["pre_tokenizer"] = {"type": "Whitespace"}
     (folder / "tokenizer.json").write_text(json.dumps(whole))
-    with pytest.raises(TokenizerError, match="words that are cut by another rule"):
+    with pytest.raises(TokenizerError, match="a pre-tokenizer other than those of GGUF"):
         specdec.convert(folder, tmp_path / "m.gguf")
     assert specdec.load(specdec.convert(folder, tmp_path / "m.gguf", tokenizer=False)).tokenizer is None
 
@@ -333,10 +333,12 @@ def test_arguments(tmp_path: Path) -> None:
         specdec.convert(folder, tmp_path / "m.gguf", "Q9")
     path = specdec.convert(folder, tmp_path / "m.gguf")
     for out in ("m.specdec", "new"):
-        with pytest.raises(InputError, match="importance is given, for .*; expected None, but for a GGUF"):
+        with pytest.raises(
+            InputError, match="importance is given for .*; expected None, or out to end in .gguf"
+        ):
             specdec.convert(path, tmp_path / out, importance=path)
     for ggml_type in (None, "Q8_0"):
-        with pytest.raises(InputError, match="importance is given, for type .*; expected None, or one of Q4"):
+        with pytest.raises(InputError, match="importance is given for type .*; expected None, or one of Q4"):
             specdec.convert(path, tmp_path / "n.gguf", ggml_type, importance=path)
     small = specdec.convert(folder, tmp_path / "small.gguf", "q8_0")
     assert read_gguf(small)[0].get("general.file_type") == 7
@@ -364,7 +366,7 @@ def test_the_verb(tmp_path: Path) -> None:
 
 
 def test_names_of_outputs(tmp_path: Path) -> None:
-    """Points in the names of models are no suffixes; an empty folder is one, whatever its name."""
+    """Dots in model names are not suffixes; an existing empty folder counts as a folder."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     for out in ("d4.bin", "model.safetensors", "model.GGUF", "model.gguf.part", "m.pt"):
         with pytest.raises(InputError, match=r"expected .gguf, .specdec, or no suffix"):
@@ -376,7 +378,7 @@ def test_names_of_outputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("out", ["m.gguf", "m.specdec", "made"])
 def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -> None:
-    """With it, it is replaced when the new one is complete; after a failure it is what it was."""
+    """With force it is replaced once the new one is complete, and kept after a failure."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     other = folder_of(
         tmp_path / "other", replace(CASES["llama"], config=CASES["llama"].config | {"rope_theta": 500.0})
@@ -396,7 +398,7 @@ def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -
 
 
 def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
-    """Nor one that holds more than its model, such as the file that is converted."""
+    """Nor a folder with other files, such as the file being converted."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     source = specdec.convert(folder, folder / "model.gguf")
     for name in ("home", "d.gguf"):
@@ -411,7 +413,7 @@ def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
 
 
 def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or, where that fails half-way, nothing."""
+    """A failure midway changes nothing."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     expected, before = specdec.load(folder).logits(SOURCE), sorted(folder.iterdir())
 
@@ -433,7 +435,7 @@ def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("n_kv", [1, 2, 4])
 @pytest.mark.parametrize("vocabulary", [97, -97])
 def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:
-    """Its head is that of the embedding, or, with a negative size of the vocabulary, its own."""
+    """The head is tied, or separate with a negative vocabulary size."""
     header = (32, 70, 3, 4, n_kv, vocabulary, 40)
     path = write_llama2c(tmp_path / "model.bin", header, llama2c_tensors(header, seed=n_kv))
     made = specdec.convert(path, tmp_path / "model.gguf", "F32")
@@ -446,7 +448,7 @@ def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:
 
 @pytest.mark.parametrize("name", ["stories260K/stories260K.bin", "chars105/model5000.bin"])
 def test_a_trained_llama2c_file(shared: Path, tmp_path: Path, name: str) -> None:
-    """With its vocabulary, which SentencePiece then encodes."""
+    """Its vocabulary is then encoded by SentencePiece."""
     model = specdec.load(shared / "models" / name)
     again = specdec.load(specdec.convert(model.path, tmp_path / "model.gguf", "F32"))
     assert np.array_equal(again.logits(SOURCE), model.logits(SOURCE))
@@ -475,7 +477,7 @@ SAID: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", SAID)
 def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
-    """GGUF files have no field for biases of tokens, which are warned of."""
+    """GGUF has no field for token biases, which causes a warning."""
     folder = make_llama()
     (folder / "generation_config.json").write_text(json.dumps(fields))
     expected = specdec.load(folder).default_sampling
@@ -491,7 +493,7 @@ def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fiel
 
 @pytest.mark.parametrize("tokenizer", [None, False])
 def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, tokenizer: Any) -> None:
-    """Those of a folder without a generation_config.json."""
+    """Settings of a folder without generation_config.json."""
     fields = {"suppress_tokens": [3], "bad_words_ids": [[4, 5], [6]], "min_new_tokens": 2}
     folder = make_llama(**fields)
     made = specdec.convert(folder, tmp_path / "made", "int8", tokenizer=tokenizer)
@@ -500,7 +502,7 @@ def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, t
 
 
 def test_added_tokens_that_gguf_readers_hide(make_llama: Any, tmp_path: Path) -> None:
-    """Tokens of the names that end messages are special to them, whatever a file says."""
+    """Readers treat names of end-of-message tokens as special, whatever a file says."""
     from tokenizers import AddedToken
 
     library = library_tokenizer([])

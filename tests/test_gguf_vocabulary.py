@@ -1,4 +1,4 @@
-"""Vocabularies of GGUF files against the libraries' own tokenizers, made from the same files."""
+"""Vocabularies of GGUF files against the libraries' own tokenizers, from the same files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = [
 
 
 def written(path: Path, model: str, tokens: list[str], **fields: Any) -> Path:
-    """A file with a vocabulary alone."""
+    """Write a file with only a vocabulary."""
     writer = GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
     writer.add_token_list(tokens)
@@ -127,7 +127,7 @@ def test_control_tokens_are_looked_for_in_a_text(tmp_path: Path, shared: Path) -
 
 
 def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
-    """Those that the file names as ends, and those that end turns by their texts; not plain words."""
+    """Named EOS tokens and known end-of-turn tokens become control tokens; plain words do not."""
     pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<stop>", "<b>", "a", "b", "<", ">", "▁"]
     token_types = [UNKNOWN, CONTROL, CONTROL, USER_DEFINED, NORMAL, NORMAL, NORMAL, *[NORMAL] * 5]
     scores = [0.0, 0.0, 0.0, *[-float(i) for i in range(3, len(pieces))]]
@@ -169,7 +169,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
 
 
 def cut(text: str, steps: tuple[str, ...]) -> list[str]:
-    """A text cut by one expression after the other, as llama.cpp does; by another library's expressions."""
+    """Split text by successive expressions, as llama.cpp does, with another regex library."""
     import regex
 
     names = {

@@ -1,4 +1,4 @@
-"""Log-probabilities of generated texts and prompts, and several samples of a prompt."""
+"""Log-probabilities of generated tokens and prompts, and several samples per prompt."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_model_logprobs_equal_those_of_score(pair: Pair, how: str) -> None:
 
 
 def sampled_probs(found: specdec.Result, at: int, settings: dict[str, Any]) -> np.ndarray:
-    """By `specdec.distribution`, from the logits of a token, after penalty and bias."""
+    """Return the probabilities by `specdec.distribution`, after penalty and bias."""
     assert found.logits is not None
     tokens, penalty = [*found.prompt_ids, *found.tokens[:at]], settings.get("repetition_penalty", 1.0)
     logits = reference.adjusted_logits(found.logits[at], tokens, penalty, settings.get("logit_bias"))

@@ -1,4 +1,4 @@
-"""Files and folders that cannot be read: each reader raises a named exception, never a bare OSError."""
+"""Unreadable files and folders: each reader raises a named exception, never a bare OSError."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from fuzz.files import KINDS, files_of, use
+from fuzz.files import FILE_FORMATS, files_of, use
 from specdec.errors import SpecdecError
 
 # Of the families one: their folders are opened by the same functions.
 FORMATS = [
-    file_format for file_format in KINDS if "For" not in file_format and "Model" not in file_format
+    file_format for file_format in FILE_FORMATS if "For" not in file_format and "Model" not in file_format
 ] + ["LlamaForCausalLM"]
 FUNCTIONS = ((os, "stat"), (os, "open"), (os, "listdir"), (os, "scandir"), (io, "open"), (builtins, "open"))
 
 
 def forbid(patched: pytest.MonkeyPatch, path: Path, *, within: bool) -> None:
-    """Let the system refuse a file, or, with `within`, all that a folder holds."""
+    """Make the system refuse access to a file, or with `within` to a folder's contents."""
 
     def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(target: Any = ".", *arguments: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def made(file_format: str, folder: Path) -> list[Path]:
 
 
 def read(file_format: str, folder: Path) -> None:
-    """Read, or refuse by a named exception: a file that is not there may not be needed."""
+    """Read, or accept a named refusal: a missing file may not be needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -16,10 +16,7 @@ from specdec.errors import InputError, shown
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends and is removed if the block fails.
-
-    The temporary file has an unpredictable name in the folder of `path`, so no planted link is followed.
-    """
+    """Open a new file, of unpredictable name, that replaces `path` when the block ends without error."""
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
     temporary = path.parent / f".{secrets.token_hex(8)}.part"

@@ -40,10 +40,7 @@ def as_integer(value: Any) -> int | None:
 
 
 def as_iterator(value: Any) -> Iterator[Any] | None:
-    """Return an iterator over a value; None if it is not iterable or has an invalid length.
-
-    Exceptions raised during iteration come from the caller's code and propagate.
-    """
+    """Return an iterator over a value; None if it is not iterable or has an invalid length."""
     try:
         iterator: Iterator[Any] = iter(value)
         length_hint(iterator)  # which list() calls too

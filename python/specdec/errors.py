@@ -80,10 +80,7 @@ _REPR = _Repr()
 
 
 def pass_signals_on(error: BaseException) -> None:
-    """Re-raise an exception that a signal handler of the program raised.
-
-    Python runs handlers in the main thread between any two bytecodes, so any library call can surface one.
-    """
+    """Re-raise an exception of a signal handler, which Python may run inside any library call."""
     if threading.current_thread() is not threading.main_thread():
         return
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
@@ -163,10 +160,7 @@ def warn(message: str | Warning) -> None:
 
 
 class UnusedFieldWarning(UserWarning):
-    """Fields of a checkpoint file that specdec does not know or does not apply.
-
-    `names` lists the fields in `file`, nested ones with dots; `reason` says why they have no effect.
-    """
+    """Fields `names` of a checkpoint's `file` that have no effect, for a `reason`."""
 
     def __init__(self, file: object, names: Iterable[str], reason: str) -> None:
         self.file, self.names, self.reason = file, tuple(names), reason

@@ -160,10 +160,7 @@ class Fields:
             raise CheckpointError(f"{self.file}: field '{self._prefix}' is nested too deeply") from error
 
     def unread(self, harmless: Container[str] = ()) -> list[str]:
-        """Return the names of unread fields, dotted inside nested objects that were opened.
-
-        Null fields count as absent. Names in `harmless` are skipped at any depth.
-        """
+        """Return unread non-null fields, dotted if nested, except names in `harmless` at any depth."""
         found: list[str] = []
         for name, value in self._values.items():
             if value is None or name in harmless:

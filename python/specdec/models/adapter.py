@@ -38,10 +38,7 @@ class LowRank:
     source: Source
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return down [rank, n_cols] and up [n_rows, rank], f32; W + up · down is the adapted tensor.
-
-        Values too large for f32 become infinite.
-        """
+        """Return down [rank, n_cols] and up [n_rows, rank], f32 or infinite; W + up · down is adapted."""
         down = widened(self.stored.down.array(), self.stored.down.format)
         with np.errstate(over="ignore", invalid="ignore"):
             up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
@@ -85,10 +82,7 @@ class FittedAdapter:
 def fit_adapter(
     path: Path, architecture: str, config: Mapping[str, Any], base: Path, *, merging: bool
 ) -> FittedAdapter:
-    """Match the adapter in a folder with a base of this architecture and configuration at the path `base`.
-
-    `merging`: Whether it will be merged into the base's tensors.
-    """
+    """Match an adapter with the base of this architecture and configuration, at the path `base`."""
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:
         raise UnsupportedModelError(

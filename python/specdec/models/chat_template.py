@@ -100,10 +100,7 @@ class ChatTemplate:
         return self.templates[_DEFAULT]
 
     def reads(self, name: str, chat_template: str | None = None, *, tools: bool = False) -> bool:
-        """Return whether a template uses a variable.
-
-        The template is chosen as in :meth:`text`; raises as :meth:`render`.
-        """
+        """Return whether a template, chosen as in :meth:`text`, uses a variable; raises as :meth:`render`."""
         return name in names_in_template(self.text(chat_template, tools=tools), self.source)
 
     def check(self) -> None:
@@ -185,10 +182,7 @@ class ChatTemplate:
         return before if after.startswith(" ") else before.rstrip()  # stripped like the template's text
 
     def end_of_message(self) -> str:
-        """Return the stripped text after the assistant's message; "" if unknown.
-
-        It is unknown in gpt-oss's harmony format, where a message may end before the reply does.
-        """
+        """Return the stripped text after the assistant's message; "" if unknown, as for gpt-oss."""
         question = {"role": "user", "content": "a"}
         answer = {"role": "assistant", "content": "b" + _MARK}
         try:

@@ -210,10 +210,7 @@ class Model:
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """EOS ids of the tokenizer, or without one of the configuration.
-
-        The configuration is generation_config.json, then config.json, or a GGUF file's metadata.
-        """
+        """EOS ids of the tokenizer, or without one of the configuration files or GGUF metadata."""
         texts = self.texts
         return texts.eos_ids if texts.tokenizer is None else tuple(texts.tokenizer.eos_ids)
 

@@ -119,10 +119,7 @@ class ReadFiles:
         return replace(self, records=tuple(records), _digests={})
 
     def found(self) -> Path:
-        """Return the requested path in this process, after comparing its files with a reference.
-
-        Files with equal size and time count as unchanged; with another time their digests are compared.
-        """
+        """Return the path in this process if its files have equal sizes, and equal times or digests."""
         folder = self._found_folder()
         for record in self.records:
             _compare(folder / record.name, record)

@@ -83,10 +83,7 @@ def _recorded(files: ReadFiles | None) -> dict[str, Any] | None:
 
 
 def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
-    """Return whether recorded files exist and differ, or, `of_model`, the model has unrecorded files.
-
-    Inaccessible files count as missing.
-    """
+    """Return whether recorded files exist and differ, or, `of_model`, the model has unrecorded files."""
     path = Path(source["path"])
     try:
         if not path.exists():

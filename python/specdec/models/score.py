@@ -195,10 +195,7 @@ def _text(model: Any, request: Any) -> Text:
 
 
 def _pair(model: Any, context: Any, continuation: Any) -> Text:
-    """Tokenize a context and its continuation.
-
-    Two texts are tokenized together; a token with characters of both belongs to the continuation.
-    """
+    """Tokenize a context and its continuation; two texts are tokenized together."""
     ids_of = partial(model.check_ids, minimum=0, maximum=_NO_LIMIT)
     with _named("context"):
         before = ids_of(context)

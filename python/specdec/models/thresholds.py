@@ -186,10 +186,7 @@ def _seconds(
 
 
 def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int, gain: float) -> int:
-    """Return the number of rows from which a method pays; `seconds` [repeats, rows, 2] without and with it.
-
-    Returns `own` unless another number surely saves a share `gain` of the time of the rows in between.
-    """
+    """Return the number of rows from which a method pays; `seconds` [repeats, rows, without and with it]."""
     counts = np.asarray(rows)
     without, with_it = seconds[:, :, 0], seconds[:, :, 1]
     # time of the other choice relative to `own`
@@ -204,10 +201,7 @@ def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int, gain
 
 
 def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int, gain: float) -> int:
-    """Return the fastest value; `seconds` is [repeats, cases, values].
-
-    Returns `own` unless another value surely saves a share `gain` of the time.
-    """
+    """Return the fastest value, `own` unless it loses a share `gain`; `seconds` [repeats, cases, values]."""
     ratio = np.mean(_surely(seconds / seconds[:, :, [values.index(own)]]), axis=0)
     best = int(np.argmin(ratio))
     return values[best] if ratio[best] < 1.0 - gain else own

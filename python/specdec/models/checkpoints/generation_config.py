@@ -114,11 +114,7 @@ def _by_token(
     given: Fields, n_vocab: int, eos_ids: tuple[int, ...], sampling: Mapping[str, Any], outside: list[str],
     unapplied: list[str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return ``logit_bias`` of single tokens that are banned or biased, and ``bad_words`` of longer ones.
-
-    ``unapplied`` gets biases of several tokens, and biases that transformers applies before a repetition
-    penalty.
-    """
+    """Return ``logit_bias`` and ``bad_words`` of banned or biased tokens; add others to `unapplied`."""
     biased, others = _words(given.raw("sequence_bias"), n_vocab, with_bias=True)
     biases = {word[0]: bias for word, bias in biased.items() if len(word) == 1}
     if biases and "repetition_penalty" in sampling:
@@ -137,10 +133,7 @@ def _by_token(
 
 
 def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tuple[int, ...], float], bool]:
-    """Return tokens and biases of ``bad_words_ids`` or ``sequence_bias``, and whether others are invalid.
-
-    Entries with tokens outside the vocabulary are dropped: they can never match.
-    """
+    """Return tokens and biases of ``bad_words_ids`` or ``sequence_bias``, and whether others are invalid."""
     found: dict[tuple[int, ...], float] = {}
     others = given is not None and not isinstance(given, list)
     for entry in given if isinstance(given, list) else ():

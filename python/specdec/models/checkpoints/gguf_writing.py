@@ -27,10 +27,7 @@ _TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
 def weighted_blocks(
     rows: NDArray[np.float32], ggml_type: str, importance: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
-    """Quantize rows of weights [n_rows, n_in], n_in a multiple of 32, with errors weighted as in the core.
-
-    Tries some twenty code grids, fits a scale to each, and takes the best.
-    """
+    """Quantize rows [n_rows, n_in], n_in a multiple of 32, by the best-fitting scale of some twenty grids."""
     most = WEIGHTED[ggml_type]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
     made: list[NDArray[np.uint8]] = []
@@ -142,10 +139,7 @@ def encoded(
     array: NDArray[np.float32], ggml_type: str, what: str, importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
 ) -> NDArray[Any]:  # fmt: skip
-    """Encode a tensor in a type; `what` names file and tensor in messages.
-
-    `importance`, [n_in] or [n_experts, n_in], weights errors in K types, Q4_0 and Q5_0.
-    """
+    """Encode a tensor, weighted by `importance` [n_in] or [n_experts, n_in]; messages name `what`."""
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
     if ggml_type == "F32":

@@ -103,10 +103,7 @@ def match_tensors(
     path: Path, family: Family, config: Mapping[str, Any], sources: list[Source],
     tensors: MutableMapping[str, Any], *, described_by: str,
 ) -> None:  # fmt: skip
-    """Check that all needed tensors are present in the right shape, and no others.
-
-    A tied head without embedding becomes the embedding. `described_by`: Source of `config`, for messages.
-    """
+    """Check that all needed tensors are present in the right shape, and no others; rename a tied head."""
     expected = {
         name: (shape, source.numbers)
         for source in sources

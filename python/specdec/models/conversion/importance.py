@@ -39,10 +39,7 @@ class Importance:
     of_canonical: Mapping[str, Array] = field(default_factory=dict)
 
     def of(self, stored: str, made_of: Sequence[Source], shape: tuple[int, ...]) -> Array | None:
-        """Return the importance of a file's tensor that is made of these matrices; None if unknown.
-
-        Matrices in one tensor share their inputs, unless they are experts.
-        """
+        """Return the importance of a file's tensor that is made of these matrices; None if unknown."""
         found = self.of_stored.get(stored)
         if found is None:
             parts = [(source.entry.index, self.of_canonical.get(source.canonical)) for source in made_of]

@@ -55,10 +55,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def architecture_of(fields: Fields, file: Path) -> str:
-    """Return the first supported name in ``architectures``, or without that field, by ``model_type``.
-
-    Warns about a ``model_type`` of another architecture, which transformers would use.
-    """
+    """Return the first supported name in ``architectures``, or without that field, by ``model_type``."""
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
         raise fields.error("architectures", "a list of names")

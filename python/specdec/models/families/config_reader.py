@@ -50,10 +50,7 @@ class Rotation:
 
 
 class ConfigReader:
-    """Reader of a config.json, or of its decoder part.
-
-    `n_ctx`: The requested context length; None: the model's.
-    """
+    """Reader of a config.json, or of its decoder part; `n_ctx` is the requested context length, if any."""
 
     def __init__(self, fields: Fields, n_ctx: int | None = None) -> None:
         self.fields = fields
@@ -157,10 +154,7 @@ class ConfigReader:
     # ------------------------------------------------------------------------------------ layers
 
     def layer_types(self, n_layer: int, default: Sequence[str] | int) -> list[str]:
-        """Read ``layer_types``: "full_attention" or "sliding_attention" for each layer.
-
-        ``default`` may be a period, whose last layer has full attention.
-        """
+        """Read ``layer_types``; ``default`` may be a period, whose last layer has full attention."""
         layer_types = self.fields.raw("layer_types")
         if layer_types is None:
             if not isinstance(default, int):

@@ -181,10 +181,7 @@ def _read_t5_like(
 
 
 def _read_t5(reader: ConfigReader) -> dict[str, Any]:
-    """Read T5, which scales the input of a tied head; T5 1.1 has an untied head without scale.
-
-    ``scale_decoder_outputs`` decides, or in files of transformers 4 ``tie_word_embeddings``.
-    """
+    """Read T5, which scales the input of a tied head; T5 1.1 has an untied head without scale."""
     tied = reader.fields.boolean("tie_word_embeddings", default=True)
     scaled = reader.fields.boolean("scale_decoder_outputs", default=tied)
     return _read_t5_like(reader, feed_forward="relu", scaled=scaled)

@@ -103,10 +103,7 @@ class Named:
         return self.view(arrays[0], shape, config), number_format
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """Write a model tensor into the file's arrays, f32: the inverse of `canonical`.
-
-        `stored`: The file's tensors, at the entry's `index`, if any. Values below half of `plus` are rounded.
-        """
+        """Write a model tensor into the file's arrays, f32, at the entry's `index`: invert `canonical`."""
         if self.heads or self.make is not None:
             for whole, part in zip(stored, np.split(array, len(stored) or 1), strict=bool(stored)):
                 whole[...] = part
@@ -209,10 +206,7 @@ def _halves_of(config: Config) -> NDArray[np.int64]:
 
 
 def interleaved(name: str) -> Named:
-    """Return the entry of queries or keys with interleaved RoPE, which rotates neighboring dimensions.
-
-    The core rotates half-split dimensions; permuting queries and keys alike changes no attention score.
-    """
+    """Return the entry of queries or keys with interleaved RoPE, permuted to the core's half-split order."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         heads = array.reshape(-1, config["d_head"], *array.shape[1:])

@@ -124,10 +124,7 @@ def _block(m: Metadata) -> dict[str, Any]:
 
 
 def _scaling(m: Metadata) -> dict[str, Any] | None:
-    """Return the RoPE scaling except for ``rope_freqs.weight``.
-
-    A factor without type is linear, as in llama.cpp; ``rope.scale_linear`` is its old name.
-    """
+    """Return the RoPE scaling except for ``rope_freqs.weight``; a factor without type is linear."""
     factor = m.amount("rope.scaling.factor", m.amount("rope.scale_linear", None))
     rope_type = m.get("rope.scaling.type", "linear")
     if m.name == "phi3" and "rope_factors_long.weight" in m.tensors:
@@ -625,10 +622,7 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 
 
 def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
-    """Return ``general.architecture``, metadata, and f32 tensors that belong to the configuration.
-
-    `architecture`: One of `WRITTEN`. `fields`: Of its config.json.
-    """
+    """Return ``general.architecture``, metadata, and f32 tensors; `fields` are those of config.json."""
     name = WRITTEN[architecture]
     rotation, tensors = _rotation_keys(config, fields)
     keys = _sizes(config, fields) | rotation

@@ -47,10 +47,7 @@ class Metadata(MetadataFields):
         return default if value is None else value
 
     def pattern(self, key: str, n: int) -> list[bool] | None:
-        """Return which of `n` layers have a window; None if absent.
-
-        Files have a value per layer, or a period, whose last layer has none.
-        """
+        """Return which of `n` layers have a window, from a list or period (last layer without), or None."""
         value = super().raw(key)
         if value is None:
             return None

@@ -112,10 +112,7 @@ def _read(
     tied: bool = True,
     **switches: Any,
 ) -> dict[str, Any]:
-    """Read a GPT block; `tied` is the default of ``tie_word_embeddings``.
-
-    `learned`: Field of the number of learned positions. `activation_field`: The field and its default.
-    """
+    """Read a GPT block; `learned` is the field of learned positions, `tied` a default."""
     if learned:
         switches |= {"n_ctx": reader.whole_context(learned), "position": "learned"}
     if activation_field is not None:
@@ -218,10 +215,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ProjectedTable(FileTensor):
-    """A table [n_vocab, width] times a projection, as a tensor [n_vocab, d_model].
-
-    The row kernels compute the product. The projection is [d_model, width], or ``transposed``.
-    """
+    """A table [n_vocab, width] times a projection [d_model, width], or ``transposed``, by the row kernels."""
 
     table: FileTensor
     projection: FileTensor
@@ -257,10 +251,7 @@ class ProjectedTable(FileTensor):
 
 
 def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Replace token embedding and head by projected tables, if the files hold projections.
-
-    A missing head is the embedding; after projection the two differ.
-    """
+    """Replace token embedding and head by projected tables, if the files hold projections."""
     names = ("embed_tokens", "project_in", "project_out")
     table, into, out = (f"model.decoder.{name}.weight" for name in names)
     head = "lm_head.weight"

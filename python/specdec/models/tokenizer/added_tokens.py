@@ -25,10 +25,7 @@ from specdec.fields import read_json_object
 
 @contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Turn any exception of a library into a TokenizerError that starts with `what`.
-
-    `tokenizers` raises bare Exceptions, and PanicException, a BaseException, when its Rust code panics.
-    """
+    """Turn exceptions and Rust panics of a library into a TokenizerError that starts with `what`."""
     try:
         yield
     except (SpecdecError, MemoryError):
@@ -143,10 +140,7 @@ class SideTokens:
         return value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
-        """Add the tokens to a tokenizer of ``tokenizers``, or set the flags of existing ones.
-
-        `with_defaults`: Also add the class's default tokens.
-        """
+        """Add the tokens, and `with_defaults` the class's, to a tokenizer, or set flags of existing ones."""
         new = import_tokenizers(source).AddedToken
         own = tokenizer.get_added_tokens_decoder()
         tokens = dict(self._added)

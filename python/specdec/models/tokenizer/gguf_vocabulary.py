@@ -230,10 +230,7 @@ def _read_tokens(fields: Fields) -> _Tokens:
 
 
 def _corrected(token_types: TokenTypes, texts: Sequence[str], named: set[int | None]) -> TokenTypes:
-    """Return token types with end-of-turn tokens corrected to control, as in llama.cpp.
-
-    Named BOS, EOS and infilling tokens are corrected too, if they look like special tokens.
-    """
+    """Return token types with end-of-turn and named special tokens corrected to control, as in llama.cpp."""
     token_types = token_types.copy()
     for i in np.flatnonzero(np.isin(token_types, (NORMAL, USER_DEFINED))).tolist():
         if texts[i] in _CONTROL_TEXTS or (i in named and _MARK.fullmatch(texts[i])):
@@ -334,10 +331,7 @@ _Lists: TypeAlias = tuple[list[str], list[int], Sequence[float]]
 def vocabulary_values(
     tokenizer: Tokenizer, n_vocab: int, tokens: Mapping[str, str], path: Path, *, with_encoder: bool = False
 ) -> dict[str, Any]:
-    """Return the metadata of a vocabulary with full keys, padded with unused tokens to `n_vocab`.
-
-    `tokens`: Special tokens by variable of chat templates. `with_encoder`: Sources end with EOS.
-    """
+    """Return the metadata of a vocabulary, padded to `n_vocab`; `tokens` are variables of chat templates."""
     if isinstance(tokenizer, HFTokenizer):
         found, (texts, token_types, scores) = _of_library(tokenizer, path)
     elif isinstance(tokenizer, SentencePieceTokenizer):

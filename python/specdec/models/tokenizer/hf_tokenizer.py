@@ -27,10 +27,7 @@ _PARTS: Final[Mapping[str, str]] = {
 
 
 def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
-    """Refuse a file whose steps could expand text excessively, or whose merges cut characters.
-
-    The library runs the steps while it reads the file. Unknown steps are left to it.
-    """
+    """Refuse a file whose steps could expand text excessively, or whose merges cut characters."""
     _check_merges(values.get("model"), path)
     for part, key in _PARTS.items():
         length = 1
@@ -173,10 +170,7 @@ class HFTokenizer(ByteTokenizer):
 
     @classmethod
     def from_bpe_files(cls, vocab: Path, merges: Path, side: SideTokens) -> HFTokenizer:
-        """Read vocab.json and merges.txt (byte-level BPE) and the tokens of the files next to them.
-
-        The class in transformers, by default GPT-2's, decides the word splitting.
-        """
+        """Read vocab.json and merges.txt and the tokens next to them; transformers' class splits words."""
         library = import_tokenizers(vocab)
         if side.tokenizer_class not in _SPLITS:
             if side.names_class:
@@ -228,10 +222,7 @@ class HFTokenizer(ByteTokenizer):
 
 
 def word_steps(steps: tuple[str, ...], *, prefixed: bool = False) -> Any:
-    """Make a pre-tokenizer of ``tokenizers`` that splits text into words of byte characters.
-
-    `steps`: "digits" (each separate), "bytes" (GPT-2's rule), or regular expressions.
-    """
+    """Make a pre-tokenizer of steps "digits", "bytes" (GPT-2's rule), or regular expressions."""
     import tokenizers
 
     pre = tokenizers.pre_tokenizers

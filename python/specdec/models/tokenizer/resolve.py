@@ -27,10 +27,7 @@ from specdec.models.tokenizer.sentencepiece_file import (
 def adapted(
     given: Any, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
 ) -> Tokenizer | None:
-    """Wrap an object of ``transformers`` or ``tokenizers``, unchanged; None for any other object.
-
-    Its EOS is added to the model's `eos_ids`.
-    """
+    """Wrap an object of ``transformers`` or ``tokenizers``, adding its EOS; None for any other object."""
     source = f"the {type(given).__name__}"
     if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
         return HFTokenizer(_copy(given, source), source, bos_id=bos_id, eos_ids=eos_ids or ())

@@ -187,10 +187,7 @@ def _piece_bytes(library: Any, token_id: int) -> bytes:
 
 
 def _adding(ids: Mapping[str, int], special: Mapping[int, bool], side: SideTokens, source: str) -> Any:
-    """Make a tokenizer of ``tokenizers`` with a model's pieces, by `ids`, and the added tokens.
-
-    `special`: Pieces that count as added tokens: True for control, False for user-defined.
-    """
+    """Make a tokenizer of ``tokenizers`` with a model's pieces, of which `special` ones are added tokens."""
     new = import_tokenizers(source).AddedToken
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
     all_ids = dict(ids)
