@@ -1,6 +1,6 @@
 """LoRA adapters: merged, unmerged, and several in one batch.
 
-Bits are compared with `specdec.reference`, batches with each adapter alone; `test_peft.py` compares with PEFT.
+Bits are compared with `specdec.reference`, batches with each adapter alone; test_peft.py has PEFT.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ N_OUT = 96  # of up_proj
         ({"weight_scale": np.zeros(N_OUT, np.float16)}, CheckpointError, r"expected \[96, groups\]"),
         ({"weight_scale": np.zeros((N_OUT, 4), np.int32)}, CheckpointError, "has dtype I32; expected F32"),
         ({"weight": np.zeros((N_OUT, 128), np.float32)}, CheckpointError, "holds both '.*weight' and"),
-        ({"weight_zero_point": np.zeros((4, 4), np.int32)}, CheckpointError, "expected symmetric weight-only"),
+        ({"weight_zero_point": np.zeros((4, 4), np.int32)}, CheckpointError, "symmetric weight-only"),
         ({"weight_g_idx": np.zeros(128, np.int32)}, UnsupportedModelError, "inputs in their order"),
         ({"weight_scale": np.full((N_OUT, 4), np.inf, np.float16)}, CheckpointError, "mlp_up.weight: "),
     ],

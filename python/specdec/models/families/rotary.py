@@ -8,9 +8,7 @@ import numpy as np
 
 
 def rotary_frequencies(d_head: int, theta: float) -> list[float]:
-    """Return theta^(-2i
-    d_head) for i in 0 … d_head/2 - 1, in radians per position, in float32 precision.
-    """
+    """Return theta^(-2i/d_head) for i in 0 … d_head/2 - 1, in radians per position, rounded to float32."""
     exponents = np.arange(0, d_head, 2, dtype=np.float64) / d_head
     return _as_float32(theta**-exponents)
 
