@@ -35,7 +35,10 @@ JUDGES = [
     ("distinct", "rejection"),
     pytest.param("samples", "k-sequential", marks=pytest.mark.statistical),
     *(pytest.param(tree, "coupled", marks=pytest.mark.statistical) for tree in ("distinct", "dynamic")),
-    *(pytest.param(tree, "rejection", marks=pytest.mark.statistical) for tree in ("samples", "top-k", "dynamic")),
+    *(
+        pytest.param(tree, "rejection", marks=pytest.mark.statistical)
+        for tree in ("samples", "top-k", "dynamic")
+    ),
 ]
 
 
