@@ -485,7 +485,7 @@ def test_every_file_and_every_folder_has_a_description() -> None:
     assert [entry for entry, text in found.items() if len(text) < 10] == []
 
 
-DRAFT_LISTS = ["docs/DRAFTS.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
+DRAFT_LISTS = ["docs/WHICH_DRAFT.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
 """Files that name every drafting method, which `NAMES` registers."""
 
 
