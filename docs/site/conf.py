@@ -25,6 +25,7 @@ PAGES = {
     "Guides": [
         "docs/GETTING_STARTED",
         "docs/WHICH_DRAFT",
+        "docs/MODELS",
         "docs/FAMILIES",
         "docs/GENERATING",
         "docs/GUIDED",
