@@ -20,7 +20,7 @@ from exact import DisprovedError, Rule
 from proofs import prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from specdec.reference import rules
-from tables import models, shapes, standardise, table, unlike
+from tables import models, shapes, standardize, table, unlike
 from weights import verify_weights
 
 IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
@@ -308,10 +308,10 @@ def test_unbroken_rules_pass_where_broken_ones_fail(verify: Rule, kind: str) -> 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential", "classical"])
 @pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
-def test_the_proof_catches_a_draft_that_was_not_standardised(verify: Rule, rule: str) -> None:
+def test_the_proof_catches_a_draft_that_was_not_standardized(verify: Rule, rule: str) -> None:
     """The drafts are drawn with top-k, but the rule is told the distribution before it."""
-    target = table(4, 1, standardise(False))
-    drawn = table(4, 2, standardise(False, top_k=2, temperature=0.7))
-    told = table(4, 2, standardise(False))
+    target = table(4, 1, standardize(False))
+    drawn = table(4, 2, standardize(False, top_k=2, temperature=0.7))
+    told = table(4, 2, standardize(False))
     with pytest.raises(DisprovedError):
         prove(verify, shapes()["chain2"], target, drawn, reported=told, rule=rule)

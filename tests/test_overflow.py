@@ -106,7 +106,7 @@ def test_the_text_before_is_kept(spiked: specdec.Model, draft: Any, temperature:
 @pytest.mark.parametrize(("n_threads", "dtype"), [(1, "f32"), (3, "f32"), (1, "bf16")])
 def test_the_first_layer_is_named(tmp_path: Path, layer: int | str, n_threads: int, dtype: str) -> None:
     model = model_with_spike(tmp_path, layer, dtype=dtype)
-    what = "so it is the head that overflows" if layer == "head" else rf"layer {layer} \(of 0 to 3\)"
+    what = "so the head overflows" if layer == "head" else rf"layer {layer} \(of 0 to 3\)"
     for call in (model.logits, model.score):
         with pytest.raises(NotFiniteError, match=f"the model: .*{what}") as caught:
             call([1, 2, 3, SPIKE, 4, 5], n_threads=n_threads)

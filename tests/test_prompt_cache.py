@@ -449,7 +449,7 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
     again = search(world.draft)
     assert (again.begin_with(text), again.begin_with(text)) == (19, 19)
     read_prompts(again)
-    with pytest.raises(RuntimeError, match="the prompt has begun to be read"):
+    with pytest.raises(RuntimeError, match="the prompt is already being read"):
         again.begin_with(text)
     for call, given in (
         (plain.begin_with, text), (plain.cached_text, text.model), (silent.cached_size, text.model)

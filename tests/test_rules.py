@@ -36,7 +36,7 @@ from exact import (
 from grids import in_few_items
 from proofs import most_probable, prove, prove_bound, prove_coupled, prove_race
 from specdec import reference
-from tables import PAIRS, models, random_tree, shapes, standardise, table, unlike
+from tables import PAIRS, models, random_tree, shapes, standardize, table, unlike
 from weights import verify_core, verify_dense, verify_weights
 
 RULES: dict[str, Rule] = {
@@ -125,7 +125,7 @@ def test_any_distributions(verify: Rule, promise: str, shape: str) -> None:
 @implementations
 @pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential"])
 def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str) -> None:
-    target = table(4, 3, standardise(False, top_p=0.9))
+    target = table(4, 3, standardize(False, top_p=0.9))
     law = prove(verify, shapes()["chain2"], target, target, rule=rule)
     assert law.accepted[1:] == pytest.approx([1.0, 1.0], abs=1e-15)
 
@@ -136,7 +136,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str)
 def several(parents: Sequence[int], draft: Conditional) -> Proposal:
     """Three drafts in one tree: of one the guesses are drawn, of one the likeliest taken, one is greedy."""
     n_vocab = len(draft(()))
-    drawn, greedy = independent(parents, draft), table(n_vocab, 7, standardise(False, temperature=0.0))
+    drawn, greedy = independent(parents, draft), table(n_vocab, 7, standardize(False, temperature=0.0))
     sources = [drawn, chosen(parents, draft), independent(parents, greedy)]
     return lambda node, prefixes: sources[node % 3](node, prefixes)
 

@@ -191,7 +191,7 @@ def small(base: dict[str, Any], seed: int) -> Model:
 def test_three_tokens_of_a_tiny_vocabulary(
     gamma: int, of_target: dict[str, float], of_draft: dict[str, float]
 ) -> None:
-    """Target and draft are unrelated, of different families, and standardised differently."""
+    """Target and draft are unrelated, of different families, and standardized differently."""
     n_samples, prompt = 2_000 if SLOW else 10_000, [1, 3, 0, 4]
     default = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
     of_target, of_draft = default | of_target, default | of_draft
