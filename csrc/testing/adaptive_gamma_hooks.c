@@ -1,3 +1,4 @@
+/* Hooks that run the policy of a drafter without a clock. */
 #include "testing.h"
 
 /* Converter for "O&": the AdaptiveGamma object that a simulated session changes in place. */
