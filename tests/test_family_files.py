@@ -311,9 +311,7 @@ def test_a_t5_reads_as_far_as_it_is_asked_to(tmp_path: Path) -> None:
     assert "2 layers of an encoder, 1 of a decoder, d_model 16, n_vocab 17, n_ctx 2048" in repr(model)
     short = specdec.load(folder, n_ctx=9)
     assert short.config.encoder.n_ctx == 9
-    with pytest.raises(
-        InputError, match="source has 10 token ids; expected at most 9, the context"
-    ):
+    with pytest.raises(InputError, match="source has 10 token ids; expected at most 9, the context"):
         short.logits([0], [3] * 10)
     assert specdec.load(folder, n_ctx=5000).logits([0], [3] * 4999).shape == (1, 17)
 
