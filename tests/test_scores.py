@@ -356,8 +356,8 @@ BAD_REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
     ([[1, 2]], {"top_logprobs": 62}, "top_logprobs is 62; expected an integer from 0 to 61"),
     ([[1, 2]], {"sources": [1]}, "a source was given, but .* has no encoder"),
     ([1, 2], {"top_logprobs": 1}, "top_logprobs is 1 for a single text; expected a list of requests"),
-    ("ab", {"rolling": True}, "rolling is True for one text"),
-    ("ab", {"sources": "a"}, "sources is 'a' for one text"),
+    ("ab", {"rolling": True}, "rolling is True for a single text"),
+    ("ab", {"sources": "a"}, "sources is 'a' for a single text"),
 ]
 
 
