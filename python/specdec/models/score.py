@@ -95,12 +95,7 @@ Text: TypeAlias = tuple[Sequence[int] | NDArray[np.int32], int]
 
 
 def _rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[Text]:
-    """Yield windows that score each token of a text once, as in lm-evaluation-harness.
-
-    The first window has `prefix` before it, every other as many preceding tokens as fit:
-    ``get_rolling_token_windows`` with ``context_len=1``, then ``make_disjoint_window``, of ``lm_eval.utils``.
-    The last token of a window is not read.
-    """
+    """Yield windows that score each token of a text once, as in lm-evaluation-harness."""
     if len(tokens) > 0:
         yield [prefix, *tokens[:n_ctx]], 1
     for first in range(n_ctx, len(tokens), n_ctx):

@@ -194,10 +194,7 @@ class NewTensor:
 def write_gguf(
     path: Path, metadata: Mapping[str, Any], tensors: list[NewTensor], data: Iterator[NDArray[Any]]
 ) -> None:
-    """Write a file of version 3, atomically.
-
-    `metadata`: Full keys to bool, 32-bit int, float, str, list of str, or ndarray. `data`: Of `tensors`.
-    """
+    """Write a file of version 3, atomically: `metadata` by full keys, and the `data` of `tensors`."""
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))
         for key, value in metadata.items():

@@ -17,6 +17,7 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
 from specdec.progress import reading
 
+TRY_PACKED: Final = "expected out to end in .specdec, which holds every model"
 _CLOSE: Final = 1e-5  # relative; metadata are f32
 
 Array = NDArray[Any]
@@ -31,11 +32,11 @@ def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, pat
         for name in ours:
             if name != "encoder" and not _close(ours[name], theirs[name]):
                 found = f"{name} is {ours[name]}, but {path.name} would read as {theirs[name]}"
-                raise UnsupportedModelError(f"{cannot}: {found}")
+                raise UnsupportedModelError(f"{cannot}: {found}; {TRY_PACKED}")
         ours, theirs = ours.encoder, theirs.encoder
     if ours is not theirs:
         one, other = ("no encoder" if of is None else "an encoder" for of in (ours, theirs))
-        raise UnsupportedModelError(f"{cannot}: it has {one}, but {path.name} would have {other}")
+        raise UnsupportedModelError(f"{cannot}: it has {one}, but {path.name} has {other}; {TRY_PACKED}")
 
 
 def _close(ours: Any, theirs: Any) -> bool:
@@ -62,10 +63,7 @@ def gathered(
     progress: bool | None,
     path: Path,
 ) -> Iterator[tuple[str, Array]]:
-    """Yield the file's tensors in the order of `stored_shapes`, f32, built from the model's by `sources`.
-
-    Tensors whose parts are all blocks of the type in `types` stay blocks: uint8, [rows, bytes per row].
-    """
+    """Yield the tensors of `stored_shapes`, f32, or as blocks [rows, bytes] if `types` has their type."""
     shapes = dict(stored_shapes(sources))
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
     kept = _kept(checkpoint, sources, types)

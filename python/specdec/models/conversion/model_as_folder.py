@@ -33,7 +33,7 @@ from specdec.models.checkpoints.safetensors_file import (
     write_tensors,
     written_bytes,
 )
-from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
+from specdec.models.conversion.file_order import TRY_PACKED, check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source, coded_sources
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
@@ -148,11 +148,7 @@ def _bits_of(type: str) -> int | None:
 
 
 def _plan(checkpoint: Checkpoint, folder: Path, dtype: str) -> _Plan:
-    """Plan a folder that reads as the same model.
-
-    A tied head is written separately if it is quantized and the embedding is not, where the family can
-    express an untied head.
-    """
+    """Plan a folder that reads as the same model, with a separate head if only the head is quantized."""
     config = checkpoint.config
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
     table_has_codes = dtype in _BITS and held.get("token_embedding") == CODE_TYPES[_BITS[dtype]]
@@ -281,7 +277,7 @@ def _check_read(
     except UnsupportedModelError:
         raise
     except CheckpointError as error:
-        found = f"is a model that config.json cannot describe: {error}"
+        found = f"is a model that config.json cannot describe: {error}; {TRY_PACKED}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}") from error
     check_same(checkpoint, read, "config.json", folder)
     return given.unread()

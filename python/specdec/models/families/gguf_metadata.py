@@ -17,11 +17,7 @@ _MOST_LAYERS: Final = 10_000
 
 
 class Metadata(MetadataFields):
-    """Metadata of a model, without the prefix of its architecture `name`, and its tensors.
-
-    A per-layer value counts as one number if all layers agree. `used`: Tensors that the configuration used,
-    see `numbers_of`.
-    """
+    """Metadata of a model without the prefix of its architecture, and its tensors; `used` by `numbers_of`."""
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
         arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}

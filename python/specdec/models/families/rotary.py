@@ -26,11 +26,7 @@ def llama3_scaled(
     high_freq_factor: float,
     original_n_ctx: int,
 ) -> list[float]:
-    """Scale as Llama 3.1: divide long wavelengths by ``factor``, keep short ones, interpolate between.
-
-    A wavelength (2 pi / frequency, in positions) is long above ``original_n_ctx / low_freq_factor`` and short
-    below ``original_n_ctx / high_freq_factor``.
-    """
+    """Scale as Llama 3.1: divide long wavelengths by ``factor``, keep short ones, interpolate between."""
     plain = np.asarray(frequencies)
     turns = original_n_ctx * plain / (2.0 * math.pi)  # full turns within the original context
     keep = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
