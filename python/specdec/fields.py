@@ -307,11 +307,7 @@ class Fields:
         return [inner.amounts(row) for row in rows]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
-        """Return the ids of a field such as ``eos_token_id``, an id or a list; () if absent.
-
-        Ids outside [0, n_vocab), which ``transformers`` writes for small models, are dropped, and `outside`
-        gets a description of the field.
-        """
+        """Return the ids below `n_vocab` in a field such as ``eos_token_id``; report others in `outside`."""
         value = self.raw(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):

@@ -22,10 +22,7 @@ _PIECE: Final = 1 << 26  # bytes per system call, between which Ctrl-C is handle
 
 
 class OpenedFile:
-    """A regular file of `size` bytes, open while the object lives.
-
-    Bytes are read, not mapped: accessing a page of a truncated file would kill the process (SIGBUS).
-    """
+    """A regular file of `size` bytes, open while the object lives; read, not mapped: it may be truncated."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

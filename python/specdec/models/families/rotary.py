@@ -43,11 +43,7 @@ def yarn_scaled(
     beta_slow: float,
     truncate: bool,
 ) -> list[float]:
-    """Scale as YaRN (arXiv 2309.00071): divide slow frequencies by ``factor``, keep fast ones, interpolate.
-
-    A frequency is fast above ``beta_fast`` full turns within the original context, slow below ``beta_slow``.
-    ``truncate``: round the ends of the interpolation outwards to whole pairs.
-    """
+    """Scale as YaRN (arXiv 2309.00071): divide slow frequencies by ``factor``, keep fast, interpolate."""
     plain = theta ** -(np.arange(0, d_rotary, 2, dtype=np.float64) / d_rotary)
 
     def pair_with(n_turns: float) -> float:
