@@ -217,7 +217,7 @@ class PackedFile:
             raise self.error(f"has a header of {n_text} bytes; expected at most {most}")
         text = opened.read(_HEAD.size, n_text).tobytes()
         if int(_core.checksums(text)[0]) != checksum:
-            raise self.error("has a damaged header (wrong checksum); expected the header as written")
+            raise self.error(f"has a damaged header (wrong checksum); expected it as written{_AGAIN}")
         self.header = self._read_header(text)
         for name, value in _built().items():
             if self.header[name] != value:
@@ -286,7 +286,8 @@ class PackedFile:
         view = memoryview(self._map)[part["first"] : part["first"] + part["bytes"]]
         sums = _core.checksums(view, 0 if "name" in part else _PIECE, n_threads=n_threads)
         if sums.tolist() != part["checksums"]:
-            raise self.error(f"is damaged from byte {part['first']} (wrong checksum); expected it as written")
+            found = f"is damaged from byte {part['first']} (wrong checksum)"
+            raise self.error(f"{found}; expected the bytes as written{_AGAIN}")
         return view
 
     def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:

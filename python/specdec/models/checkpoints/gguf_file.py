@@ -209,7 +209,7 @@ class GGUFFile(Mapping[str, Any]):
             if tensor.name in placed:
                 raise tensor.error("is duplicate", "it once")
             if tensor.start % n or tensor.start + tensor.n_bytes > self._opened.size:
-                inside = f"inside the file's {self._opened.size} bytes, starting at a multiple of {n}"
+                inside = f"a multiple of {n}, inside the file of {self._opened.size} bytes"
                 found = f"has {tensor.n_bytes} bytes at offset {tensor.start}"
                 raise tensor.error(found, f"{inside} (is the file truncated?)")
             placed[tensor.name] = tensor
