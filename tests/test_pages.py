@@ -13,7 +13,10 @@ import pytest
 import specdec
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["GENERATING", "HOW_IT_WORKS", "MODELS", "WHICH_DRAFT", "STRUCTURED_OUTPUT", "SERVER"]
+PAGES = [
+    "GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "SERVER", "STRUCTURED_OUTPUT", "TROUBLESHOOTING",
+    "WHICH_DRAFT",
+]  # fmt: skip
 """Pages whose ```python blocks run one after the other in one process."""
 
 SETTINGS = "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
