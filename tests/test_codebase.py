@@ -529,10 +529,6 @@ def test_tools_and_commands_are_the_same_everywhere() -> None:
     assert commands <= set(read(ROOT / "README.md").splitlines())
 
 
-def readme_snippets() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
-
-
 def python(*arguments: str) -> str:
     """What a Python of its own prints, which must not fail."""
     command = [sys.executable, *arguments]
@@ -540,16 +536,8 @@ def python(*arguments: str) -> str:
 
 
 def test_readme_example_runs() -> None:
-    python("-c", readme_snippets()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.notebook
-def test_every_snippet_of_the_readme_runs() -> None:
-    """One after the other, as a reader would: later ones use what earlier ones made. Times may be inexact."""
-    settings = "import matplotlib\nmatplotlib.use('Agg')\n"
-    settings += "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
-    python("-c", settings + "".join(readme_snippets()))
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
+    python("-c", snippet)
 
 
 def test_pages_have_links_that_lead_somewhere_and_no_install_by_name() -> None:
