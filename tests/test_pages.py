@@ -14,8 +14,8 @@ import specdec
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [
-    "GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "SERVER", "STRUCTURED_OUTPUT", "TROUBLESHOOTING",
-    "WHICH_DRAFT",
+    "GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "SERVER", "STRUCTURED_OUTPUT",
+    "TROUBLESHOOTING", "WHICH_DRAFT",
 ]  # fmt: skip
 """Pages whose ```python blocks run one after the other in one process."""
 
