@@ -59,7 +59,7 @@ def load(
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (``*.safetensors`` in f32, f16, bf16 or compressed-tensors; docs/FAMILIES.md
+        A Hugging Face folder (``*.safetensors`` in f32, f16, bf16 or compressed-tensors; docs/MODELS.md
         lists the architectures), a GGUF file, a packed file (``.specdec``, written by
         :func:`specdec.convert` and ``cache``), a llama2.c ``.bin`` file of version 0, or a name on the
         Hugging Face Hub (needs huggingface_hub): ``org/name``, and for GGUF files ``org/name:Q4_K_M`` or
@@ -100,7 +100,7 @@ def load(
     adapter : path-like, optional
         A PEFT folder of a LoRA adapter to merge: W + scale · B A in f32, then converted to ``dtype``; a GGUF
         file then does not keep its types. :meth:`Model.with_adapter` attaches one unmerged
-        (docs/ADAPTERS.md).
+        (docs/MODELS.md).
 
     Returns
     -------

@@ -59,7 +59,7 @@ def architecture_of(fields: Fields, file: Path) -> str:
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
         raise fields.error("architectures", "a list of names")
-    supported = "an architecture listed in docs/FAMILIES.md"
+    supported = "an architecture listed in docs/MODELS.md"
     if named:
         for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
