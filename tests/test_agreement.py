@@ -25,7 +25,7 @@ def conditional(tokens: tuple[int, ...]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def law() -> np.ndarray:
-    return agreement.joint_law(conditional, 3, N_VOCAB)
+    return agreement.joint_distribution(conditional, 3, N_VOCAB)
 
 
 def draw(law: np.ndarray, n: int, seed: int) -> np.ndarray:
