@@ -146,7 +146,7 @@ def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(
         lost = first = 0.0
         asked_at: list[list[int]] = []
         for _ in range(n_sessions):
-            rests = learned.view()["rest_left"] > 0.0
+            rests = learned.view()["pause_left"] > 0.0
             _core._adaptive_gamma_start(learned, n_prompt)
             missed = n_prompt if rests else 0  # it is told of the prompt at once where it does not rest
             asked_at.append([])

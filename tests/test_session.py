@@ -311,7 +311,7 @@ def test_a_cancelled_prompt_is_read_no_further(pair, draft):
     ("how", "message"),
     [
         ({"max_new_tokens": 119}, "may have 121 tokens, expected at most n_text, 120"),
-        ({"law": "model", "n_top": 4}, "n_top is 4, expected at most the session's, 3"),
+        ({"logprobs_of": "model", "n_top": 4}, "n_top is 4, expected at most the session's, 3"),
         ({"prediction": [1, 101]}, "prediction: token 1 is 101, expected 0 to 100"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"), ({"gamma": -1}, "gamma is -1"),
         ({"rule": "fair"}, "the rule is 'fair'"), ({"lenience": 0.0}, "lenience is 0"),

@@ -77,7 +77,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_automaton_kind = {
+const sd_type_spec sd_automaton_type = {
     .doc = "Automaton(ids)\n--\n\n",
     .size = sizeof(sd_automaton_object),
     .make = make,

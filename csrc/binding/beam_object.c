@@ -187,7 +187,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-const sd_kind sd_beam_kind = {
+const sd_type_spec sd_beam_type = {
     .doc = "The rounds of a beam search.",
     .size = sizeof(sd_beam_object),
     .make = make,

@@ -47,7 +47,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_cached_text_kind = {
+const sd_type_spec sd_cached_text_type = {
     .doc = "The keys and values of a text; Session.cached_text makes it. Immutable.",
     .size = sizeof(sd_cached_text_object),
     .release = release,

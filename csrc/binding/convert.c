@@ -208,14 +208,14 @@ PyObject* sd_reals_from(PyObject* object) {
     PyObject* numpy = PyImport_ImportModule("numpy");
     PyObject* array = numpy ? PyObject_CallMethod(numpy, "asarray", "(O)", object) : NULL;
     PyObject* dtype = array ? PyObject_GetAttrString(array, "dtype") : NULL;
-    PyObject* kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
-    const char* letter = kind ? PyUnicode_AsUTF8(kind) : NULL;
+    PyObject* attribute = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    const char* letter = attribute ? PyUnicode_AsUTF8(attribute) : NULL;
     PyObject* reals = NULL;
     if (letter != NULL && strchr("biuf", letter[0]) == NULL)
         PyErr_SetString(PyExc_TypeError, "expected real numbers");
     else if (letter != NULL)
         reals = PyObject_CallMethod(numpy, "ascontiguousarray", "Os", array, "float64");
-    Py_XDECREF(kind);
+    Py_XDECREF(attribute);
     Py_XDECREF(dtype);
     Py_XDECREF(array);
     Py_XDECREF(numpy);

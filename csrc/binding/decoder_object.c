@@ -144,8 +144,8 @@ static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_
 
 /* Why a prompt of n tokens cannot be appended: 0, or -1 with an exception. */
 static int check_prompt(const sd_decoder_object* self, int n, int all, int last) {
-    int room = self->capacity - self->cache.n_committed;
-    if (n > room) return sd_refuse("%d tokens do not fit the %d free slots", n, room);
+    int n_free = self->capacity - self->cache.n_committed;
+    if (n > n_free) return sd_refuse("%d tokens do not fit the %d free slots", n, n_free);
     if (all && last) return sd_refuse("logits and last are both given, expected one of them");
     return last && n == 0 ? sd_refuse("ids is empty, expected at least one token with last") : 0;
 }
@@ -293,7 +293,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_decoder_kind = {
+const sd_type_spec sd_decoder_type = {
     .doc =
         "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, captures=None, "
         "input_sums=False)\n--\n\n",

@@ -60,23 +60,23 @@ static int translated_from(PyObject* argument, const sd_drafter_context* c,
 /* The source of an argument: a Model, a Translation, or weights of a learned draft. Returns 0, or -1 with an
  * exception. The source stays where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
-    if (sd_is(argument, &sd_look_ahead_kind)) {
+    if (sd_is(argument, &sd_look_ahead_type)) {
         source->maker = (sd_predictor_maker){sd_look_ahead_predictor_make,
                                              &((const sd_look_ahead_object*)argument)->extra};
-    } else if (sd_is(argument, &sd_recurrent_kind)) {
+    } else if (sd_is(argument, &sd_recurrent_type)) {
         source->maker = (sd_predictor_maker){sd_recurrent_predictor_make,
                                              ((const sd_recurrent_object*)argument)->recurrent};
-    } else if (sd_is(argument, &sd_eagle_kind)) {
+    } else if (sd_is(argument, &sd_eagle_type)) {
         source->options.eagle =
             (sd_eagle_predictor_options){&((const sd_eagle_object*)argument)->eagle, c->target};
         source->maker = (sd_predictor_maker){sd_eagle_predictor_make, &source->options};
-    } else if (sd_is(argument, &sd_heads_kind)) {
+    } else if (sd_is(argument, &sd_heads_type)) {
         source->options.heads =
             (sd_heads_predictor_options){((const sd_heads_object*)argument)->heads, c->target};
         source->maker = (sd_predictor_maker){sd_heads_predictor_make, &source->options};
     } else {
         source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
-        if (!sd_is(argument, &sd_translation_kind))
+        if (!sd_is(argument, &sd_translation_type))
             return model_options_from(argument, &source->options.model);
         if (((const sd_translation_object*)argument)->n_pairs == 0)
             return sd_refuse("the two vocabularies have no token in common");
@@ -130,8 +130,8 @@ MAKER(make_text) {
     if (translated_from(a->translation, c, &options) < 0) return -1;
     options.writes = 1;
     int is_measured = a->measured && ((const sd_translation_object*)a->translation)->n_pairs > 0;
-    sd_vocabulary_way way = is_measured ? SD_WAY_MEASURED : SD_WAY_TEXT;
-    return sd_passed(sd_text_drafter_create(&c->drafting, &options, way, drafter));
+    sd_vocabulary_method method = is_measured ? SD_VOCABULARY_MEASURED : SD_VOCABULARY_TEXT;
+    return sd_passed(sd_text_drafter_create(&c->drafting, &options, method, drafter));
 }
 
 /* draft, gamma: the description of the drafter that drafts for the model, and its guesses a round */
@@ -306,7 +306,7 @@ static const struct {
     {"token_recycling", make_token_recycling, {"matrix", "parents", "chances"}},
     {"lookahead", make_lookahead, {"window", "ngram", "candidates"}},
     {"ensemble", make_ensemble, {"adaptive", "gammas", "drafts"}},
-    {"watched", sd_make_watched, {"draft", "corrections"}},
+    {"recorded", sd_make_recorded, {"draft", "samples"}},
     {"python",
      sd_make_python_drafter,
      {"name", "propose", "begin", "commit", "proposal_type", "generator", "trees", "reads_source"}},
@@ -339,11 +339,11 @@ static int read_arguments(const char* method, const char* const* takes, sd_draft
 /* The method's name and a new dict of its arguments, or NULL with an exception. */
 static PyObject* dict_of(PyObject* description, const char** name) {
     PyObject* arguments;
-    if (sd_is(description, &sd_model_kind)) {
+    if (sd_is(description, &sd_model_type)) {
         *name = "model";
         return Py_BuildValue("{sO}", "model", description);
     }
-    if (sd_is(description, &sd_ngram_kind)) {
+    if (sd_is(description, &sd_ngram_type)) {
         *name = "ngram";
         return Py_BuildValue("{sO}", "table", description);
     }

@@ -29,7 +29,7 @@ typedef struct sd_drafter_context {
 /* clang-format off */
 #define SD_DRAFT_ARGUMENTS(F)                                                                         \
     F(FLAG, adaptive) F(REAL, alpha) F(OBJECT, begin) F(FLAG, branches) F(INTEGER, candidates)        \
-    F(OBJECT, chances) F(OBJECT, commit) F(OBJECT, corrections) F(OBJECT, documents) F(OBJECT, draft) \
+    F(OBJECT, chances) F(OBJECT, commit) F(OBJECT, samples) F(OBJECT, documents) F(OBJECT, draft) \
     F(OBJECT, drafts) F(REAL, factor) F(INTEGER, gamma) F(OBJECT, gammas) F(OBJECT, generator)        \
     F(WORD, how) F(OBJECT, matrix) F(FLAG, measured) F(OBJECT, memory) F(INTEGER, min_match)          \
     F(REAL, min_probability) F(OBJECT, model) F(INTEGER, n_candidates) F(INTEGER, n_chains)           \
@@ -56,9 +56,9 @@ int sd_drafter_from(PyObject* description, const sd_drafter_context* context, sd
  * the random numbers of a round; reads_source says whether begin is told the source of a prompt. What these
  * raise is the exception of the round; InputError if what they return cannot be used. */
 int sd_make_python_drafter(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter);
-int sd_make_watched(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter);
+int sd_make_recorded(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter);
 
 /* Let the draft of a description take the place of the one that is watched with `corrections`, in a session
  * whose drafter was made with `context`. Returns 0, or -1 with an exception: then nothing has changed. */
-int sd_swap_watched(sd_session* session, const sd_drafter_context* context,
-                    const sd_corrections_object* corrections, PyObject* description);
+int sd_swap_recorded(sd_session* session, const sd_drafter_context* context,
+                     const sd_online_samples_object* samples, PyObject* description);

@@ -60,7 +60,7 @@ static void release(PyObject* self) { PyMem_Free(((sd_eagle_object*)self)->token
 
 static PyMemberDef members[] = {SD_MEMBER("model", T_OBJECT, sd_eagle_object, model, "Its weights."), {0}};
 
-const sd_kind sd_eagle_kind = {
+const sd_type_spec sd_eagle_type = {
     .doc = "Eagle(model, *, layers, tokens=None, normed_feedback=False)\n--\n\n",
     .size = sizeof(sd_eagle_object),
     .make = make,

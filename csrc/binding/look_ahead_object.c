@@ -42,7 +42,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_look_ahead_kind = {
+const sd_type_spec sd_look_ahead_type = {
     .doc = "LookAheadEmbeddings(embeddings)\n--\n\n",
     .size = sizeof(sd_look_ahead_object),
     .make = make,

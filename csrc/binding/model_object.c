@@ -308,7 +308,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_model_kind = {
+const sd_type_spec sd_model_type = {
     .doc =
         "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, target=None, "
         "packed=None, formats=None)\n--\n\n",

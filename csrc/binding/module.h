@@ -7,21 +7,21 @@
 #include "convert.h"
 #include "heads.h"
 #include "predictors.h"
+#include "recorded_drafter.h"
 #include "recurrent.h"
 #include "sequence.h"
 #include "suffix_tree.h"
 #include "tables.h"
 #include "translation.h"
-#include "watched_drafter.h"
 #include "weights.h"
 
-/* The table of types, F(name, Name): specdec._core.Name has the struct sd_name_object and an sd_name_kind. */
+/* The table of types, F(name, Name): specdec._core.Name has the struct sd_name_object and an sd_name_type. */
 #define SD_TYPES(F)                    \
     F(adaptive_gamma, AdaptiveGamma)   \
     F(automaton, Automaton)            \
     F(beam, BeamSearch)                \
     F(cached_text, CachedText)         \
-    F(corrections, Corrections)        \
+    F(online_samples, OnlineSamples)   \
     F(decoder, Decoder)                \
     F(eagle, Eagle)                    \
     F(heads, Heads)                    \
@@ -37,13 +37,13 @@
 
 /* What an object of a type begins with. */
 typedef struct sd_object {
-    PyObject_HEAD const struct sd_kind* kind;
+    PyObject_HEAD const struct sd_type_spec* spec;
 } sd_object;
 
 /* A type. Its objects are made by `make`, so there is none that is half made, and they are never cleared by
  * the garbage collector but for those that say so: models, tables and decoders lend memory to sessions, which
  * may be cleared later, and so live as long as they are referred to, as tuples do. */
-typedef struct sd_kind {
+typedef struct sd_type_spec {
     const char* doc; /* its text signature and what it is */
     size_t size;     /* of its struct, which is zeros before `make` */
     /* Fill an object; what it has when this fails is released. Returns 0, or -1 with an exception. NULL:
@@ -57,23 +57,23 @@ typedef struct sd_kind {
     PyMethodDef* methods;
     PyGetSetDef* getters;
     PyMemberDef* members;
-} sd_kind;
+} sd_type_spec;
 
 /* Of each type: its enumerator, its kind, and the object of an argument, borrowed; NULL with TypeError. */
 #define SD_DECLARE_TYPE(name, Name)                                                              \
     typedef struct sd_##name##_object sd_##name##_object;                                        \
-    extern const sd_kind sd_##name##_kind;                                                       \
+    extern const sd_type_spec sd_##name##_type;                                                  \
     static inline sd_##name##_object* sd_##name##_from(PyObject* object, const char* argument) { \
-        return (sd_##name##_object*)sd_object_from(object, &sd_##name##_kind, #Name, argument);  \
+        return (sd_##name##_object*)sd_object_from(object, &sd_##name##_type, #Name, argument);  \
     }
 #define SD_ENUMERATE_TYPE(name, Name) SD_TYPE_##name,
 typedef enum sd_type { SD_TYPES(SD_ENUMERATE_TYPE) SD_N_TYPES } sd_type;
 
-PyObject* sd_object_from(PyObject* object, const sd_kind* kind, const char* type, const char* argument);
+PyObject* sd_object_from(PyObject* object, const sd_type_spec* spec, const char* type, const char* argument);
 SD_TYPES(SD_DECLARE_TYPE)
 
 /* Is it an object of this kind? */
-int sd_is(const PyObject* object, const sd_kind* kind);
+int sd_is(const PyObject* object, const sd_type_spec* spec);
 
 typedef struct sd_module_state {
     PyTypeObject* types[SD_N_TYPES];
@@ -123,9 +123,9 @@ struct sd_automaton_object {
     int32_t max_token; /* of its text, at least 0 */
 };
 
-struct sd_corrections_object {
+struct sd_online_samples_object {
     sd_object base;
-    sd_corrections ring;
+    sd_online_samples ring;
 };
 
 struct sd_heads_object {

@@ -44,7 +44,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     return sd_passed(status);
 }
 
-const sd_kind sd_ngram_kind = {
+const sd_type_spec sd_ngram_type = {
     .doc = "Ngram(unigrams, levels, back_off=False)\n--\n\n",
     .size = sizeof(sd_ngram_object),
     .make = make,

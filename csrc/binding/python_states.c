@@ -147,13 +147,13 @@ static int forgive(void* context) {
     sd_python_states* p = context;
     enter(p);
     /* An object may name the only exceptions that it raises itself: others are of a signal handler, say. */
-    PyObject* kind = PyObject_GetAttrString(p->object, "raises");
-    if (kind == NULL) {
+    PyObject* raised = PyObject_GetAttrString(p->object, "raises");
+    if (raised == NULL) {
         PyErr_Clear();
-        kind = Py_NewRef(PyExc_Exception);
+        raised = Py_NewRef(PyExc_Exception);
     }
-    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, kind);
-    Py_DECREF(kind);
+    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, raised);
+    Py_DECREF(raised);
     if (forgiven) Py_CLEAR(p->exception);
     leave(p);
     return forgiven;

@@ -76,11 +76,11 @@ void sd_slot_set(sd_slot* slot, const sd_slot* with) {
 }
 
 PyObject* sd_slot_take_exception(sd_slot* slot) {
-    PyObject** places[] = {&slot->transform.exception, &slot->transform.states.exception,
-                           &slot->constraining.exception};
+    PyObject** exceptions[] = {&slot->transform.exception, &slot->transform.states.exception,
+                               &slot->constraining.exception};
     for (int i = 0; i < 3; i++) {
-        PyObject* exception = *places[i];
-        *places[i] = NULL;
+        PyObject* exception = *exceptions[i];
+        *exceptions[i] = NULL;
         if (exception != NULL) return exception;
     }
     return NULL;

@@ -200,9 +200,9 @@ static PyObject* swap(PyObject* base, PyObject* args) {
     sd_session_object* self = (sd_session_object*)base;
     PyObject *argument, *draft;
     if (!PyArg_ParseTuple(args, "OO", &argument, &draft)) return NULL;
-    sd_corrections_object* corrections = sd_corrections_from(argument, "corrections");
-    if (corrections == NULL || enter(self) < 0) return NULL;
-    int result = sd_swap_watched(self->session, &self->borrowed.context, corrections, draft);
+    sd_online_samples_object* samples = sd_online_samples_from(argument, "samples");
+    if (samples == NULL || enter(self) < 0) return NULL;
+    int result = sd_swap_recorded(self->session, &self->borrowed.context, samples, draft);
     leave(self);
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
@@ -298,7 +298,7 @@ static PyMethodDef methods[] = {
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\n"},
     {"admit", admit, METH_VARARGS, "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\n"},
     {"check", check, METH_O, "check($self, settings, /)\n--\n\n"},
-    {"swap", swap, METH_VARARGS, "swap($self, corrections, draft, /)\n--\n\n"},
+    {"swap", swap, METH_VARARGS, "swap($self, samples, draft, /)\n--\n\n"},
     {"begin_with", begin_with, METH_VARARGS, "begin_with($self, sequence, text, /)\n--\n\n"},
     {"cached_text", cached_text, METH_VARARGS, "cached_text($self, sequence, model=None, /)\n--\n\n"},
     {"captures", captures, METH_VARARGS, "captures($self, sequence, model=None, /)\n--\n\n"},
@@ -310,7 +310,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-const sd_kind sd_session_kind = {
+const sd_type_spec sd_session_type = {
     .doc = "The rounds of one batch of sequences.",
     .size = sizeof(sd_session_object),
     .make = make,

@@ -128,7 +128,7 @@ static PyGetSetDef properties[] = {
     {0},
 };
 
-const sd_kind sd_suffix_tree_kind = {
+const sd_type_spec sd_suffix_tree_type = {
     .doc = "SuffixTree(max_tokens, depth)\n--\n\n",
     .size = sizeof(sd_suffix_tree_object),
     .make = make,

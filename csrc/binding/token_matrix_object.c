@@ -47,7 +47,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-const sd_kind sd_token_matrix_kind = {
+const sd_type_spec sd_token_matrix_type = {
     .doc = "TokenMatrix(rows)\n--\n\n",
     .size = sizeof(sd_token_matrix_object),
     .make = make,

@@ -36,7 +36,7 @@ static int take_ids(PyObject* made, int n_vocab, sd_encoded_ids* ids) {
     int32_t* found;
     if (sd_ids_from(made, "ids of a tokenizer", &found, &ids->n) < 0) return -1;
     int result = 0;
-    for (int i = 0; i < ids->n && ids->n <= ids->room && result == 0; i++) {
+    for (int i = 0; i < ids->n && ids->n <= ids->capacity && result == 0; i++) {
         ids->ids[i] = found[i];
         if (found[i] < 0 || found[i] >= n_vocab)
             result = sd_refuse("a tokenizer gave the id %d; expected 0 to %d", (int)found[i], n_vocab - 1);
@@ -158,26 +158,27 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
 
 /* Read texts, one after the other, as one text that changes. */
 static sd_status read_texts(const sd_translation* t, PyThreadState** caller, const sd_sequences* texts,
-                            sd_arena* arena, sd_reading* reading) {
-    int longest = 0, room = t->n_first;
+                            sd_arena* arena, sd_retokenized_text* retokenized) {
+    int longest = 0, capacity = t->n_first;
     for (int i = 0, begin = 0; i < texts->n; begin = texts->ends[i++]) {
         int n = 0, n_bytes = t->n_first;
         for (int j = begin; j < texts->ends[i]; j++, n_bytes += n + 1)
             sd_token_string(&t->target, texts->tokens[j], &n);
         if (texts->ends[i] - begin > longest) longest = texts->ends[i] - begin;
-        if (n_bytes > room) room = n_bytes;
+        if (n_bytes > capacity) capacity = n_bytes;
     }
     char* piece;
     int32_t* ids;
-    sd_status status = SD_ARENA_BUILD(arena, (*reading = sd_reading_take(arena, t, caller, longest, room),
-                                              piece = sd_arena_take(arena, SD_READING_PIECE, 1),
-                                              ids = sd_arena_take(arena, SD_READING_PIECE, sizeof *ids)));
+    sd_status status =
+        SD_ARENA_BUILD(arena, (*retokenized = sd_retokenized_text_take(arena, t, caller, longest, capacity),
+                               piece = sd_arena_take(arena, SD_RETOKENIZED_PIECE, 1),
+                               ids = sd_arena_take(arena, SD_RETOKENIZED_PIECE, sizeof *ids)));
     if (status != SD_OK) return status;
-    reading->piece = piece;
-    reading->ids = ids;
-    sd_reading_begin(reading);
+    retokenized->piece = piece;
+    retokenized->ids = ids;
+    sd_retokenized_text_begin(retokenized);
     for (int i = 0, begin = 0; i < texts->n && status == SD_OK; begin = texts->ends[i++])
-        status = sd_reading_follow(reading, texts->tokens + begin, texts->ends[i] - begin);
+        status = sd_retokenized_text_follow(retokenized, texts->tokens + begin, texts->ends[i] - begin);
     return status;
 }
 
@@ -188,10 +189,10 @@ static PyObject* read_ids(PyObject* self, PyObject* argument) {
     if (sd_sequences_from(argument, "texts", 0, &texts) == 0) {
         PyThreadState* saved_thread;
         sd_arena arena = {0};
-        sd_reading reading;
+        sd_retokenized_text retokenized;
         sd_status status;
-        SD_WITHOUT_GIL_AS(&saved_thread, status = read_texts(t, &saved_thread, &texts, &arena, &reading));
-        result = status == SD_OK ? sd_list_of_ints(reading.tokens, reading.n) : sd_raise(status);
+        SD_WITHOUT_GIL_AS(&saved_thread, status = read_texts(t, &saved_thread, &texts, &arena, &retokenized));
+        result = status == SD_OK ? sd_list_of_ints(retokenized.tokens, retokenized.n) : sd_raise(status);
         sd_arena_free(&arena);
     }
     PyMem_Free(texts.tokens);
@@ -230,7 +231,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_translation_kind = {
+const sd_type_spec sd_translation_type = {
     .doc =
         "Translation(model, target_strings, draft_strings, arrays, target_strips, draft_strips, for_draft, "
         "for_target, source)\n--\n\n",

@@ -12,7 +12,7 @@
 /* Guesses that each rate counts for at most after such a change. */
 #define UNCERTAIN 16.0
 /* Acceptance rate before anything is known. */
-#define FIRST_GUESS 0.7
+#define PRIOR_RATE 0.7
 
 /* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
 static const double ENDS[SD_ACCEPTANCE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
@@ -39,7 +39,7 @@ void sd_acceptance_weaken(sd_acceptance* a, double n) {
     }
 }
 
-static double whole(const sd_acceptance* a) { return sd_mean_of(a->whole, FIRST_GUESS, 4.0); }
+static double whole(const sd_acceptance* a) { return sd_mean_of(a->whole, PRIOR_RATE, 4.0); }
 
 double sd_acceptance_chance(const sd_acceptance* a, double confidence, int depth) {
     int i = bin_of(confidence);
@@ -61,7 +61,7 @@ void sd_acceptance_by_depth(const sd_acceptance* a, double* chance, int n) {
 /* Long memories are exact, short ones are up to date: when the last few guesses contradict the many before
  * them, these count less. */
 static void notice_change(sd_acceptance* a) {
-    double before = sd_mean_of(a->whole, FIRST_GUESS, 1.0), now = sd_mean_of(a->lately, before, 1.0);
+    double before = sd_mean_of(a->whole, PRIOR_RATE, 1.0), now = sd_mean_of(a->lately, before, 1.0);
     double deviation = sqrt(before * (1.0 - before) * 0.5 * (1.0 / FEW + 1.0 / MANY));
     /* one guess more or less is never a change */
     if (a->lately.n > 0.6 * FEW && fabs(now - before) > CHANGED * deviation + 1.0 / FEW)

@@ -7,13 +7,13 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* a) {
     sd_drafter_policy_reset(&a->drafter);
 }
 
-void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, int n_extra) {
-    sd_throughput_start(&a->throughput, reading);
+void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_expert_reads expert_reads, int n_extra) {
+    sd_throughput_start(&a->throughput, expert_reads);
     a->drafter.n_extra = n_extra;
     sd_drafter_schedule_start(&a->drafter.schedule);
 }
 
-int sd_adaptive_gamma_paused(const sd_adaptive_gamma* a) { return a->drafter.schedule.rest_left > 0.0; }
+int sd_adaptive_gamma_paused(const sd_adaptive_gamma* a) { return a->drafter.schedule.pause_left > 0.0; }
 
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* a, int n_open, int gamma) {
     sd_throughput_begin(&a->throughput, n_open);

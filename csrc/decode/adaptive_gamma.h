@@ -14,7 +14,7 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
 
 /* A session begins with what an earlier one has learned. n_extra: extra query tokens after every row of a
  * tree. */
-void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading, int n_extra);
+void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_expert_reads expert_reads, int n_extra);
 
 /* Does the drafter stay out of the next round at least? */
 int sd_adaptive_gamma_paused(const sd_adaptive_gamma* adaptive);

@@ -27,7 +27,7 @@ static int bin_of(int count) {
 /* The abscissa of the line: the count and, in units of what one more costs at first (PRIOR_SLOPE), the
  * experts that so many rows read if each chooses by itself. */
 static double work_of(const sd_cost_model* c, double count) {
-    const sd_shared_reading* r = &c->reading;
+    const sd_expert_reads* r = &c->expert_reads;
     if (r->share <= 0.0) return count;
     double experts = r->fresh < 1.0 ? (1.0 - pow(r->fresh, count)) / (1.0 - r->fresh) : count;
     return count + r->share / PRIOR_SLOPE * experts;
@@ -56,8 +56,8 @@ static void fit(sd_cost_model* c) {
     c->start = (y - c->slope * x) / w;
 }
 
-void sd_cost_model_reads(sd_cost_model* c, sd_shared_reading reading) {
-    c->reading = reading;
+void sd_cost_model_reads(sd_cost_model* c, sd_expert_reads expert_reads) {
+    c->expert_reads = expert_reads;
     if (c->known > 0.0) fit(c);
 }
 

@@ -8,25 +8,25 @@
 #define SD_COST_MODEL_BINS 56 /* counts to 32 by themselves, then four bins an octave */
 
 /* What a run reads that is not the same for every count: experts, which rows share. */
-typedef struct sd_shared_reading {
+typedef struct sd_expert_reads {
     /* Of the seconds of a run with count 1, those of reading its experts. 0: there are none. */
     double share;
     /* The chance that an expert which one row goes through is not among those of another. */
     double fresh;
-} sd_shared_reading;
+} sd_expert_reads;
 
 typedef struct sd_cost_model {
     int known;           /* 0: nothing has been seen */
     double start, slope; /* of a line through the means */
     /* The line is over counts, and over the experts that so many rows read. */
-    sd_shared_reading reading;
+    sd_expert_reads expert_reads;
     double n[SD_COST_MODEL_BINS];    /* runs in each bin */
     double at[SD_COST_MODEL_BINS];   /* mean count of these runs */
     double mean[SD_COST_MODEL_BINS]; /* mean seconds of these runs */
 } sd_cost_model;
 
 /* Say what runs read. */
-void sd_cost_model_reads(sd_cost_model* cost, sd_shared_reading reading);
+void sd_cost_model_reads(sd_cost_model* cost, sd_expert_reads expert_reads);
 
 /* It is known that nothing takes no time. */
 void sd_cost_model_anchor(sd_cost_model* cost);

@@ -24,9 +24,9 @@ void sd_drafter_release(sd_drafter* d) {
     sd_free(d);
 }
 
-int sd_slice_take(int n, int n_read, int* room) {
-    int left = n > n_read ? n - n_read : 0, n_here = left < *room ? left : *room;
-    *room -= n_here;
+int sd_slice_take(int n, int n_read, int* n_free) {
+    int left = n > n_read ? n - n_read : 0, n_here = left < *n_free ? left : *n_free;
+    *n_free -= n_here;
     return n_here;
 }
 

@@ -34,8 +34,8 @@ typedef struct sd_drafting {
     int n_sequences;
     int n_text; /* tokens of the longest text */
     int n_threads;
-    int has_sources;           /* prompts come with sources: the target has an encoder */
-    sd_shared_reading reading; /* what the target's forward passes read */
+    int has_sources;              /* prompts come with sources: the target has an encoder */
+    sd_expert_reads expert_reads; /* what the target's forward passes read */
 } sd_drafting;
 
 /* Operations that a method has no use for are NULL; propose and free are not.
@@ -113,7 +113,7 @@ void sd_drafter_release(sd_drafter* drafter);
 
 /* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the
  * slice, gets that much smaller. */
-int sd_slice_take(int n, int n_read, int* room);
+int sd_slice_take(int n, int n_read, int* n_free);
 
 /* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns
  * status. */

@@ -79,8 +79,8 @@ double sd_drafter_policy_right(const sd_drafter_policy* p) { return sd_mean_of(p
 static int usual(const sd_drafter_policy* p, double n) { return (int)fmin(p->horizon, fmax(1.0, n + 0.5)); }
 
 static double usual_seconds(const sd_drafter_policy* p) {
-    int guesses = usual(p, p->guesses), steps = usual(p, p->steps);
-    return p->target_s[guesses] - p->target_s[0] + p->draft_s[steps] - p->draft_s[0];
+    int n_draft_tokens = usual(p, p->n_draft_tokens), steps = usual(p, p->steps);
+    return p->target_s[n_draft_tokens] - p->target_s[0] + p->draft_s[steps] - p->draft_s[0];
 }
 
 void sd_drafter_policy_plan(sd_drafter_policy* p, sd_throughput* t, int gamma) {
@@ -164,7 +164,7 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
 
 /* Guesses to explore: one more than usual, or the least number above it whose time is not known (lately). */
 static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    int first = (int)(p->guesses + 1.5), n = t->n_open;
+    int first = (int)(p->n_draft_tokens + 1.5), n = t->n_open;
     for (int k = first; k < first + FURTHER && k <= p->horizon; k++) {
         int n_all = (n_rows + n * k) * (1 + extra_of(p));
         if (sd_cost_model_seen(&t->target, n_all, n_all) <= 3.0) return k;
@@ -183,13 +183,13 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
     p->drafting = p->explore_to = 0;
     p->rate = sd_throughput_rate(t);
     if (p->rate > 0.0) fill_seconds(p, t, n_rows);
-    if (gamma == 0 || schedule->rest_left > 0.0) return 0;
+    if (gamma == 0 || schedule->pause_left > 0.0) return 0;
     if (sd_drafter_schedule_skips(schedule, n_seen > 0.0, p->rate < CLOSE * t->plain_rate)) return 0;
     if (schedule->trial_left == 0) {
         /* as it is expected and as it has been measured */
         if (!sd_drafter_policy_pays(p, most_added(p), 0, 0, -1.0) || sd_drafter_schedule_has_lost(schedule)) {
             /* rounds without the drafter are measured before it rests for long */
-            if (n_seen >= 2.0) sd_drafter_schedule_rest(schedule, cost_of_proposal(p, t));
+            if (n_seen >= 2.0) sd_drafter_schedule_pause(schedule, cost_of_proposal(p, t));
             return 0;
         }
         if (sd_drafter_schedule_explores(schedule)) p->explore_to = unknown(p, t, n_rows);
@@ -246,7 +246,7 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     sd_drafter_schedule_drafted(&p->schedule, lost, t->plain_rate * missed_s / t->n_open);
     double share = 1.0 / fmin(ROUNDS, (double)p->schedule.n_rounds);
-    p->guesses += ((double)r->n_draft_tokens / r->n_asked - p->guesses) * share;
+    p->n_draft_tokens += ((double)r->n_draft_tokens / r->n_asked - p->n_draft_tokens) * share;
     p->steps += ((double)r->n_steps / r->n_asked - p->steps) * share;
     return draft_s;
 }

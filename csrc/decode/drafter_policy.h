@@ -25,7 +25,7 @@ struct sd_drafter_policy {
     sd_mean right;       /* tokens that a proposal has right */
     /* Of these tokens, the share that no earlier drafter of the round had, by what those expected. */
     sd_mean added[SD_POLICY_EXPECTED];
-    double guesses, steps; /* guesses and steps of a proposal */
+    double n_draft_tokens, steps; /* guesses and steps of a proposal */
     /* Seconds of a round in which the drafter was asked and took no step: it looked and found nothing. */
     sd_mean empty_s;
 

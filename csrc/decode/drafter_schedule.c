@@ -3,14 +3,14 @@
 #include <math.h>
 
 /* A rest takes so many times what a proposal costs: at first, and at most. It doubles with each. */
-#define FIRST_REST 32.0
-#define LAST_REST 4096.0
+#define FIRST_PAUSE 32.0
+#define LONGEST_PAUSE 4096.0
 /* The cost of a proposal counts as at least and at most so much. */
 #define LEAST_COST 0.02
 #define MOST_COST 4.0
 /* A rest of so many tokens, or of so many costs of a proposal if that is more, ends when a session begins:
  * the text may be of another kind, and a trial of two loses one of every two hundred tokens. */
-#define START_REST 16.0
+#define START_PAUSE 16.0
 #define START_COSTS 400.0
 /* Tokens for each of which the drafter may lose one to reading what it has missed. */
 #define CATCH_UP 200.0
@@ -39,7 +39,7 @@
 #define AWAY 4
 
 void sd_drafter_schedule_reset(sd_drafter_schedule* s) {
-    *s = (sd_drafter_schedule){.rest = FIRST_REST,
+    *s = (sd_drafter_schedule){.pause = FIRST_PAUSE,
                                .trial_left = N_TRIALS,
                                .explore_at = EXPLORE,
                                .explore_gap = EXPLORE,
@@ -49,9 +49,9 @@ void sd_drafter_schedule_reset(sd_drafter_schedule* s) {
 
 void sd_drafter_schedule_start(sd_drafter_schedule* s) {
     /* another text may be another matter */
-    if (s->rested >= fmax(START_REST, START_COSTS * s->cost)) s->rest_left = fmin(s->rest_left, 1.0);
+    if (s->paused_for >= fmax(START_PAUSE, START_COSTS * s->cost)) s->pause_left = fmin(s->pause_left, 1.0);
     s->missed = 0.0;
-    s->reading *= BELIEVED;
+    s->catch_up_cost *= BELIEVED;
     s->idle = AWAY;
 }
 
@@ -73,11 +73,11 @@ int sd_drafter_schedule_skips(sd_drafter_schedule* s, int is_seen, int is_close)
 
 int sd_drafter_schedule_has_lost(const sd_drafter_schedule* s) { return s->loss > LOSS; }
 
-void sd_drafter_schedule_rest(sd_drafter_schedule* s, double cost) {
+void sd_drafter_schedule_pause(sd_drafter_schedule* s, double cost) {
     s->cost = fmin(MOST_COST, fmax(LEAST_COST, cost));
-    s->rest_left = s->rest * s->cost;
-    s->rested = 0.0;
-    s->rest = fmin(2.0 * s->rest, LAST_REST);
+    s->pause_left = s->pause * s->cost;
+    s->paused_for = 0.0;
+    s->pause = fmin(2.0 * s->pause, LONGEST_PAUSE);
 }
 
 int sd_drafter_schedule_explores(sd_drafter_schedule* s) {
@@ -92,15 +92,15 @@ int sd_drafter_schedule_waited(sd_drafter_schedule* s, double n_tokens) {
     s->idle++;
     s->missed = fmin(s->missed + n_tokens, MOST_MISSED);
     s->budget = fmin(s->budget + n_tokens / CATCH_UP, MOST_SAVED);
-    if (s->rest_left <= 0.0) return 0;
-    s->rest_left -= n_tokens;
-    s->rested += n_tokens;
-    if (s->rest_left > 0.0) return 0;
-    if (s->reading * s->missed > s->budget && s->budget < MOST_SAVED) {
-        s->rest_left = 1.0; /* to read what was missed costs too much yet */
+    if (s->pause_left <= 0.0) return 0;
+    s->pause_left -= n_tokens;
+    s->paused_for += n_tokens;
+    if (s->pause_left > 0.0) return 0;
+    if (s->catch_up_cost * s->missed > s->budget && s->budget < MOST_SAVED) {
+        s->pause_left = 1.0; /* to read what was missed costs too much yet */
         return 0;
     }
-    s->rest_left = s->loss = s->won = 0.0;
+    s->pause_left = s->loss = s->won = 0.0;
     s->trial_left = N_TRIALS;
     if (s->skip_at < s->n_rounds + SKIP) s->skip_at = s->n_rounds + SKIP;
     return 1;
@@ -109,7 +109,7 @@ int sd_drafter_schedule_waited(sd_drafter_schedule* s, double n_tokens) {
 void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost, double caught_up) {
     if (s->missed >= MANY_MISSED) {
         double each = fmin(caught_up / s->missed, 1.0);
-        s->reading += (each - s->reading) * (s->reading > 0.0 ? 0.5 : 1.0);
+        s->catch_up_cost += (each - s->catch_up_cost) * (s->catch_up_cost > 0.0 ? 0.5 : 1.0);
         s->budget = fmax(s->budget - caught_up, -MOST_OWED);
     }
     s->missed = 0.0;
@@ -117,6 +117,6 @@ void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost, double cau
     s->idle = 0;
     s->loss = fmax(0.0, s->loss + lost);
     s->won -= lost;
-    if (s->won > LOSS) s->rest = FIRST_REST;
+    if (s->won > LOSS) s->pause = FIRST_PAUSE;
     if (s->trial_left > 0 && lost >= 0.0) s->trial_left--;
 }

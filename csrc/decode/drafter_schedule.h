@@ -13,16 +13,16 @@ typedef struct sd_drafter_schedule {
     long long idle;     /* rounds since the last one in which the drafter was asked */
     /* Tokens behind decoding without the drafter since the last time level with it; of a sequence. */
     double loss;
-    double won;       /* tokens ahead of it since the last rest; of a sequence */
-    double rest_left; /* tokens of a sequence still to come without the drafter */
-    double rest;      /* length of the next rest, in costs of a proposal */
+    double won;        /* tokens ahead of it since the last rest; of a sequence */
+    double pause_left; /* tokens of a sequence still to come without the drafter */
+    double pause;      /* length of the next rest, in costs of a proposal */
     /* What a proposal cost when the last rest began, in tokens of plain decoding, within bounds. */
     double cost;
-    double rested; /* tokens of a sequence since the last rest began, of that rest */
+    double paused_for; /* tokens of a sequence since the last rest began, of that rest */
     /* Tokens of a sequence that the drafter has not read: it has to before it drafts. */
     double missed;
     /* What reading one of them takes, in tokens of plain decoding; 0: not known. */
-    double reading;
+    double catch_up_cost;
     double budget; /* tokens of plain decoding that this may cost now */
     /* Rounds of a trial still to come, which draft even if no gain is expected. */
     int trial_left;
@@ -53,7 +53,7 @@ int sd_drafter_schedule_has_lost(const sd_drafter_schedule* schedule);
 
 /* The drafter does not pay, and a proposal costs the time of `cost` tokens of plain decoding: a rest
  * begins. */
-void sd_drafter_schedule_rest(sd_drafter_schedule* schedule, double cost);
+void sd_drafter_schedule_pause(sd_drafter_schedule* schedule, double cost);
 
 /* Does the drafter make more guesses than pay in this round? */
 int sd_drafter_schedule_explores(sd_drafter_schedule* schedule);

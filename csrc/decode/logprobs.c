@@ -5,10 +5,10 @@
 
 #include "row_law.h"
 
-sd_status sd_logprobs_find(const char* name, sd_logprobs_kind* of) {
+sd_status sd_logprobs_find(const char* name, sd_logprobs_type* of) {
     *of = strcmp(name, "model") == 0 ? SD_LOGPROBS_MODEL : SD_LOGPROBS_SAMPLING;
     if (*of == SD_LOGPROBS_MODEL || strcmp(name, "sampling") == 0) return SD_OK;
-    return sd_fail(SD_ERR_VALUE, "the law is '%s', expected model or sampling", name);
+    return sd_fail(SD_ERR_VALUE, "logprobs_of is '%s', expected model or sampling", name);
 }
 
 sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top) {

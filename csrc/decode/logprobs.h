@@ -4,19 +4,19 @@
 #include "verifier.h"
 
 /* By which distribution. */
-typedef enum sd_logprobs_kind {
+typedef enum sd_logprobs_type {
     SD_LOGPROBS_NONE,    /* none are asked for */
     SD_LOGPROBS_MODEL,   /* the softmax of the target's logits, as they are */
     SD_LOGPROBS_SAMPLING /* what is sampled from, by settings and transform */
-} sd_logprobs_kind;
+} sd_logprobs_type;
 
 typedef struct sd_logprobs_options {
-    sd_logprobs_kind of;
+    sd_logprobs_type of;
     int n_top; /* most probable tokens, 0 to n_vocab */
 } sd_logprobs_options;
 
 /* The kind of a name, "model" or "sampling". */
-sd_status sd_logprobs_find(const char* name, sd_logprobs_kind* of);
+sd_status sd_logprobs_find(const char* name, sd_logprobs_type* of);
 
 /* Of the accepted path and the token after it. The arrays are owned by the arena that they were taken
  * from. */

@@ -89,7 +89,7 @@ sd_status sd_session_check(const sd_session_options* o) {
 }
 
 /* Tokens that the text of a prompt may have. */
-static int text_room(const sd_session_options* o, const sd_prompt* prompt) {
+static int text_limit(const sd_session_options* o, const sd_prompt* prompt) {
     long wanted = (long)prompt->n + prompt->settings->max_new_tokens;
     return wanted < o->target->config.n_ctx ? (int)wanted : o->target->config.n_ctx;
 }
@@ -110,7 +110,7 @@ sd_drafting sd_session_drafting(const sd_session_options* o) {
                          .n_text = o->n_text,
                          .n_threads = o->n_threads,
                          .has_sources = o->target->encoder != NULL,
-                         .reading = sd_reading_of(&o->target->config)};
+                         .expert_reads = sd_expert_reads_of(&o->target->config)};
 }
 
 sd_status sd_session_check_settings(const sd_session* s, const sd_settings* settings) {
@@ -130,7 +130,7 @@ sd_status sd_session_check_settings(const sd_session* s, const sd_settings* sett
 
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
-    sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
+    sd_sequence_begin(q, prompt, text_limit(&s->options, prompt));
     const sd_verifier_options* verify = &q->settings.verify;
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
@@ -195,7 +195,7 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
     s->max_records = n_slots > RECORDS || s->options.n_top > 0 ? n_slots : RECORDS;
     s->verifier = (sd_verifier){.n_vocab = s->shape.n_vocab};
     if (options->adaptive_gamma)
-        sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.reading, s->extra.n);
+        sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.expert_reads, s->extra.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < n_slots; i++) leave_empty(&s->sequences[i]);
     if ((status = make_room(s)) != SD_OK) goto fail;
@@ -273,7 +273,7 @@ sd_status sd_session_admit(sd_session* s, int sequence, const sd_prompt* prompt)
     if (status != SD_OK) return status;
     if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
     if ((status = sd_prompt_check(prompt, s->options.target)) != SD_OK) return status;
-    int n_text = text_room(&s->options, prompt);
+    int n_text = text_limit(&s->options, prompt);
     if (n_text > s->shape.n_text)
         return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,
                        s->shape.n_text);

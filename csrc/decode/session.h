@@ -117,7 +117,7 @@ sd_drafter* sd_session_drafter(const sd_session* session);
 /* Tell another drafter, made for this session, of the texts so far, so that it may take the place of one
  * within the session's. sd_session_prefill, which lets it read them, must come before the next round.
  * Nothing else has changed if this fails. */
-sd_status sd_session_tell(sd_session* session, sd_drafter* drafter);
+sd_status sd_session_begin_drafter(sd_session* session, sd_drafter* drafter);
 
 /* Take no more rounds for a sequence, and read no more of its prompt. */
 sd_status sd_session_finish(sd_session* session, int sequence);

@@ -137,7 +137,7 @@ sd_status sd_session_catch_up(sd_session* s, int* ready) {
     return status;
 }
 
-sd_status sd_session_tell(sd_session* s, sd_drafter* drafter) {
+sd_status sd_session_begin_drafter(sd_session* s, sd_drafter* drafter) {
     if (s->failed) return sd_session_refuse(s);
     for (int i = 0; i < s->shape.n_sequences; i++) {
         if (!s->sequences[i].draft_begun || s->sequences[i].finished) continue;

@@ -18,7 +18,7 @@
 /* Seconds of a round count as at most so many times what is expected. */
 #define OUTLIER 3.0
 
-sd_shared_reading sd_reading_of(const sd_config* c) {
+sd_expert_reads sd_expert_reads_of(const sd_config* c) {
     const sd_experts* e = &c->experts;
     double d = c->d_model;
     double of_width = d * (c->gated ? 3.0 : 2.0), experts = 0.0, rest = d * c->n_vocab;
@@ -29,12 +29,12 @@ sd_shared_reading sd_reading_of(const sd_config* c) {
         rest += d * heads + of_width * (mixture ? e->shared_width : c->d_ff);
         if (mixture) experts += of_width * e->width * e->n_chosen;
     }
-    if (experts == 0.0) return (sd_shared_reading){0};
-    return (sd_shared_reading){experts / (experts + rest), 1.0 - (double)e->n_chosen / e->n};
+    if (experts == 0.0) return (sd_expert_reads){0};
+    return (sd_expert_reads){experts / (experts + rest), 1.0 - (double)e->n_chosen / e->n};
 }
 
-void sd_throughput_start(sd_throughput* t, sd_shared_reading reading) {
-    sd_cost_model_reads(&t->target, reading);
+void sd_throughput_start(sd_throughput* t, sd_expert_reads expert_reads) {
+    sd_cost_model_reads(&t->target, expert_reads);
     double less = t->n_drafted > N_CERTAIN ? N_CERTAIN / t->n_drafted : 1.0;
     t->tokens *= less, t->seconds *= less, t->n_drafted *= less;
     t->starting = 1;

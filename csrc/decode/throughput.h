@@ -29,10 +29,10 @@ typedef struct sd_throughput {
 } sd_throughput;
 
 /* What a target's forward passes read, weight by weight. */
-sd_shared_reading sd_reading_of(const sd_config* target);
+sd_expert_reads sd_expert_reads_of(const sd_config* target);
 
 /* A session begins with what an earlier one has learned; reading: of its target. */
-void sd_throughput_start(sd_throughput* throughput, sd_shared_reading reading);
+void sd_throughput_start(sd_throughput* throughput, sd_expert_reads expert_reads);
 
 /* A round of n_open sequences begins. */
 void sd_throughput_begin(sd_throughput* throughput, int n_open);

@@ -21,21 +21,21 @@ typedef struct candidate {
 /* The best candidates. Values never change, and a child's value never exceeds its parent's: so a candidate
  * that was dropped can never return, and the set always contains the parents of its members. */
 typedef struct best_first {
-    int room, n;     /* candidates that are kept, at most and now */
+    int capacity, n; /* candidates that are kept, at most and now */
     candidate* best; /* [room] in descending order of value; of equal values the earlier first */
 } best_first;
 
 /* Keep a candidate if it is among the best. */
 static void offer(best_first* g, candidate offered) {
-    if (g->n == g->room && !(g->n > 0 && offered.value > g->best[g->n - 1].value)) return;
-    int at = g->n < g->room ? g->n++ : g->n - 1;
+    if (g->n == g->capacity && !(g->n > 0 && offered.value > g->best[g->n - 1].value)) return;
+    int at = g->n < g->capacity ? g->n++ : g->n - 1;
     for (; at > 0 && g->best[at - 1].value < offered.value; at--) g->best[at] = g->best[at - 1];
     g->best[at] = offered;
 }
 
 /* The value of the i-th least of the best: what makes room for the i-th better one, from 0. */
 static double least(const best_first* g, int i) {
-    int at = g->room - 1 - i;
+    int at = g->capacity - 1 - i;
     return at >= g->n ? 0.0 : at < 0 ? g->best[0].value : g->best[at].value;
 }
 
@@ -103,9 +103,9 @@ static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
     }
 }
 
-static void open_draft(draft* f, const sd_proposal* p, int room) {
+static void open_draft(draft* f, const sd_proposal* p, int capacity) {
     f->search.n = 0;
-    f->search.room = p->budget < room ? p->budget : room;
+    f->search.capacity = p->budget < capacity ? p->budget : capacity;
     int32_t* depths = f->read.depths;
     double* path_prob = f->read.path_prob;
     f->read = *p;

@@ -7,9 +7,9 @@
  * first of the race. */
 #pragma once
 
-#include "guess.h"
 #include "memory.h"
 #include "predictor.h"
+#include "token_drafter.h"
 
 typedef struct sd_shape {
     int n_nodes;               /* without the root */
@@ -43,7 +43,7 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
 typedef struct sd_dynamic_tree_options {
     int width;        /* nodes of one sequence that are read at once, and children that each may have */
     int steps;        /* forwards of the draft in a round, at most */
-    double sharpness; /* > 0, see guess.h */
+    double sharpness; /* > 0, see token_drafter.h */
 } sd_dynamic_tree_options;
 
 /* Create a drafter; gamma of `drafting` is the number of nodes. Owned by the caller. */

@@ -310,7 +310,7 @@ class CachedText:
     """The hidden states that it has of each token, as `Decoder` names them."""
     n_bytes: Final[int]
 
-class Corrections:
+class OnlineSamples:
     """Where a target refused a draft's guesses, and what it says there; any threads' sessions store."""
 
     def __init__(
@@ -333,7 +333,7 @@ class Settings:
         self, *, max_new_tokens: int, sampling: dict[str, Any], gamma: int = ..., rule: Rule = "rejection",
         lenience: float = 1.0, draft_sampling: dict[str, Any] = ...,
         transform: Callable[[_Doubles, list[int]], _Doubles] | Any | None = None,
-        constraint: Any | None = None, stop_ids: Sequence[int] | None = None, law: str = ..., n_top: int = 0,
+        constraint: Any | None = None, stop_ids: Sequence[int] | None = None, logprobs_of: str = ..., n_top: int = 0,
         drafters: int | None = None, prediction: Sequence[int] | None = None, model: Model | None = None,
     ) -> None:  # fmt: skip
         """A sequence ends with the round that gives a stop id.
@@ -349,7 +349,7 @@ class Settings:
         whether draft i of an ensemble may guess; None: all may. `prediction` is what drafts that copy
         predictions copy from.
 
-        `law` asks for log-probabilities of new tokens (`SlotRound.logprobs`): "model", of the target's
+        `logprobs_of` asks for log-probabilities of new tokens (`SlotRound.logprobs`): "model", of the target's
         logits, or "sampling", of what is sampled from. `n_top` is how many of the most probable tokens.
 
         `model` is whose text it is, one with an adapter over the target's weights; None: the target's.
@@ -400,7 +400,7 @@ class Session:
         sequence has ended; not with `keep_logits`. gammas [n_sequences]: guesses of each sequence in these
         rounds at most, where that is less than the session's gamma; -1: it takes no rounds.
         """
-    def swap(self, corrections: Corrections, draft: _Draft, /) -> None:
+    def swap(self, samples: OnlineSamples, draft: _Draft, /) -> None:
         """Let another draft take the place of the one that is watched with `corrections`, between rounds.
 
         It is the same method with other weights: its trees and the hidden states that it reads are of the
@@ -477,7 +477,7 @@ class AdaptiveGammaView(TypedDict):
     """Tokens per second."""
     plain_rate: float
     """Tokens per second of plain decoding."""
-    rest_left: float
+    pause_left: float
     """Tokens to come without drafting."""
 
 class AdaptiveGamma:

@@ -59,14 +59,14 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     copy_drafter* d = (copy_drafter*)base;
-    int room = SD_READ_SLICE;
-    for (int i = 0; i < d->n_sequences && room > 0; i++) {
+    int n_free = SD_READ_SLICE;
+    for (int i = 0; i < d->n_sequences && n_free > 0; i++) {
         sequence_state* r = &d->states[i];
-        int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &room);
+        int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &n_free);
         if (n_here == 0) continue;
         SD_TRY(read_on(d, r, r->prompt, r->text.n_tokens + n_here));
     }
-    *done = room > 0;
+    *done = n_free > 0;
     return SD_OK;
 }
 

@@ -14,7 +14,7 @@
 typedef struct sd_suffix_order {
     int depth; /* tokens of a suffix that count, ≥ 1; places whose suffixes agree in them lie by index */
     int n;     /* places */
-    int32_t* places; /* [n] with room for as many as are added; borrowed */
+    int32_t* positions; /* [n] with room for as many as are added; borrowed */
 } sd_suffix_order;
 
 /* The end of a text. */
@@ -30,11 +30,11 @@ typedef struct sd_suffix_range {
 } sd_suffix_range;
 
 /* Sort places [n] of the text `tokens` as an order has them. spare: [n] scratch. Asks sd_interrupted. */
-sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* places, int n, int32_t* spare);
+sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* positions, int n, int32_t* spare);
 
 /* Add places [n] that are sorted and higher than all of the order's. Asks sd_interrupted; an order that could
  * not be added to is to be begun anew. */
-sd_status sd_suffix_order_add(sd_suffix_order* order, const int32_t* tokens, const int32_t* places, int n);
+sd_status sd_suffix_order_add(sd_suffix_order* order, const int32_t* tokens, const int32_t* positions, int n);
 
 /* The occurrences in the text `tokens` of the longest suffix of something that occurs at one of the
  * places. */

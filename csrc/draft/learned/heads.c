@@ -160,8 +160,8 @@ static void forget(heads_predictor* r, const sd_proposal* p) {
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     heads_predictor* r = (heads_predictor*)base;
     const sd_cache* cache = p->cache;
-    int room = p->n_text > 1 ? config_of(r)->n_heads : 0;
-    if (p->depth > room) p->depth = room;
+    int limit = p->n_text > 1 ? config_of(r)->n_heads : 0;
+    if (p->depth > limit) p->depth = limit;
     forget(r, p);
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.target) ||

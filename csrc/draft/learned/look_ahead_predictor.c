@@ -37,8 +37,8 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
 
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     const outlook* o = &((const look_ahead_predictor*)base)->outlooks[p->sequence];
-    int room = p->n_text == o->n_text ? o->n : 0;
-    if (p->depth > room) p->depth = room;
+    int limit = p->n_text == o->n_text ? o->n : 0;
+    if (p->depth > limit) p->depth = limit;
     return SD_OK;
 }
 

@@ -180,7 +180,7 @@ typedef struct history {
     int32_t* pending_tokens;  /* [n_nodes] */
     int32_t* pending_parents; /* [n_nodes] earlier ones; -1: the root */
     float* pending_states;    /* [n_nodes, n_layers, d_hidden] */
-    int32_t* places; /* [n_nodes + 1] of the proposal's nodes: which of these they are; -1: the root */
+    int32_t* slots; /* [n_nodes + 1] of the proposal's nodes: which of these they are; -1: the root */
 } history;
 
 typedef struct recurrent_predictor {
@@ -212,7 +212,7 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
             .pending_tokens = sd_arena_take(arena, nodes, sizeof *one.pending_tokens),
             .pending_parents = sd_arena_take(arena, nodes, sizeof *one.pending_parents),
             .pending_states = sd_arena_take(arena, nodes, state),
-            .places = sd_arena_take(arena, nodes + 1, sizeof *one.places),
+            .slots = sd_arena_take(arena, nodes + 1, sizeof *one.slots),
         };
         if (arena->base != NULL) r->histories[i] = one;
     }
@@ -223,8 +223,8 @@ static float* state_of(const recurrent_predictor* r, const history* h, int n) {
 }
 
 /* The state of a pending node, or of the text for -1. */
-static float* pending_state(const recurrent_predictor* r, const history* h, int32_t place) {
-    return place < 0 ? state_of(r, h, h->n_read) : h->pending_states + (size_t)place * r->size;
+static float* pending_state(const recurrent_predictor* r, const history* h, int32_t slot) {
+    return slot < 0 ? state_of(r, h, h->n_read) : h->pending_states + (size_t)slot * r->size;
 }
 
 /* Go back to the first n tokens, or to none where their state is no longer there. */
@@ -292,9 +292,9 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
 }
 
 /* The first pending child of a pending node, -1 for the text, with this token; -1 if there is none. */
-static int32_t child_of(const history* h, int32_t place, int32_t token) {
-    for (int32_t i = place + 1; i < h->n_pending; i++)
-        if (h->pending_parents[i] == place && h->pending_tokens[i] == token) return i;
+static int32_t child_of(const history* h, int32_t slot, int32_t token) {
+    for (int32_t i = slot + 1; i < h->n_pending; i++)
+        if (h->pending_parents[i] == slot && h->pending_tokens[i] == token) return i;
     return -1;
 }
 
@@ -304,9 +304,9 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     history* h = &r->histories[p->sequence];
     int n = agreement(h, p->text, p->n_text);
     if (n < h->n_read) cut(r, h, n);
-    for (int32_t place = -1; h->n_read < p->n_text; append(h, p->text[h->n_read])) {
-        if ((place = child_of(h, place, p->text[h->n_read])) < 0) break;
-        memcpy(state_of(r, h, h->n_read + 1), pending_state(r, h, place), r->size * sizeof(float));
+    for (int32_t slot = -1; h->n_read < p->n_text; append(h, p->text[h->n_read])) {
+        if ((slot = child_of(h, slot, p->text[h->n_read])) < 0) break;
+        memcpy(state_of(r, h, h->n_read + 1), pending_state(r, h, slot), r->size * sizeof(float));
     }
     h->n_pending = 0;
     return SD_OK;
@@ -339,19 +339,19 @@ static void read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch, int 
         history* h = &r->histories[batch[i].proposal->sequence];
         int n_before = h->n_pending;
         for (; r->cursors[i] < batch[i].n_nodes; r->cursors[i]++) {
-            int32_t node = batch[i].nodes[r->cursors[i]], place = h->n_pending;
+            int32_t node = batch[i].nodes[r->cursors[i]], slot = h->n_pending;
             if (node == 0) {
-                h->places[0] = -1;
+                h->slots[0] = -1;
                 continue;
             }
-            int32_t parent = h->places[tree->parents[node]];
+            int32_t parent = h->slots[tree->parents[node]];
             if (parent >= n_before) break;
-            h->pending_tokens[place] = tree->tokens[node];
-            h->pending_parents[place] = parent;
-            h->places[node] = place;
+            h->pending_tokens[slot] = tree->tokens[node];
+            h->pending_parents[slot] = parent;
+            h->slots[node] = slot;
             h->n_pending++;
             r->steps[(*n)++] = (sd_recurrent_step){tree->tokens[node], pending_state(r, h, parent),
-                                                   pending_state(r, h, place), h->failure};
+                                                   pending_state(r, h, slot), h->failure};
         }
     }
     sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
@@ -366,7 +366,7 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     for (int i = 0; i < n; i++) {
         const history* h = &r->histories[batch[i].proposal->sequence];
         for (int j = 0; j < batch[i].n_nodes; j++)
-            r->steps[n_rows++] = (sd_recurrent_step){.to = pending_state(r, h, h->places[batch[i].nodes[j]]),
+            r->steps[n_rows++] = (sd_recurrent_step){.to = pending_state(r, h, h->slots[batch[i].nodes[j]]),
                                                      .failure = h->failure};
     }
     sd_recurrent_predict(r->recurrent, &r->scratch, r->steps, n_rows, r->logits, base->ld_logits);
@@ -374,8 +374,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
 }
 
 static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, int32_t node) {
-    int32_t* places = ((recurrent_predictor*)base)->histories[p->sequence].places;
-    places[duplicate] = places[node];
+    int32_t* slots = ((recurrent_predictor*)base)->histories[p->sequence].slots;
+    slots[duplicate] = slots[node];
 }
 
 sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {

@@ -53,10 +53,10 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
  * arXiv 2502.05202, Algorithm 2): it writes on in its own tokens, the most probable ones, and what it has
  * written is guessed in the target's, as the target's tokenizer cuts it. These guesses are point masses.
  *
- * With SD_WAY_MEASURED it does so in some rounds, and in others it guesses tokens that both vocabularies
+ * With SD_VOCABULARY_MEASURED it does so in some rounds, and in others it guesses tokens that both vocabularies
  * have, drawn from its law restricted to them (Algorithm 4): for each text by the way that brought more. */
-typedef enum sd_vocabulary_way { SD_WAY_TEXT, SD_WAY_MEASURED } sd_vocabulary_way;
+typedef enum sd_vocabulary_method { SD_VOCABULARY_TEXT, SD_VOCABULARY_MEASURED } sd_vocabulary_method;
 
 /* Make one; `options` have a translation and `writes`. */
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
-                                 sd_vocabulary_way way, sd_drafter** drafter);
+                                 sd_vocabulary_method method, sd_drafter** drafter);

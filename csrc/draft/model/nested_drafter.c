@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "clock.h"
-#include "guess.h"
 #include "interrupt.h"
 #include "throughput.h"
+#include "token_drafter.h"
 
 /* A sequence's inner round. */
 typedef struct inner {
@@ -21,7 +21,7 @@ typedef struct nested_drafter {
     sd_drafter base;         /* must stay first */
     sd_drafter* drafter;     /* owned */
     sd_predictor* predictor; /* owned: the model */
-    sd_guesser guesser;
+    sd_token_drafter token_drafter;
     int inner_gamma;
     inner* inners;          /* [n_sequences] by proposal */
     sd_proposal* proposals; /* [n_sequences] of the inner round */
@@ -63,7 +63,7 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
     sd_arena* arena = &d->base.arena;
     size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->inner_gamma + 1;
     int n_vocab = drafting->n_vocab;
-    d->guesser = sd_guesser_take(arena, drafting);
+    d->token_drafter = sd_token_drafter_take(arena, drafting);
     d->inners = sd_arena_take(arena, n, sizeof *d->inners);
     d->proposals = sd_arena_take(arena, n, sizeof *d->proposals);
     d->openers = sd_arena_take(arena, n, sizeof *d->openers);
@@ -157,7 +157,7 @@ static sd_status target_after(void* context, int node, sd_distribution* target) 
     const verification* v = context;
     nested_drafter* d = v->drafter;
     const float* logits = v->logits + v->inner->node_rows[node] * d->predictor->ld_logits;
-    sd_guess_distribute(&d->guesser, &v->inner->proposal, node, logits, &d->target);
+    sd_draft_token_distribute(&d->token_drafter, &v->inner->proposal, node, logits, &d->target);
     *target = d->target;
     return SD_OK;
 }
@@ -166,19 +166,19 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
     const verification* v = context;
     const sd_proposal* q = &v->inner->proposal;
     return sd_coupled_token(target, q->stream, (uint32_t)(q->n_text + q->depths[node]),
-                            v->drafter->guesser.n_vocab, v->drafter->noise);
+                            v->drafter->token_drafter.n_vocab, v->drafter->noise);
 }
 
 /* Append a guess: a draw from the model's distribution after a node of the inner tree. That the inner round
  * makes its first guess was decided before it; its other guesses have been drafted with the first. */
-static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
+static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
     if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     sd_distribution found;
     target_after(v, inner_node, &found);
     double* weights = from->weights;
     if (found.point < 0)
-        memcpy(weights, found.weights, (size_t)v->drafter->guesser.n_vocab * sizeof *weights);
+        memcpy(weights, found.weights, (size_t)v->drafter->token_drafter.n_vocab * sizeof *weights);
     *from = found;
     from->weights = weights;
     in->text[p->n_text + p->depths[in->node]] = token;
@@ -195,15 +195,15 @@ static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* lo
     sd_verdict verdict = {.path = d->path, .betas = d->betas};
     const sd_verify_input input =
         SD_MAKE(sd_verify_input, .rule = q->rule, .lenience = 1.0, .tree = &q->tree,
-                .n_vocab = d->guesser.n_vocab, .target_after = target_after, .token_after = token_after,
+                .n_vocab = d->token_drafter.n_vocab, .target_after = target_after, .token_after = token_after,
                 .context = &v, .uniforms = d->uniforms, .residual = d->residual, .nodes = d->nodes);
     sd_verify(&input, &verdict); /* cannot fail: target_after does not */
     int node = 0;
     for (int i = 0; i < verdict.n_path; i++) {
-        if (!guess(&v, p, in, node, q->tree.tokens[verdict.path[i]])) return;
+        if (!propose_token(&v, p, in, node, q->tree.tokens[verdict.path[i]])) return;
         node = verdict.path[i];
     }
-    guess(&v, p, in, node, verdict.token);
+    propose_token(&v, p, in, node, verdict.token);
 }
 
 /* An inner round for every sequence that wants another guess; *n_open is 0 when there is none. */
@@ -279,7 +279,7 @@ static void release(sd_drafter* base) {
 sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma) {
     sd_drafting inner = *outer;
     inner.gamma = inner_gamma;
-    inner.reading = sd_reading_of(&model->config);
+    inner.expert_reads = sd_expert_reads_of(&model->config);
     inner.n_text = outer->n_text + outer->gamma; /* the inner drafter is shown guesses of the outer one too */
     return inner;
 }

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "guess.h"
 #include "interrupt.h"
 #include "kernels.h"
 #include "memory.h"
 #include "row_law.h"
+#include "token_drafter.h"
 #include "translation.h"
 
 /* Bytes of text that the target's tokenizer is shown before what was written. */
@@ -51,7 +51,7 @@ typedef struct text_drafter {
     const sd_translation* translation;
     void* caller;
     int n_written;           /* tokens that the draft writes in a round, at most */
-    int text_room;           /* bytes of a writing's text */
+    int text_capacity;       /* bytes of a writing's text */
     writing* writings;       /* [n_sequences] by proposal */
     sd_draft_nodes* batch;   /* [n_sequences] */
     int32_t* last;           /* [n_sequences] the node of each that is asked for */
@@ -60,7 +60,7 @@ typedef struct text_drafter {
     experience* experiences; /* [n_sequences] by sequence */
     int measures;            /* both ways are used */
     int n_proposed;          /* texts of the last round */
-    sd_guesser guesser;
+    sd_token_drafter token_drafter;
     float* logits; /* [the target's tokens] */
 } text_drafter;
 
@@ -72,13 +72,13 @@ static void lay_out(text_drafter* d, const sd_drafting* drafting) {
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->last = sd_arena_take(arena, n, sizeof *d->last);
     d->at = sd_arena_take(arena, n, sizeof *d->at);
-    d->ids = sd_arena_take(arena, (size_t)d->text_room, sizeof *d->ids);
+    d->ids = sd_arena_take(arena, (size_t)d->text_capacity, sizeof *d->ids);
     if (d->measures) {
-        d->guesser = sd_guesser_take(arena, drafting);
+        d->token_drafter = sd_token_drafter_take(arena, drafting);
         d->logits = sd_arena_take(arena, (size_t)drafting->n_vocab, sizeof *d->logits);
     }
     for (size_t i = 0; i < n; i++) {
-        writing one = {.text = sd_arena_take(arena, (size_t)d->text_room, 1)};
+        writing one = {.text = sd_arena_take(arena, (size_t)d->text_capacity, 1)};
         one.own.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t));
         one.own.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t));
         if (arena->base != NULL) d->writings[i] = one;
@@ -101,19 +101,19 @@ static int cut_of(const char* text, int n) {
  * `to` [LOOK_BACK]. Returns how many, of *n_tokens; *begins is set to whether the text has none at all. */
 static int last_bytes(const sd_token_strings* strings, const int32_t* text, int n_text, char* to,
                       int* n_tokens, int* begins) {
-    int room = LOOK_BACK, at = n_text - 1, n;
+    int n_free = LOOK_BACK, at = n_text - 1, n;
     *n_tokens = 0;
-    for (; at >= 0 && room > 0; at--) {
+    for (; at >= 0 && n_free > 0; at--) {
         const char* string = sd_token_string(strings, text[at], &n);
         if (string == NULL) break;
-        int some = n < room ? n : room;
-        room -= some;
+        int some = n < n_free ? n : n_free;
+        n_free -= some;
         ++*n_tokens;
-        memcpy(to + room, string + n - some, (size_t)some);
+        memcpy(to + n_free, string + n - some, (size_t)some);
     }
-    *begins = room == LOOK_BACK;
+    *begins = n_free == LOOK_BACK;
     for (; at >= 0 && *begins; at--) *begins = sd_token_string(strings, text[at], &n) == NULL;
-    return LOOK_BACK - room;
+    return LOOK_BACK - n_free;
 }
 
 /* What stands before: the text's last bytes, behind what is no text, from the beginning of a word on. */
@@ -161,9 +161,9 @@ static sd_status settle(text_drafter* d, writing* w) {
     if (n <= 0) return SD_OK;
     const sd_encodable text = SD_MAKE(sd_encodable, .what = SD_ENCODE_FOR_TARGET, .text = w->text, .n = whole,
                                       .n_before = w->n_before, .begins = w->begins);
-    sd_encoded_ids ids = {.ids = d->ids, .room = d->text_room};
+    sd_encoded_ids ids = {.ids = d->ids, .capacity = d->text_capacity};
     SD_TRY(t->encode(t, d->caller, &text, &ids));
-    if (ids.n > ids.room || ids.n == 0) {
+    if (ids.n > ids.capacity || ids.n == 0) {
         w->open = 0;
         return SD_OK;
     }
@@ -187,8 +187,8 @@ static double probability_of(const text_drafter* d, const float* logits, int32_t
 /* Is what was written, and not yet guessed, likely to be all that there is room for? */
 static int is_enough(const writing* w) {
     const sd_proposal* p = w->for_target;
-    int room = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
-    return w->n >= w->bytes_per_token * (room < deep ? room : deep);
+    int n_free = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
+    return w->n >= w->bytes_per_token * (n_free < deep ? n_free : deep);
 }
 
 /* A token that stands for no text: one of the same meaning is guessed, any other ends the guesses. */
@@ -205,7 +205,7 @@ static int is_broken(const writing* w) {
 }
 
 static sd_status write_string(text_drafter* d, writing* w, int32_t token, const char* string, int n) {
-    if (w->n_before + w->n + n > d->text_room) {
+    if (w->n_before + w->n + n > d->text_capacity) {
         w->open = 0;
         return SD_OK;
     }
@@ -254,17 +254,18 @@ static void draw_token(text_drafter* d, writing* w, const float* logits) {
     double named = sd_translate_logits(t, logits, d->logits);
     atomic_fetch_add_explicit(t->n_rows, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(t->named, (long long)(named * SD_SHARE_UNIT), memory_order_relaxed);
-    int guess = sd_guess_if_it_pays(&d->guesser, p, w->node, d->logits), node = w->own.tree.n_nodes++;
+    int added = sd_draft_token_add_if_it_pays(&d->token_drafter, p, w->node, d->logits),
+        node = w->own.tree.n_nodes++;
     w->own.tree.parents[node] = node - 1;
-    w->open = guess >= 0 && node < w->own.depth && sd_proposal_may_draft(p, guess);
-    if (guess < 0) return;
-    w->node = guess;
-    w->own.tree.tokens[node] = t->draft_of[p->tree.tokens[guess]];
+    w->open = added >= 0 && node < w->own.depth && sd_proposal_may_draft(p, added);
+    if (added < 0) return;
+    w->node = added;
+    w->own.tree.tokens[node] = t->draft_of[p->tree.tokens[added]];
 }
 
 /* Is the law restricted in this round of a text? Both ways are tried in turn at first, and then that which
  * brings more; the other is tried now and then. That depends on what was committed of this text alone. */
-static int choose_way(const text_drafter* d, int sequence) {
+static int choose_method(const text_drafter* d, int sequence) {
     experience* e = &d->experiences[sequence];
     if (!d->measures) return 0;
     long round = e->n_rounds++;
@@ -305,7 +306,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         begin_writing(d, w, &proposals[i]);
         SD_TRY(predictor->follow(predictor, &w->own));
         w->open = w->own.failure->status == SD_OK && w->own.budget > 0 && w->own.depth > 0;
-        w->restricted = w->open && choose_way(d, w->own.sequence);
+        w->restricted = w->open && choose_method(d, w->own.sequence);
     }
     for (;;) {
         int n_open = 0;
@@ -341,10 +342,10 @@ static int longest_of(const sd_token_strings* strings) {
 }
 
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
-                                 sd_vocabulary_way way, sd_drafter** drafter) {
+                                 sd_vocabulary_method method, sd_drafter** drafter) {
     SD_NEW(text_drafter, d);
     const sd_translation* t = options->translation;
-    int measures = way == SD_WAY_MEASURED;
+    int measures = method == SD_VOCABULARY_MEASURED;
     d->base.drafter =
         SD_MAKE(sd_drafter, .tree_type = SD_TREE_CHAINS, .points = !measures || !drafting->draws,
                 .propose = propose, .commit = measures ? commit : NULL, .free = sd_predicting_free);
@@ -352,7 +353,7 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
     d->translation = t;
     d->caller = options->caller;
     d->n_written = 8 * drafting->gamma < SD_MAX_GAMMA ? 8 * drafting->gamma : SD_MAX_GAMMA;
-    d->text_room = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
+    d->text_capacity = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, d->n_written, 1, d->n_written};
     const sd_predictor_maker maker = {sd_model_predictor_make, options};

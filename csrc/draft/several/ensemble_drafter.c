@@ -33,10 +33,10 @@ typedef struct ensemble_drafter {
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when it was known what came of the last sequence */
     int n_tokens, n_rows;             /* of this round */
-    int n_extra;            /* extra query tokens after a row for one of the drafters, in its rounds */
-    int n_other;            /* the same of this round; until that is known, of the last */
-    int n_proposed, n_told; /* sequences of this round, and those of which it is known what came */
-    int shows_guesses;      /* a nested drafter asks: the text may go on with guesses, before any commit */
+    int n_extra;                /* extra query tokens after a row for one of the drafters, in its rounds */
+    int n_other;                /* the same of this round; until that is known, of the last */
+    int n_proposed, n_observed; /* sequences of this round, and those of which it is known what came */
+    int shows_draft_tokens; /* a nested drafter asks: the text may go on with guesses, before any commit */
 } ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -79,7 +79,7 @@ static sd_stream stream_of(const ensemble_drafter* d, const sd_proposal* p, int 
 }
 
 /* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
-static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
+static int budget_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     int left = p->budget - (p->tree.n_nodes - 1), total = 0, later = 0, last = i;
     for (int j = 0; j < d->options.n_drafters; j++)
         if (may_draft(p, j)) total += d->inners[j].gamma, last = j;
@@ -107,12 +107,12 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
 /* An empty tree for drafter i behind the same text, of whose right tokens a share of `new` is expected to be
  * no earlier drafter's. What its nodes are drawn from is written where it will be wanted, behind the round's
  * last node. */
-static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p, int room,
-                                  double new) {
+static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p,
+                                  int budget, double new) {
     const inner* in = &d->inners[i];
     sd_proposal* own = &in->proposals[slot];
     sd_proposal opened = *p;
-    opened.budget = room;
+    opened.budget = budget;
     opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
     opened.stream = stream_of(d, p, i);
     opened.rejected_at = 0;
@@ -128,7 +128,7 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     own->tree.n_nodes = 1;
     own->depths[0] = 0;
     own->path_prob[0] = new;
-    for (int j = 1; j <= room; j++)
+    for (int j = 1; j <= budget; j++)
         own->tree.drawn_from[j].weights = p->tree.drawn_from[p->tree.n_nodes + j - 1].weights;
     return own;
 }
@@ -153,7 +153,7 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     return most;
 }
 
-static void count_guesses(inner* in) {
+static void count_draft_tokens(inner* in) {
     for (int slot = 0; slot < in->round.n_asked; slot++) {
         const sd_proposal* own = &in->proposals[slot];
         int deepest = own->rejected_at;
@@ -182,10 +182,10 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     for (int k = 0; k < n; k++) {
         sd_proposal* p = &proposals[k];
         if (!may_draft(p, i)) continue;
-        int room = room_for(d, i, p), slot = in->round.n_asked;
-        if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
+        int budget = budget_for(d, i, p), slot = in->round.n_asked;
+        if (budget < 1 || !sd_proposal_may_draft(p, 0)) continue;
         double new = d->options.adaptive ? sd_drafter_policy_new_share(&in->policy, d->best[k]) : 1.0;
-        if (!sd_proposal_may_draft(open_proposal(d, i, slot, p, room, new), 0)) continue;
+        if (!sd_proposal_may_draft(open_proposal(d, i, slot, p, budget, new), 0)) continue;
         in->slots[p->sequence] = slot;
         in->expected[slot] = d->best[k];
         in->round.n_asked++;
@@ -197,7 +197,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     SD_TRY(in->drafter->propose(in->drafter, in->proposals, in->round.n_asked));
     in->round.draft_s = sd_now() - begun;
     *reading_s += in->round.draft_s - in->drafter->other_s;
-    count_guesses(in);
+    count_draft_tokens(in);
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
         if (slot >= 0 && proposals[k].failure->status == SD_OK)
@@ -236,7 +236,7 @@ static void judge(ensemble_drafter* d, int sequence, const int32_t* tokens, int 
         if (n > before) before = n;
     }
     d->n_tokens += n_tokens - n_old;
-    d->n_told++;
+    d->n_observed++;
 }
 
 /* Nothing more is to be told of the last proposals for a sequence. */
@@ -253,7 +253,7 @@ static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
     judge(d, p->sequence, p->text, p->n_text);
     forget(d, p->sequence);
     d->committed = sd_now();
-    d->shows_guesses = 1;
+    d->shows_draft_tokens = 1;
 }
 
 /* The last round is over when the next begins. It tells nothing where it is not known what came of a
@@ -261,7 +261,7 @@ static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
 static void end_round(ensemble_drafter* d) {
     double expected_s = 0.0, draft_s = 0.0;
     int n_asked = 0;
-    if (d->options.adaptive && d->n_told == d->n_proposed && d->verified > 0.0) {
+    if (d->options.adaptive && d->n_observed == d->n_proposed && d->verified > 0.0) {
         for (int i = 0; i < d->options.n_drafters; i++) {
             const inner* in = &d->inners[i];
             if (in->round.n_asked == 0) continue;
@@ -277,7 +277,7 @@ static void end_round(ensemble_drafter* d) {
         }
         if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s, rest_s);
     }
-    d->n_tokens = d->n_rows = d->n_told = 0;
+    d->n_tokens = d->n_rows = d->n_observed = 0;
     d->verified = 0.0;
 }
 
@@ -330,7 +330,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     /* the time since a nested drafter's last round is mostly the outer session's */
-    if (d->n_text[sequence] > 0 && d->n_text[sequence] < n_tokens && !d->shows_guesses) {
+    if (d->n_text[sequence] > 0 && d->n_text[sequence] < n_tokens && !d->shows_draft_tokens) {
         judge(d, sequence, tokens, n_tokens);
         d->committed = sd_now();
     }
@@ -416,7 +416,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafters))) != SD_OK) goto fail;
     d->base.within = d->within, d->base.n_within = o->n_drafters, d->base.several = 1;
-    sd_throughput_start(&d->throughput, drafting->reading);
+    sd_throughput_start(&d->throughput, drafting->expert_reads);
     for (int i = 0; i < o->n_drafters; i++) {
         sd_drafter_schedule_start(&d->inners[i].policy.schedule);
         expect_extra(d, &d->inners[i]);

@@ -18,7 +18,7 @@
 /* Rounds whose n-grams the pool keeps. */
 #define ROUNDS 256
 /* Guesses that the rates of right ones remember. */
-#define GUESSES 100.0
+#define DRAFT_TOKENS 100.0
 
 /* The n-grams seen last, found by their first token, the most recent first. Zeros are a pool without any. */
 typedef struct ngram_pool {
@@ -120,8 +120,8 @@ static void slide(const lookahead_drafter* d, window* w, const sd_proposal* p) {
 static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p) {
     int n_cols = d->options.window, n_rows = d->options.ngram - 1;
     /* whole columns only: one without its last row says nothing */
-    int room = p->budget / n_rows, deep = p->depth - n_rows + 1;
-    w->n_columns = n_cols < room ? n_cols : room;
+    int n_free = p->budget / n_rows, deep = p->depth - n_rows + 1;
+    w->n_columns = n_cols < n_free ? n_cols : n_free;
     if (w->n_columns > deep) w->n_columns = deep > 0 ? deep : 0;
     double confidence = estimate(d->in_window);
     for (int c = 0, head = 0; c < w->n_columns; c++) {
@@ -171,7 +171,8 @@ static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, c
         next = -1;
         for (int i = 1; i < t->n_nodes; i++) {
             if (node_rows[t->parents[i]] != row) continue;
-            sd_mean_add(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token, 1.0, GUESSES);
+            sd_mean_add(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token, 1.0,
+                        DRAFT_TOKENS);
             if (t->tokens[i] == token) next = node_rows[i];
         }
     }

@@ -118,7 +118,7 @@ typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
     sd_drafting drafting;
     sd_ngram_drafter_options options;
-    sd_guesser guesser;
+    sd_token_drafter token_drafter;
     counts* counts; /* [n_sequences], or one for all if not online */
     followers followers;
     row row;
@@ -247,7 +247,7 @@ static int is_greedy(const sd_proposal* p) {
     return p->constraint == NULL && s->temperature == 0.0 && !sd_sampling_changes_logits(s);
 }
 
-static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
+static int draft_token(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
     int n_vocab = d->options.table->n_vocab, next = -1;
     fill_row(d, p, node, c);
     if (is_greedy(p)) {
@@ -257,7 +257,7 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
             next = sd_proposal_add_point(p, node, token, probability);
     } else {
         fill_logits(&d->row, n_vocab, d->logs, d->logits);
-        next = sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
+        next = sd_draft_token_add_if_it_pays(&d->token_drafter, p, node, d->logits);
     }
     clear_row(&d->row);
     return next;
@@ -272,7 +272,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             fill_logs(c, d->options.table->n_vocab, d->logs);
             d->has_logs = 1;
         }
-        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c))
+        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = draft_token(d, p, node, c))
             SD_TRY(sd_interrupted());
     }
     return SD_OK;
@@ -299,7 +299,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 static void lay_out(ngram_drafter* d) {
     size_t n_vocab = (size_t)d->options.table->n_vocab, n_text = (size_t)d->drafting.n_text;
     int online = d->options.online, n_counts = online ? d->drafting.n_sequences : 1;
-    d->guesser = sd_guesser_take(&d->base.arena, &d->drafting);
+    d->token_drafter = sd_token_drafter_take(&d->base.arena, &d->drafting);
     d->followers.tokens = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->followers.tokens);
     d->followers.counts = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->followers.counts);
     d->row.values = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->row.values);

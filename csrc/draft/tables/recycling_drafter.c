@@ -35,7 +35,7 @@ typedef struct recycling_drafter {
 } recycling_drafter;
 
 /* The guess of a rank behind a node; -1 if there is none, or no room for it, or it does not pay. */
-static int guess(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
+static int draft_token(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
     if (parent < 0 || !sd_proposal_has_room(p, parent)) return -1;
     int32_t token = sd_token_matrix_at(d->matrix, p->tree.tokens[parent], rank);
     if (token < 0 || !sd_proposal_allows(p, parent, token) ||
@@ -50,7 +50,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++)
         for (int at = 0; at <= d->shape.n_nodes; at++)
             for (int rank = 0; rank < d->shape.n_children[at]; rank++)
-                d->nodes[d->shape.first_child[at] + rank] = guess(d, &proposals[i], d->nodes[at], rank);
+                d->nodes[d->shape.first_child[at] + rank] = draft_token(d, &proposals[i], d->nodes[at], rank);
     return SD_OK;
 }
 

@@ -44,16 +44,16 @@ drafts_and_temperatures = pytest.mark.parametrize(
 )
 
 
-def ring_of(capacity: int = 10, **options: Any) -> _core.Corrections:
-    return _core.Corrections(capacity, N_BEFORE, N_TOP, **options)
+def ring_of(capacity: int = 10, **options: Any) -> _core.OnlineSamples:
+    return _core.OnlineSamples(capacity, N_BEFORE, N_TOP, **options)
 
 
 def opened(
-    draft: Any, ring: _core.Corrections | None = None, prompts: Any = PROMPTS, temperature: float = 0.0,
+    draft: Any, ring: _core.OnlineSamples | None = None, prompts: Any = PROMPTS, temperature: float = 0.0,
     **options: Any,
 ) -> Session:  # fmt: skip
     """A session of TARGET with a draft, which a ring watches."""
-    described = draft if ring is None else by_method("watched", draft, ring)
+    described = draft if ring is None else by_method("recorded", draft, ring)
     how = {"gamma": 5, "max_new_tokens": 30, "temperature": temperature} | options
     session = Session(TARGET, described, prompts, seeds=[(4, i) for i in range(len(prompts))], **how)
     session.prefill()
@@ -140,7 +140,7 @@ def test_a_watched_draft_proposes_what_it_does_unwatched(name: str, temperature:
 def test_a_watched_draft_in_an_ensemble_sees_its_own_guesses() -> None:
     """Two drafts side by side: each ring has what its own draft missed."""
     rings = [ring_of(1000), ring_of(1000)]
-    parts = [by_method("watched", model, ring) for model, ring in zip((FRIEND, OTHER), rings, strict=True)]
+    parts = [by_method("recorded", model, ring) for model, ring in zip((FRIEND, OTHER), rings, strict=True)]
     records = all_rounds(opened(by_method("ensemble", False, [3, 3], parts), gamma=6))
     for which, ring in enumerate(rings):
         halves = []
@@ -167,7 +167,7 @@ def test_the_oldest_corrections_go_first() -> None:
 
 
 def test_a_law_of_more_tokens_than_there_are() -> None:
-    ring = _core.Corrections(10, 1, N_VOCAB + 3)
+    ring = _core.OnlineSamples(10, 1, N_VOCAB + 3)
     all_rounds(opened(FRIEND, ring))
     got = ring.take()
     assert (got["top"][:, N_VOCAB:] == -1).all() and (got["log_probs"][:, N_VOCAB:] == -np.inf).all()
@@ -178,10 +178,10 @@ def test_a_law_of_more_tokens_than_there_are() -> None:
 def test_corrections_refuse_what_they_cannot_be() -> None:
     for arguments in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1, -1), (1 << 21, 1, 1)):
         with pytest.raises(ValueError, match="expected"):
-            _core.Corrections(*arguments)
+            _core.OnlineSamples(*arguments)
     with pytest.raises(ValueError, match="n_hidden of the corrections is 3, expected 0, or 0"):
-        opened(FRIEND, _core.Corrections(1, 1, 1, 3))
-    with pytest.raises(TypeError, match="expected specdec._core.Corrections"):
+        opened(FRIEND, _core.OnlineSamples(1, 1, 1, 3))
+    with pytest.raises(TypeError, match="expected specdec._core.OnlineSamples"):
         opened(FRIEND, 3)  # type: ignore[arg-type]
 
 
@@ -195,7 +195,7 @@ def continued(records: list[dict[str, Any]]) -> list[list[int]]:
     return texts
 
 
-def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.Corrections]:
+def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.OnlineSamples]:
     """A session some rounds after a swap, in which its guesses are those of a fresh one on the texts so far.
 
     All its rounds give the texts of plain decoding.
@@ -265,8 +265,8 @@ def test_a_swap_that_fails_changes_nothing() -> None:
         with pytest.raises(error, match=message):
             session.swap(ring, draft)
     for other in (session, opened(None, gamma=0)):
-        with pytest.raises(ValueError, match="no draft of the session is watched with these"):
-            other.swap(_core.Corrections(1, 1, 1), OTHER)
+        with pytest.raises(ValueError, match="no draft of the session is recorded with these"):
+            other.swap(_core.OnlineSamples(1, 1, 1), OTHER)
     records += [record for found in iter(session.round, []) for record in found]
     assert what(records) == what(all_rounds(whole))
     session.close()

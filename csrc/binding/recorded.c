@@ -1,5 +1,5 @@
 /* Drafts that are watched: made from their description, and given another draft within between rounds. */
-#include "watched_drafter.h"
+#include "recorded_drafter.h"
 
 #include "drafters.h"
 
@@ -19,37 +19,36 @@ static int make_inner(PyObject* description, const sd_drafter_context* c, sd_dra
     return -1;
 }
 
-int sd_make_watched(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+int sd_make_recorded(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* within;
-    sd_corrections_object* corrections = sd_corrections_from(a->corrections, "corrections");
+    sd_online_samples_object* samples = sd_online_samples_from(a->samples, "samples");
     sd_drafter* inner;
-    if (corrections == NULL || make_inner(a->draft, c, &inner, &within) < 0) return -1;
-    int n_hidden = corrections->ring.shape.n_hidden, n = inner->captures.n * c->target->config.d_model;
+    if (samples == NULL || make_inner(a->draft, c, &inner, &within) < 0) return -1;
+    int n_hidden = samples->ring.shape.n_hidden, n = inner->captures.n * c->target->config.d_model;
     int result = PyDict_SetItemString(a->dict, WITHIN, within);
     Py_DECREF(within); /* the dict has it */
     if (result == 0 && n_hidden != 0 && n_hidden != n)
-        result =
-            sd_refuse("watched: n_hidden of the corrections is %d, expected 0, or %d, what the draft reads",
-                      n_hidden, n);
+        result = sd_refuse("recorded: n_hidden of the samples is %d, expected 0, or %d, what the draft reads",
+                           n_hidden, n);
     if (result < 0) {
         inner->free(inner);
         return -1;
     }
-    const sd_watched_options options = {&corrections->ring, a->dict};
-    return sd_passed(sd_watched_drafter_create(&c->drafting, &options, inner, drafter));
+    const sd_recorded_options options = {&samples->ring, a->dict};
+    return sd_passed(sd_recorded_drafter_create(&c->drafting, &options, inner, drafter));
 }
 
-int sd_swap_watched(sd_session* session, const sd_drafter_context* context,
-                    const sd_corrections_object* corrections, PyObject* description) {
+int sd_swap_recorded(sd_session* session, const sd_drafter_context* context,
+                     const sd_online_samples_object* samples, PyObject* description) {
     sd_drafter *inner, *drafter = sd_session_drafter(session);
-    if (drafter != NULL) drafter = sd_watched_drafter_find(drafter, &corrections->ring);
-    if (drafter == NULL) return sd_refuse("swap: no draft of the session is watched with these corrections");
-    PyObject *owner = sd_watched_drafter_owner(drafter), *within;
+    if (drafter != NULL) drafter = sd_recorded_drafter_find(drafter, &samples->ring);
+    if (drafter == NULL) return sd_refuse("swap: no draft of the session is recorded with these samples");
+    PyObject *owner = sd_recorded_drafter_owner(drafter), *within;
     sd_drafter_context c = *context;
-    c.drafting = *sd_watched_drafter_drafting(drafter);
+    c.drafting = *sd_recorded_drafter_drafting(drafter);
     if (make_inner(description, &c, &inner, &within) < 0) return -1;
-    sd_status status = sd_watched_drafter_check(drafter, inner);
-    if (status == SD_OK) status = sd_session_tell(session, inner);
+    sd_status status = sd_recorded_drafter_check(drafter, inner);
+    if (status == SD_OK) status = sd_session_begin_drafter(session, inner);
     if (status != SD_OK) sd_raise(status);
     /* The old drafter borrows from the old list, which stays until the drafter has been freed. */
     PyObject* old = Py_XNewRef(PyDict_GetItemString(owner, WITHIN));
@@ -60,7 +59,7 @@ int sd_swap_watched(sd_session* session, const sd_drafter_context* context,
         result = -1;
     }
     if (result == 0)
-        sd_watched_drafter_swap(drafter, inner);
+        sd_recorded_drafter_swap(drafter, inner);
     else
         inner->free(inner);
     Py_DECREF(within);

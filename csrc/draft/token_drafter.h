@@ -5,29 +5,30 @@
 #include "drafter.h"
 #include "memory.h"
 
-typedef struct sd_guesser {
+typedef struct sd_token_drafter {
     int n_vocab;
     double* scratch; /* [2 · n_vocab] */
     sd_adjustment adjustment;
-} sd_guesser;
+} sd_token_drafter;
 
 /* A guesser whose arrays are pieces of the arena. */
-sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting);
+sd_token_drafter sd_token_drafter_take(sd_arena* arena, const sd_drafting* drafting);
 
 /* The distribution of the token after `node` of a proposal, by the draft's logits [n_vocab] and the settings
  * of the proposal: *from, whose weights are the caller's. Returns the adjusted logits. */
-const float* sd_guess_distribute(const sd_guesser* guesser, const sd_proposal* proposal, int node,
-                                 const float* logits, sd_distribution* from);
+const float* sd_draft_token_distribute(const sd_token_drafter* token_drafter, const sd_proposal* proposal,
+                                       int node, const float* logits, sd_distribution* from);
 
 /* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
  * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying), or where the draft knows
  * no token that may come: `node` then has no child. */
-int sd_guess_if_it_pays(const sd_guesser* guesser, sd_proposal* proposal, int node, const float* logits);
+int sd_draft_token_add_if_it_pays(const sd_token_drafter* token_drafter, sd_proposal* proposal, int node,
+                                  const float* logits);
 
 /* Draw the token of the next node after `parent` from its distribution; by SD_RULE_COUPLED with the noise
  * that the target will draw with at the same position, which is made in noise [n_vocab]. */
-int32_t sd_guess_draw(const sd_proposal* proposal, int parent, const sd_distribution* from, int n_vocab,
-                      double* noise);
+int32_t sd_draft_token_draw(const sd_proposal* proposal, int parent, const sd_distribution* from, int n_vocab,
+                            double* noise);
 
 /* ------------------------------------------------------------------ several guesses for one token */
 
@@ -42,8 +43,8 @@ typedef enum sd_choosing {
 } sd_choosing;
 
 typedef struct sd_child_sampler {
-    sd_guesser guesser;
-    int room; /* most children of a node */
+    sd_token_drafter token_drafter;
+    int capacity; /* most children of a node */
     /* > 0: logits are multiplied by it to estimate the chances of tokens where the target does not draw, at
      * temperature 0 and in the race. The better the draft, the larger. */
     double sharpness;
@@ -54,7 +55,7 @@ typedef struct sd_child_sampler {
 } sd_child_sampler;
 
 /* A sampler whose arrays are pieces of the arena. */
-sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* drafting, int room,
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* drafting, int capacity,
                                        double sharpness);
 
 /* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into

@@ -11,15 +11,15 @@
 #include "drafter.h"
 #include "memory.h"
 
-#define SD_MAX_CORRECTIONS (1 << 20)
+#define SD_MAX_ONLINE_SAMPLES (1 << 20)
 
-typedef struct sd_correction_shape {
+typedef struct sd_online_sample_shape {
     int n_before; /* tokens of the text, ≥ 1 */
     int n_top;    /* tokens of the target's law, ≥ 1 */
     int n_hidden; /* hidden states of the target, as floats; 0: none */
-} sd_correction_shape;
+} sd_online_sample_shape;
 
-typedef struct sd_correction {
+typedef struct sd_online_sample {
     /* [n_before] the last tokens of the text, guesses that were accepted among them; -1 in front of its
      * beginning. */
     int32_t* before;
@@ -31,43 +31,44 @@ typedef struct sd_correction {
     float* hidden; /* [n_hidden] hidden states of the token before the round's root. */
     float rest;    /* The probability of all other tokens. */
     int32_t depth; /* Guesses that were accepted behind the root: they are the last of `before`. */
-    /* Which text it is of (sd_corrections_number_text), and how many tokens of that stand before. */
+    /* Which text it is of (sd_online_samples_number_text), and how many tokens of that stand before. */
     int32_t text, position;
-} sd_correction;
+} sd_online_sample;
 
-typedef struct sd_corrections {
-    sd_correction_shape shape;
-    sd_arena arena;         /* owns the array below */
-    sd_correction* entries; /* [n_entries] */
+typedef struct sd_online_samples {
+    sd_online_sample_shape shape;
+    sd_arena arena;            /* owns the array below */
+    sd_online_sample* entries; /* [n_entries] */
     int n_entries, first, n;
     /* 1: positions at which the draft was right are stored too. */
     int everywhere;
     atomic_int n_texts;
     atomic_flag busy; /* a thread is in the ring */
-} sd_corrections;
+} sd_online_samples;
 
-/* An empty ring. Owned by the caller, for sd_corrections_free. */
-sd_status sd_corrections_create(sd_corrections* ring, const sd_correction_shape* shape, int n_entries);
-void sd_corrections_free(sd_corrections* ring);
+/* An empty ring. Owned by the caller, for sd_online_samples_free. */
+sd_status sd_online_samples_create(sd_online_samples* ring, const sd_online_sample_shape* shape,
+                                   int n_entries);
+void sd_online_samples_free(sd_online_samples* ring);
 
 /* A number for a text of which corrections will be stored: how many have been given before. */
-int32_t sd_corrections_number_text(sd_corrections* ring);
+int32_t sd_online_samples_number_text(sd_online_samples* ring);
 
 /* Room for a correction in an arena. */
-sd_correction sd_correction_take(sd_arena* arena, const sd_correction_shape* shape);
+sd_online_sample sd_online_sample_take(sd_arena* arena, const sd_online_sample_shape* shape);
 
 /* Fill what the target says: logits [n_vocab] f32, finite, borrowed. weights [n_vocab]: scratch. */
-void sd_correction_fill_law(sd_correction* correction, const sd_correction_shape* shape, const float* logits,
-                            int n_vocab, double* weights);
+void sd_online_sample_fill_target(sd_online_sample* sample, const sd_online_sample_shape* shape,
+                                  const float* logits, int n_vocab, double* weights);
 
 /* Store a copy of a correction of the ring's shape, in place of the oldest where the ring is full. */
-void sd_corrections_store(sd_corrections* ring, const sd_correction* correction);
+void sd_online_samples_store(sd_online_samples* ring, const sd_online_sample* sample);
 
 /* How many there are. */
-int sd_corrections_count(sd_corrections* ring);
+int sd_online_samples_count(sd_online_samples* ring);
 
 /* Move the oldest out of the ring into a correction of its shape. Returns whether there was one. */
-int sd_corrections_pop(sd_corrections* ring, sd_correction* correction);
+int sd_online_samples_pop(sd_online_samples* ring, sd_online_sample* sample);
 
 /* A drafter that is watched: it drafts as the one within it does, and where the target refuses the guesses,
  * it stores what stood before and what the target says there, for whoever learns from that; if it is asked
@@ -75,29 +76,29 @@ int sd_corrections_pop(sd_corrections* ring, sd_correction* correction);
  * place: the same method with weights that have learned.
  *
  * A position that is stored costs one look at a row of logits, any other nothing. */
-typedef struct sd_watched_options {
+typedef struct sd_recorded_options {
     /* Where corrections go; borrowed, must outlive the drafter. Where these have hidden states, they are the
      * inner drafter's captures, one after the other. */
-    sd_corrections* corrections;
+    sd_online_samples* samples;
     void* owner; /* Whatever the caller wants to find the drafter by; borrowed. */
-} sd_watched_options;
+} sd_recorded_options;
 
 /* Create a drafter. inner is made with the same `drafting`; it is owned from the call on, also when it fails.
  * Owned by the caller, who hands it to a session. */
-sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watched_options* options,
-                                    sd_drafter* inner, sd_drafter** drafter);
+sd_status sd_recorded_drafter_create(const sd_drafting* drafting, const sd_recorded_options* options,
+                                     sd_drafter* inner, sd_drafter** drafter);
 
 /* The drafter that stores there, `drafter` itself or one within it; NULL: there is none. */
-sd_drafter* sd_watched_drafter_find(sd_drafter* drafter, const sd_corrections* corrections);
+sd_drafter* sd_recorded_drafter_find(sd_drafter* drafter, const sd_online_samples* samples);
 
 /* What it was made with, borrowed, and its owner. */
-const sd_drafting* sd_watched_drafter_drafting(const sd_drafter* drafter);
-void* sd_watched_drafter_owner(const sd_drafter* drafter);
+const sd_drafting* sd_recorded_drafter_drafting(const sd_drafter* drafter);
+void* sd_recorded_drafter_owner(const sd_drafter* drafter);
 
 /* May `inner`, made with the same drafting, take the place of the drafter within? Its trees, its point masses
  * and its captures are of the same kind. */
-sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* inner);
+sd_status sd_recorded_drafter_check(const sd_drafter* drafter, const sd_drafter* inner);
 
-/* Let it do so: it has been told of the texts (sd_session_tell), is owned from now on, and the other is
+/* Let it do so: it has been told of the texts (sd_session_begin_drafter), is owned from now on, and the other is
  * freed. */
-void sd_watched_drafter_swap(sd_drafter* drafter, sd_drafter* inner);
+void sd_recorded_drafter_swap(sd_drafter* drafter, sd_drafter* inner);

@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads"
 def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
     """A policy whose draft has just begun to rest: no guess was right. A round without it took 1 s."""
     learned = _core.AdaptiveGamma()
-    while learned.view()["rest_left"] < REST:
+    while learned.view()["pause_left"] < REST:
         asked = _core._adaptive_gamma_begin(learned, n_sequences, 4)  # type: ignore[attr-defined]
         chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
         _core._adaptive_gamma_end(  # type: ignore[attr-defined]
