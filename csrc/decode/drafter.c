@@ -39,7 +39,7 @@ sd_status sd_drafter_add_captures(const sd_drafter* d, const sd_config* target, 
     return status;
 }
 
-/* As sd_drafter_find_queries, where *found may be one that was found before. */
+/* Continue sd_drafter_find_queries; *found may be set already. */
 static sd_status find_extra(sd_drafter* d, sd_drafter** found) {
     if (d->extra.n > 0 && *found != NULL)
         return sd_fail(SD_ERR_SETTING, "two drafts have look-ahead embeddings, expected one at most");

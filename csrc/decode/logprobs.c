@@ -19,8 +19,7 @@ sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top) {
     return logprobs;
 }
 
-/* The n most probable tokens of a distribution, the best first, of equal ones the lower: tokens [n], -1 where
- * there is none with a probability, and log_probs [n]. */
+/* Find the n most probable tokens of a distribution, best first, lower ids first on ties: tokens [n], -1 after the last with a probability, and log_probs [n]. */
 static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* tokens, double* log_probs) {
     if (n == 0) return;
     sd_top top = {.n = n, .tokens = tokens, .values = log_probs};
@@ -33,7 +32,7 @@ static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* toke
     for (int i = top.n_found; i < n; i++) tokens[i] = -1, log_probs[i] = -INFINITY;
 }
 
-/* By the distribution that is sampled from. */
+/* Fill from the distribution that is sampled from. */
 static sd_status fill_by_sampling(sd_verifier* v, const sd_verification* of, int node, int32_t token,
                                   const sd_logprobs* to, int n_top) {
     const sd_distribution* d;
@@ -44,7 +43,7 @@ static sd_status fill_by_sampling(sd_verifier* v, const sd_verification* of, int
     return SD_OK;
 }
 
-/* By the logits. */
+/* Fill from the logits. */
 static void fill_by_logits(const sd_verifier* v, const sd_verification* of, int node, int32_t token,
                            const sd_logprobs* to, int n_top) {
     const float* logits = of->logits + of->node_rows[node] * of->stride;

@@ -14,7 +14,7 @@ sd_token_drafter sd_token_drafter_take(sd_arena* arena, const sd_drafting* draft
                    .adjustment = sd_adjustment_take(arena, drafting->n_vocab, n_text));
 }
 
-/* What the draft thinks of its most probable token. */
+/* The draft's probability of a token. */
 static double softmax_of(const sd_token_drafter* g, const float* logits, int32_t token) {
     return isfinite(logits[token]) ? 1.0 / sd_row_mass(logits, g->n_vocab, logits[token]) : 0.0;
 }
@@ -43,7 +43,7 @@ int sd_draft_token_add_if_it_pays(const sd_token_drafter* g, sd_proposal* p, int
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     logits = sd_draft_token_distribute(g, p, parent, logits, from);
     if (p->constraint != NULL && from->point >= 0 && !isfinite(logits[from->point]))
-        return -1; /* the draft knows none of the tokens that may come */
+        return -1; /* the draft knows no allowed token */
     int32_t token = sd_draft_token_draw(p, parent, from, g->n_vocab, g->scratch);
     double confidence = 1.0;
     if (from->point < 0)
@@ -56,10 +56,10 @@ int sd_draft_token_add_if_it_pays(const sd_token_drafter* g, sd_proposal* p, int
     return sd_proposal_add(p, parent, token, confidence);
 }
 
-/* The largest logit of each block is known; finding the next largest looks at one block again. */
+/* Tokens per block: the largest logit of each block is kept, so finding the next largest rescans one block. */
 #define BLOCK 256
 
-/* Racers that a score is shared among, where fewer are wanted. */
+/* Least racers that scores are normalized over. */
 #define RACERS 8
 
 static int racers_for(int capacity) { return capacity > RACERS ? capacity : RACERS; }
@@ -75,13 +75,13 @@ sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* draft
                    .heads = sd_arena_take(arena, n_vocab / BLOCK + 1, sizeof(int32_t)));
 }
 
-/* The largest of block b: its index in x [n], the lowest on ties. */
+/* Index in x [n] of the largest of block b, the lowest on ties. */
 static int32_t head_of(int n, const float* x, int b) {
     int first = b * BLOCK;
     return first + sd_kernels_get()->argmax(n - first < BLOCK ? n - first : BLOCK, x + first);
 }
 
-/* The k largest of x [n], which is used up; ties to the lowest index. −infinity is not among them. */
+/* Find the k largest of x [n], which is overwritten; the lowest index on ties, without −infinity. Returns their number. */
 static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
     int n_blocks = (n + BLOCK - 1) / BLOCK;
     for (int b = 0; b < n_blocks; b++) heads[b] = head_of(n, x, b);
@@ -97,8 +97,7 @@ static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
     return k;
 }
 
-/* By the draft's own probabilities; at temperature 0, where all mass is on one token, by those of the logits
- * times the sharpness. */
+/* Rank by the draft's probabilities; at temperature 0, where all mass is on one token, by those of the logits times the sharpness. */
 static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd_distribution* from, int k) {
     const sd_token_drafter* g = &s->token_drafter;
     int n_vocab = g->n_vocab;
@@ -118,9 +117,7 @@ static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd
     return n;
 }
 
-/* By their times in the Gumbel race under the noise that the target will draw with. Score = 1 /
- * time^sharpness, normalized: with sharpness 1 the chance that the target agrees, if the draft's logits err
- * by noise as large as the race's own. */
+/* Rank by times in the Gumbel race under the noise that the target will use. Score = 1 / time^sharpness, normalized: with sharpness 1 the chance that the target agrees, if the error of the draft's logits is as large as the race's noise. */
 static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node,
                         const sd_distribution* from, int k) {
     const sd_token_drafter* g = &s->token_drafter;
@@ -140,8 +137,7 @@ int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int n
                                                         : rank_by_mass(s, logits, &from, k);
 }
 
-/* The distribution of the next node: that of its previous siblings, or what is left of it without that
- * sibling's token. Returns 0 if nothing is left. */
+/* Set the distribution of the next node: that of its previous sibling, with `distinct` without that sibling's token. Returns 0 if nothing is left. */
 static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct) {
     int node = p->tree.n_nodes, n_vocab = s->token_drafter.n_vocab;
     const sd_distribution* previous = &p->tree.drawn_from[node - 1];
@@ -156,11 +152,11 @@ static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct
     return from->mass > 0.0 && isfinite(from->factor);
 }
 
-/* Draws, the first of them from the distribution that is already in its place. */
+/* Draw n siblings, the first from the distribution that is already set. */
 static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int distinct, int n) {
     int first = p->tree.n_nodes, coupled = p->rule == SD_RULE_COUPLED;
     double whole =
-        p->tree.drawn_from[first].factor; /* scores are shares of all, previous siblings included */
+        p->tree.drawn_from[first].factor; /* scores are shares of all tokens, including previous siblings */
     if (coupled) {
         int n_racers = rank_by_race(s, p, parent, &p->tree.drawn_from[first], n);
         if (n > n_racers) n = n_racers;
@@ -184,7 +180,7 @@ int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent,
     if (n == 0 || !sd_proposal_may_draft(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP)
         return sd_draft_token_add_if_it_pays(&s->token_drafter, p, parent, logits) >= 0;
-    int chosen = how == SD_CHOOSE_TOP && p->rule != SD_RULE_COUPLED; /* not drawn, whatever the temperature */
+    int chosen = how == SD_CHOOSE_TOP && p->rule != SD_RULE_COUPLED; /* not sampled, at any temperature */
     sd_distribution ranked = {.weights = s->weights};
     sd_distribution* from = chosen ? &ranked : &p->tree.drawn_from[p->tree.n_nodes];
     logits = sd_draft_token_distribute(&s->token_drafter, p, parent, logits, from);

@@ -2,40 +2,40 @@
 
 #include <limits.h>
 
-/* Of more occurrences of a piece than these so many count, evenly spread over its range. */
+/* Most occurrences of a piece that count: of more, this many are sampled evenly over the range. */
 #define OCCURRENCES 256
 
 typedef struct suffix_draft_token {
     int32_t token;
-    int parent;   /* index of the guess before it; -1: it comes first */
-    int depth;    /* 1: it comes first */
-    double share; /* how many of the occurrences of all before it go on with it */
+    int parent;   /* index of the draft token before it; -1: none */
+    int depth;    /* 1: the first */
+    double share; /* share of the occurrences before it that continue with it */
     double value; /* product of the shares down to it */
 } suffix_draft_token;
 
 typedef struct wish {
-    int n;            /* at most */
-    int depth;        /* in a row at most */
-    double min_value; /* of each guess, > 0 */
+    int n;            /* most draft tokens */
+    int depth;        /* most in a row */
+    double min_value; /* least value of each draft token, > 0 */
     int branches;     /* 0: a chain */
 } wish;
 
-/* Guesses that are not made yet, and what they rest on. The occurrences of different ones are different. */
+/* A draft token that is not taken yet, with its occurrences. Branches have disjoint occurrences. */
 typedef struct branch {
     suffix_draft_token drafted;
     int begin, end; /* its occurrences, in `found` */
 } branch;
 
 typedef struct search {
-    int32_t* found; /* [OCCURRENCES] places */
+    int32_t* found; /* [OCCURRENCES] positions */
     branch* open;   /* [OCCURRENCES] in the order in which they were found */
     int n_open;
     suffix_draft_token* draft_tokens; /* [n] of the last search, parents first */
     int n;
-    double expected; /* Σ value: the tokens that they are expected to bring */
+    double expected; /* Σ value: expected accepted tokens */
 } search;
 
-/* A search for at most `room` guesses. */
+/* Take a search for at most `capacity` draft tokens. */
 static search take_search(sd_arena* arena, int capacity) {
     return SD_MAKE(search, .found = sd_arena_take(arena, OCCURRENCES, sizeof(int32_t)),
                    .open = sd_arena_take(arena, OCCURRENCES, sizeof(branch)),
@@ -47,12 +47,12 @@ typedef struct source {
     int n;
 } source;
 
-/* The i-th token behind a place, from 1; -1 where nothing follows. */
+/* The i-th token after a position, from 1; -1 at the end. */
 static int32_t token_after(source text, int32_t position, int i) {
     return i < text.n - position ? text.tokens[position + i] : -1;
 }
 
-/* Sort places [n] by the i-th token behind them. Mostly that is one token, or few. */
+/* Sort positions [n] by the i-th token after them, which mostly takes one or few values. */
 static void sort(source text, int32_t* positions, int n, int i) {
     for (int j = 1; j < n; j++) {
         int32_t position = positions[j], token = token_after(text, position, i);
@@ -63,7 +63,7 @@ static void sort(source text, int32_t* positions, int n, int i) {
     }
 }
 
-/* Open what follows occurrences [begin, end) of a guess, by its index, or of no guess, -1. */
+/* Open the continuations of occurrences [begin, end) of draft token `parent`; -1: of the match. */
 static void open_after(search* s, source text, int parent, int begin, int end) {
     int depth = parent < 0 ? 1 : s->draft_tokens[parent].depth + 1;
     double value = parent < 0 ? 1.0 : s->draft_tokens[parent].value;
@@ -87,9 +87,7 @@ static branch take_best(search* s) {
     return taken;
 }
 
-/* Search below the occurrences in a range of an order of `tokens` [n_tokens]; a negative token ends what
- * follows an occurrence. One after the other the guess of the highest value is made, of equal ones that which
- * was found first; those that follow one guess are found in the order of their tokens. */
+/* Search the continuations of the occurrences in a range of an order of `tokens` [n_tokens]; a negative token ends a continuation. Takes draft tokens in descending order of value, the first found on ties; siblings are found in the order of their tokens. */
 static void run_search(search* s, const sd_suffix_order* o, sd_suffix_range range, const int32_t* tokens,
                        int n_tokens, const wish* wanted) {
     const source text = {tokens, n_tokens};
@@ -111,13 +109,14 @@ static void run_search(search* s, const sd_suffix_order* o, sd_suffix_range rang
     }
 }
 
-/* A sequence: committed text, as far as the drafter was told. */
+/* State of a sequence: its committed text. */
 typedef struct sequence_state {
     const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
     int n_prompt;
     int n_read;            /* tokens that have been read */
-    sd_suffix_order order; /* of all of them but the last: what follows is known */
-    sd_suffix_tree* tree;  /* of the memory when the sequence began, with a reference; NULL: not begun yet */
+    sd_suffix_order order; /* of all of them but the last, which nothing follows yet */
+    sd_suffix_tree*
+        tree; /* the memory's tree when the sequence began, with a reference; NULL: not begun yet */
 } sequence_state;
 
 typedef struct suffix_drafter {
@@ -125,13 +124,13 @@ typedef struct suffix_drafter {
     sd_suffix_drafter_options options;
     int n_vocab, n_sequences;
     sequence_state* states; /* [n_sequences] */
-    int32_t* slice;         /* [2 · SD_READ_SLICE] places that are being sorted, and scratch */
-    int32_t* nodes;         /* [gamma] the node of each guess; -1: it has none */
+    int32_t* slice;         /* [2 · SD_READ_SLICE] positions being sorted, and scratch */
+    int32_t* nodes;         /* [gamma] the node of each draft token; -1: none */
     search in_text, in_memory;
-    sd_odds prior; /* without any case: how far a match of some length is trusted */
+    sd_odds prior; /* without cases: prior trust in matches by length */
 } suffix_drafter;
 
-/* Take in text from where the last call ended. */
+/* Append text from where the last call ended. */
 static sd_status read_on(suffix_drafter* d, sequence_state* r, const int32_t* tokens, int n_tokens) {
     while (r->n_read < n_tokens) {
         int n_here = n_tokens - r->n_read, n = 0;
@@ -174,8 +173,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     return read_on(d, &d->states[sequence], tokens, n_tokens);
 }
 
-/* Search what follows the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns the
- * length of the suffix. */
+/* Search the continuations of the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns the length of the suffix. */
 static int look_up(const suffix_drafter* d, search* s, const sd_proposal* p, const sd_suffix_order* order,
                    const int32_t* tokens, int n_tokens) {
     const sd_suffix suffix = {p->text + p->n_text - 1, p->n_text};
@@ -189,7 +187,7 @@ static int look_up(const suffix_drafter* d, search* s, const sd_proposal* p, con
     return range.length;
 }
 
-/* Append guesses to a proposal. Where one does not pay, none of a lower value does. */
+/* Append draft tokens to a proposal. If one does not pay, none of a lower value does. */
 static void append(const suffix_drafter* d, const search* s, int length, sd_proposal* p) {
     for (int i = 0; i < s->n; i++) {
         const suffix_draft_token* drafted = &s->draft_tokens[i];

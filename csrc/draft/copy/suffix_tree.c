@@ -77,7 +77,7 @@ static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, 
     return low;
 }
 
-/* From the last place to the first: each goes where it belongs, and what lies behind moves once. */
+/* Insert from the last position to the first, so that later entries move only once. */
 sd_status sd_suffix_order_add(sd_suffix_order* o, const int32_t* tokens, const int32_t* positions, int n) {
     int end = o->n;
     for (int i = n - 1; i >= 0; i--) {

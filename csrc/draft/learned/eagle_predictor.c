@@ -7,15 +7,15 @@
 #include "forward.h"
 #include "tensor_list.h"
 
-/* Rows of a text that are read together with the root's, at most: more are read in slices. */
+/* Most rows of a text read together with the root's; more are read in slices. */
 #define MOST_CATCH_UP 64
 
 typedef struct sequence_state {
-    const int32_t* prompt;  /* [n_prompt] on its way into the cache; borrowed */
-    int n_prompt;           /* 0: there is nothing to be read */
-    const sd_cache* target; /* which holds the prompt without its last token; borrowed */
-    int32_t first;          /* the first token of the text whose rows are committed */
-    int n_true;             /* pending nodes, the first ones, that have read the target's hidden states */
+    const int32_t* prompt;  /* [n_prompt] being read into the cache; borrowed */
+    int n_prompt;           /* 0: nothing to read */
+    const sd_cache* target; /* target's cache, which holds the prompt without its last token; borrowed */
+    int32_t first;          /* first token of the text whose rows are committed */
+    int n_true;             /* number of first pending nodes that have read the target's hidden states */
     sd_failure* failure;    /* of the sequence alone; borrowed */
 } sequence_state;
 
@@ -24,21 +24,21 @@ typedef struct eagle_predictor {
     const sd_eagle* eagle;
     int n_sequences;
     int n_nodes;      /* of a proposal, without the root */
-    int catch_up;     /* rows that are read together with the root's */
-    int row_capacity; /* rows of a sequence in one run */
+    int catch_up;     /* rows read together with the root's */
+    int row_capacity; /* rows of a sequence in one forward pass */
     int n_vocab;      /* of the target */
     sd_workspace workspace;
     sd_cache* caches;       /* [n_sequences] row k in slot k */
     sequence_state* states; /* [n_sequences] */
     sd_branch* branches;    /* [n_sequences] */
-    int32_t* pending;       /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
-    int32_t* parents;       /* [n_sequences, row_room] of the rows of one run; and */
-    int32_t* tokens;        /* [n_sequences, row_room] */
-    float* features;        /* [n_sequences, row_room, the wider of features and d_model] */
-    float* own;             /* [n_sequences, n_slots, d_model] what pending rows hand to their children */
-    int n_slots;            /* pending rows of a sequence, at most */
+    int32_t* pending;       /* [n_sequences, n_nodes + 1] pending row of each node of the proposal */
+    int32_t* parents;       /* [n_sequences, row_capacity] of the rows of one forward pass */
+    int32_t* tokens;        /* [n_sequences, row_capacity] */
+    float* features;        /* [n_sequences, row_capacity, the wider of features and d_model] */
+    float* own;             /* [n_sequences, n_slots, d_model] outputs of pending rows for their children */
+    int n_slots;            /* most pending rows of a sequence */
     float* slice;           /* [slice of a prompt, width] features of a slice */
-    float* logits;          /* [n_sequences · n_rows, ld] where tokens are translated, else no rows */
+    float* logits;          /* [n_sequences · n_rows, ld] if tokens are translated, else empty */
     int n_logits;
     ptrdiff_t ld;
 } eagle_predictor;
@@ -67,7 +67,7 @@ static void lay_out(eagle_predictor* r) {
         sd_arena_take(arena, r->eagle->tokens ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
 }
 
-/* A text has room in the model's context as long as its last row has. */
+/* Does the last row of a text fit the model's context? */
 static int fits(const eagle_predictor* r, int n_text) {
     return n_text >= 2 && n_text - 2 < r->eagle->model->config.n_ctx;
 }
@@ -82,14 +82,14 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     r->states[sequence].target = prompt->cache;
 }
 
-/* The feature of row k, to out [width]: the hidden states of token k. */
+/* Copy the feature of row k, the hidden states of token k, to out [width]. */
 static void take_feature(const eagle_predictor* r, const sd_cache* target, int k, float* out) {
     size_t n = (size_t)target_width(r->eagle);
     for (int i = 0; i < r->eagle->n_layers; i++)
         memcpy(out + (size_t)i * n, sd_cache_captured(target, k, r->eagle->layers[i]), n * sizeof *out);
 }
 
-/* Does the cache keep what is read of its first n tokens? */
+/* Does the cache have the hidden states of its first n tokens? */
 static sd_status check_target(const eagle_predictor* r, const sd_cache* target, int n) {
     int there =
         target != NULL && target->n_committed >= n && target->model->config.d_model == target_width(r->eagle);
@@ -100,7 +100,7 @@ static sd_status check_target(const eagle_predictor* r, const sd_cache* target, 
                    "the draft reads hidden states of the target, expected the text in the target's cache");
 }
 
-/* Commit rows of `text` up to row `end`, a slice of them at most. */
+/* Read and commit rows of `text` up to row `end`, at most one slice. */
 static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* text, const sd_cache* target,
                             int end) {
     int32_t parents[SD_MOST_SLICE];
@@ -120,7 +120,7 @@ static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* tex
     return status;
 }
 
-/* Rows of a prompt that are read before its first round: those before the root's. */
+/* Number of rows of a prompt read before its first round: those before the root's. */
 static int prompt_rows(const sequence_state* g) { return g->n_prompt > 0 ? g->n_prompt - 2 : 0; }
 
 static sd_status read_prompts(sd_predictor* base, int* done) {
@@ -140,13 +140,13 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     return SD_OK;
 }
 
-/* Bring the sequence's cache to the rows of the text but for the last, which are read with the root's. */
+/* Bring the sequence's cache up to the text, except for the last rows, which are read with the root's. */
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     eagle_predictor* r = (eagle_predictor*)base;
     sequence_state* g = &r->states[p->sequence];
     sd_cache* cache = &r->caches[p->sequence];
     int end = p->n_text - 2; /* the root's row */
-    /* the last guess in a row is not read */
+    /* the last draft token in a row is not read */
     int limit = fits(r, p->n_text) ? r->eagle->model->config.n_ctx - end : 0;
     if (p->depth > limit) p->depth = limit;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
@@ -169,12 +169,12 @@ static int32_t* pending_of(const eagle_predictor* r, int sequence) {
     return r->pending + (ptrdiff_t)sequence * (r->n_nodes + 1);
 }
 
-/* What a pending row of a sequence hands to its children: [d_model]. */
+/* Output of a pending row for its children: [d_model]. */
 static float* own_of(const eagle_predictor* r, int sequence, int row) {
     return r->own + ((ptrdiff_t)sequence * r->n_slots + row) * r->eagle->model->config.d_model;
 }
 
-/* The rows of a text that have not been read, the root's the last. */
+/* Fill in the unread rows of a text, the root's last. */
 static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch, int32_t* tokens,
                      int32_t* parents, float* features) {
     const sd_cache* cache = &r->caches[p->sequence];
@@ -207,7 +207,7 @@ static int fill_draft_tokens(eagle_predictor* r, const sd_draft_nodes* of, sd_br
     return of->n_nodes;
 }
 
-/* Keep what the rows of the last run hand to their children. */
+/* Keep the outputs of the last forward pass for the rows' children. */
 static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
     const sd_model* model = r->eagle->model;
     int d_model = model->config.d_model;
@@ -224,7 +224,7 @@ static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
     }
 }
 
-/* The logits of the tokens that the head knows, where the target has them; the others stay -infinity. */
+/* Move the logits of the head's tokens to the target's ids; the others stay -infinity. */
 static void translate(eagle_predictor* r, int n_rows) {
     int n = sd_head_rows(&r->eagle->model->config);
     for (int row = 0; r->eagle->tokens != NULL && row < n_rows; row++) {
@@ -294,7 +294,7 @@ static sd_status check(const sd_eagle* e, const sd_config* target) {
                c->features.width, e->n_layers, target->d_model);
     for (int i = 0; i < sd_head_rows(c); i++)
         if (e->tokens ? e->tokens[i] < 0 || e->tokens[i] >= target->n_vocab : i >= target->n_vocab)
-            return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",
+            return sd_fail(SD_ERR_VALUE, "the draft predicts the token %d, expected 0 to %d",
                            e->tokens ? (int)e->tokens[i] : i, target->n_vocab - 1);
     return SD_OK;
 }

@@ -44,7 +44,7 @@ void sd_online_sample_fill_target(sd_online_sample* c, const sd_online_sample_sh
                                   const float* logits, int n_vocab, double* weights) {
     const sd_kernels* k = sd_kernels_get();
     int n_top = shape->n_top < n_vocab ? shape->n_top : n_vocab;
-    sd_top top = {.n = n_top, .tokens = c->top, .values = weights}; /* room for logits, for now */
+    sd_top top = {.n = n_top, .tokens = c->top, .values = weights}; /* scratch for logits */
     for (int32_t i = 0; i < n_vocab; i++) sd_top_offer(&top, i, (double)logits[i]);
     sd_top_sort(&top);
     for (int i = 0; i < n_top; i++) c->log_probs[i] = (float)weights[i];
@@ -80,7 +80,7 @@ static void enter(sd_online_samples* ring) {
 static void leave(sd_online_samples* ring) { atomic_flag_clear_explicit(&ring->busy, memory_order_release); }
 
 void sd_online_samples_store(sd_online_samples* ring, const sd_online_sample* sample) {
-    /* A round does not wait: the other thread may be one of low priority, which has lost its core. */
+    /* Never wait in a round: the other thread may have low priority and be descheduled. */
     if (atomic_flag_test_and_set_explicit(&ring->busy, memory_order_acquire)) return;
     if (ring->n == ring->n_entries) {
         ring->first = (ring->first + 1) % ring->n_entries;
@@ -116,9 +116,9 @@ typedef struct recorded_drafter {
     sd_drafting drafting;
     sd_recorded_options options;
     sd_arena arena; /* owns the arrays below */
-    int* n_text;    /* [n_sequences] of the text, as it was last told */
-    int32_t* texts; /* [n_sequences] its number */
-    /* What was observed last; proposal NULL: nothing since a proposal or a commit. */
+    int* n_text;    /* [n_sequences] length of each text at the last begin or commit */
+    int32_t* texts; /* [n_sequences] number of each text */
+    /* The last observation; proposal NULL: none since a proposal or a commit. */
     const sd_proposal* proposal;
     const float* logits;
     ptrdiff_t stride;
@@ -156,7 +156,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const in
     return d->inner->observe ? d->inner->observe(d->inner, proposal, node_rows, logits, stride) : SD_OK;
 }
 
-/* A node behind `row`, with the token if that is not -1; 0: there is none. */
+/* A child of `row`, with the token if that is not -1; 0: none. */
 static int child_of(const recorded_drafter* d, int32_t row, int32_t token) {
     const sd_tree* tree = &d->proposal->tree;
     for (int i = 1; i < tree->n_nodes; i++)
@@ -164,7 +164,7 @@ static int child_of(const recorded_drafter* d, int32_t row, int32_t token) {
     return 0;
 }
 
-/* The hidden states of the token before the root. Returns whether they are there. */
+/* Fill in the hidden states of the token before the root. Returns 0 if the cache lacks them. */
 static int fill_hidden(const recorded_drafter* d, int n_hidden) {
     const sd_proposal* p = d->proposal;
     if (n_hidden == 0) return 1;
@@ -176,7 +176,7 @@ static int fill_hidden(const recorded_drafter* d, int n_hidden) {
     return 1;
 }
 
-/* Store what the target says behind a row that has become text, at `depth` behind the root. */
+/* Store a sample at an accepted row, `depth` tokens after the root. */
 static void store_row(recorded_drafter* d, int32_t row, int depth, const int32_t* text) {
     const sd_online_sample_shape* shape = &d->options.samples->shape;
     const sd_proposal* p = d->proposal;
@@ -192,8 +192,7 @@ static void store_row(recorded_drafter* d, int32_t row, int depth, const int32_t
     sd_online_samples_store(d->options.samples, c);
 }
 
-/* Walk along the text, tokens [n_text] by now, through the guesses of the last proposal, and store where it
- * left them; with `everywhere` each row on the way too. */
+/* Follow the text, now tokens [n_text], through the tree of the last proposal, and store a sample where it left the tree; with `everywhere` also at each row on the path. */
 static void store(recorded_drafter* d, const int32_t* text, int n_text) {
     const sd_online_samples* ring = d->options.samples;
     int32_t row = d->node_rows[0];
@@ -207,7 +206,7 @@ static void store(recorded_drafter* d, const int32_t* text, int n_text) {
     }
 }
 
-/* A nested drafter has rounds behind guesses, of which nothing is stored: they may never have become text. */
+/* Rounds of a nested drafter after draft tokens are not stored: these may not become text. */
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     recorded_drafter* d = (recorded_drafter*)base;
     const sd_proposal* p = d->proposal;
@@ -255,8 +254,8 @@ sd_status sd_recorded_drafter_check(const sd_drafter* drafter, const sd_drafter*
     same = same && ours.n == theirs.n && ours.d_model == theirs.d_model;
     if (same) return SD_OK;
     return sd_fail(SD_ERR_SETTING,
-                   "the new draft is of another kind, expected one with trees, point masses and hidden "
-                   "states as those of the draft whose place it takes");
+                   "the new draft differs in type, expected one with trees, point masses and hidden "
+                   "states as those of the draft that it replaces");
 }
 
 void sd_recorded_drafter_swap(sd_drafter* drafter, sd_drafter* inner) {

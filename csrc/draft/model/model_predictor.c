@@ -3,11 +3,10 @@
 #include "forward.h"
 #include "translation.h"
 
-/* Tokens that are read together with the root: after a round in which every guess was accepted the cache
- * lacks the last guess, and the root is new in any case. */
+/* Tokens read together with the root: after a round in which every draft token was accepted the cache lacks the last one, and the root is always new. */
 #define CATCH_UP 2
 
-/* Tokens that a draft with another vocabulary may have for each of the target's, over a whole text. */
+/* Most tokens of a draft with another vocabulary per target token, over a whole text. */
 #define MOST_FOR_ONE 8
 
 typedef struct model_predictor {
@@ -15,29 +14,28 @@ typedef struct model_predictor {
     sd_model_predictor_options options;
     int n_sequences;
     int n_nodes;  /* of a proposal, without the root */
-    int catch_up; /* tokens that are read together with the root: CATCH_UP, and those that a form forces */
+    int catch_up; /* tokens read together with the root: CATCH_UP, and those that a constraint forces */
     sd_workspace workspace;
-    sd_cache* caches; /* [n_sequences] its own; of none for the target */
-    /* [n_sequences] the models of texts that layers of the target draft for, else NULL; borrowed while the
-     * prompts are read */
+    sd_cache* caches; /* [n_sequences] its own; none for the target */
+    /* [n_sequences] models of the sequences, if layers of the target draft; else NULL; borrowed while the prompts are read */
     const sd_model** adapted;
-    sd_prefill* prefills;  /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    sd_prefill* prefills;  /* [n_sequences] prompts being read into them; text NULL: none */
     long n_begun;          /* prompts so far */
     sd_failure** failures; /* [n_sequences] of each sequence alone; borrowed */
-    int32_t* pending;      /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
+    int32_t* pending;      /* [n_sequences, n_nodes + 1] pending row of each node of the proposal */
     sd_branch* branches;   /* [n_sequences] */
     int row_capacity;
-    int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
-    unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and has room */
-    /* Of a model with another vocabulary. */
+    int32_t *tokens, *parents; /* [n_sequences, row_capacity] nodes of one forward pass */
+    unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and fits */
+    /* For a model with another vocabulary. */
     sd_retokenized_text* retokenized; /* [n_sequences] the texts in its tokens */
-    sd_prompt* prompts; /* [n_sequences] that have begun and are not yet read so; tokens NULL: none */
-    int32_t* sources;   /* [n_sequences, the encoder's n_ctx] sources in its tokens */
-    float* logits;      /* [rows, ld] of the target's tokens */
+    sd_prompt* prompts;               /* [n_sequences] begun, not yet retokenized; tokens NULL: none */
+    int32_t* sources;                 /* [n_sequences, the encoder's n_ctx] sources in its tokens */
+    float* logits;                    /* [rows, ld] of the target's tokens */
     ptrdiff_t ld;
 } model_predictor;
 
-/* A text, as the model reads it. */
+/* A text in the model's tokens. */
 typedef struct own_prompt {
     const int32_t* tokens; /* [n] borrowed */
     int n;
@@ -45,7 +43,7 @@ typedef struct own_prompt {
 
 static const sd_translation* translation_of(const model_predictor* r) { return r->options.translation; }
 
-/* Are its predictions, of another vocabulary, wanted in that of the target? */
+/* Are its predictions translated into the target's vocabulary? */
 static int predicts_for_target(const model_predictor* r) {
     return translation_of(r) != NULL && !r->options.writes;
 }
@@ -55,13 +53,13 @@ static own_prompt text_of(const model_predictor* r, const sd_proposal* p) {
     return own_text ? (own_prompt){own_text->tokens, own_text->n} : (own_prompt){p->text, p->n_text};
 }
 
-/* Tokens that the model may read of a text of n of the target's. */
+/* Most tokens of the model for a text of n target tokens. */
 static int capacity_of(const model_predictor* r, int n) {
     int n_ctx = r->options.model->config.n_ctx, most = translation_of(r) ? MOST_FOR_ONE : 1;
     return n < n_ctx / most ? most * n : n_ctx;
 }
 
-/* What a model with another vocabulary needs more. */
+/* Take what a model with another vocabulary needs in addition. */
 static void lay_out_translation(model_predictor* r, const sd_prediction* of) {
     sd_arena* arena = &r->base.arena;
     const sd_model* model = r->options.model;
@@ -95,14 +93,13 @@ static void lay_out(model_predictor* r, const sd_prediction* of) {
     r->reads = sd_arena_take(arena, n, sizeof *r->reads);
 }
 
-/* The cache takes part of the text until that outgrows the model's context. */
+/* Does a text of n tokens fit the model's context? */
 static int fits(const model_predictor* r, int sequence, int n_text) {
     if (translation_of(r) != NULL && !sd_retokenized_text_is_whole(&r->retokenized[sequence])) return 0;
     return r->reads[sequence] && n_text <= r->options.model->config.n_ctx;
 }
 
-/* A prompt in the model's tokens is to be read. One of another vocabulary that cannot be read as it is may be
- * read in a later round, with more of its text: its source is wanted all the same. */
+/* Begin to read a prompt in the model's tokens. One that cannot be retokenized yet may be read in a later round, with more of its text; its source is encoded in any case. */
 static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* prompt) {
     const sd_model* encoder = r->options.model->encoder;
     int n_source = prompt->n_source;
@@ -130,7 +127,7 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     r->prefills[sequence] = (sd_prefill){.n_read = -1};
 }
 
-/* A prompt in the target's tokens, and its source, in those of the model. */
+/* Translate a prompt and its source from the target's tokens to the model's. */
 static sd_status translate_prompt(model_predictor* r, int sequence) {
     const sd_translation* t = translation_of(r);
     const sd_model* encoder = r->options.model->encoder;
@@ -183,7 +180,7 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     return SD_OK;
 }
 
-/* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
+/* The target's cache already follows the text; drop pending rows of another drafter. */
 static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int n_text) {
     SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
                    cache->n_committed != n_text - 1,
@@ -192,19 +189,19 @@ static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int
     return sd_cache_keep(cache, NULL, 0);
 }
 
-/* Where a sequence is read. */
+/* The cache of a sequence. */
 static sd_cache* cache_of(const model_predictor* r, const sd_proposal* p) {
     return r->options.skipped ? p->cache : &r->caches[p->sequence];
 }
 
-/* Bring the sequence's cache to the text but for the last tokens, which are read with the root. */
+/* Bring the sequence's cache up to the text, except for the last tokens, which are read with the root. */
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     model_predictor* r = (model_predictor*)base;
     sd_cache* cache = cache_of(r, p);
     if (translation_of(r) != NULL && p->budget > 0 && p->depth > 0)
         SD_TRY(sd_retokenized_text_follow(&r->retokenized[p->sequence], p->text, p->n_text));
     const own_prompt text = text_of(r, p);
-    /* the last guess in a row is not read, so the context may be full when it is drawn */
+    /* the last draft token in a row is not read, so the context may be full when it is drawn */
     int limit = fits(r, p->sequence, text.n) ? r->options.model->config.n_ctx - text.n + 1 : 0;
     if (p->depth > limit) p->depth = limit;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
@@ -226,12 +223,12 @@ static int32_t* pending_of(const model_predictor* r, const sd_proposal* p) {
     return r->pending + (ptrdiff_t)p->sequence * (r->n_nodes + 1);
 }
 
-/* The model's token of a guess, which is one that it predicted. */
+/* The model's token of a draft token that it predicted. */
 static int32_t own_token(const model_predictor* r, int32_t token) {
     return predicts_for_target(r) ? translation_of(r)->draft_of[token] : token;
 }
 
-/* The logits of the last run, `n_rows` rows, as those of the target's tokens. */
+/* Translate the logits of the last forward pass, `n_rows` rows, to the target's tokens. */
 static void translate_logits(model_predictor* r, int n_rows) {
     const sd_translation* t = translation_of(r);
     double named = 0.0;
@@ -254,7 +251,7 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
         int n_new = 0;
         for (int j = 0; j < batch[i].n_nodes; j++) {
             int32_t node = batch[i].nodes[j];
-            if (node == 0) { /* with the tokens before it that have not been read */
+            if (node == 0) { /* with unread tokens before it */
                 for (int at = cache->n_committed; at < text.n - 1; at++) {
                     parents[n_new] = n_new - 1;
                     tokens[n_new++] = text.tokens[at];
@@ -291,7 +288,7 @@ static void release(sd_predictor* base) {
     sd_predictor_release(base);
 }
 
-/* How large caches and workspace will be, of a predictor that has its arrays. */
+/* Plan the sizes of caches and workspace of a predictor that has its arrays. */
 static void plan(model_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->options.model;
     int n = r->n_sequences;

@@ -7,13 +7,14 @@
 #include "throughput.h"
 #include "token_drafter.h"
 
-/* A sequence's inner round. */
+/* Inner round of a sequence. */
 typedef struct inner {
-    sd_proposal proposal; /* of the inner drafter; its text [n_text + gamma] is ours, guesses included */
+    sd_proposal
+        proposal; /* of the inner drafter; its text [n_text + gamma] is owned and includes draft tokens */
     int32_t* text;
-    int32_t* node_rows; /* [inner_gamma + 1] the rows of the proposal's nodes */
-    sd_proposal rows;   /* the same, each row once: what the model reads */
-    int32_t node;       /* the last guess of the outer proposal */
+    int32_t* node_rows; /* [inner_gamma + 1] row of each node of the proposal */
+    sd_proposal rows;   /* the same with each row once: what the model reads */
+    int32_t node;       /* last draft token of the outer proposal */
     int n_rounds;       /* inner rounds of this proposal */
 } inner;
 
@@ -25,10 +26,10 @@ typedef struct nested_drafter {
     int inner_gamma;
     inner* inners;          /* [n_sequences] by proposal */
     sd_proposal* proposals; /* [n_sequences] of the inner round */
-    int* openers;           /* [n_sequences] the proposal that each of them is for */
+    int* openers;           /* [n_sequences] the outer proposal of each */
     sd_draft_nodes* batch;  /* [n_sequences] */
     int32_t* all;           /* [inner_gamma + 1] 0, 1, 2, … */
-    sd_distribution target; /* of the model, after the node that is being verified */
+    sd_distribution target; /* of the model, after the node being verified */
     double* noise;          /* [n_vocab] */
     double* residual;       /* [2 · n_vocab] */
     double* uniforms;       /* [inner_gamma + 2] */
@@ -102,13 +103,12 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
     return *done ? sd_drafter_read(d->drafter, done) : SD_OK;
 }
 
-/* The rule that judges the guesses of the inner drafter. */
+/* The rule that verifies the inner drafter's tokens. */
 static sd_rule inner_rule(sd_rule outer) {
     return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
 }
 
-/* Ask the inner drafter for as many guesses as the outer proposal has room for, but one: that one the model
- * adds itself. Under the coupled rule all levels meet the same noise; otherwise no number is met twice. */
+/* Open an inner proposal with the remaining capacity of the outer one minus 1, for the token that the model itself adds. Under the coupled rule all levels use the same noise; otherwise no random number is used twice. */
 static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inner* in) {
     int left = p->depth - p->depths[in->node], budget = p->budget + 1 - p->tree.n_nodes;
     if (budget < left) left = budget;
@@ -127,7 +127,8 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
     q.failure = p->failure;
-    q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
+    q.cache =
+        NULL; /* the model's cache may lack the text's last token, after a round in which every draft token was accepted */
     q.tree.n_nodes = 1;
     q.tree.tokens[0] = in->text[q.n_text - 1];
     q.tree.parents[0] = -1;
@@ -136,7 +137,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     return q;
 }
 
-/* What the model reads: the rows of the inner tree. */
+/* Fill in what the model reads: the rows of the inner tree. */
 static void fill_rows(inner* in) {
     const sd_tree* tree = &in->proposal.tree;
     sd_tree rows = in->rows.tree;
@@ -169,8 +170,7 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
                             v->drafter->token_drafter.n_vocab, v->drafter->noise);
 }
 
-/* Append a guess: a draw from the model's distribution after a node of the inner tree. That the inner round
- * makes its first guess was decided before it; its other guesses have been drafted with the first. */
+/* Append a draft token: a draw from the model's distribution after a node of the inner tree. The first token of an inner round was decided on before the round; the others were drafted with it. */
 static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
     if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
@@ -186,8 +186,7 @@ static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_n
     return 1;
 }
 
-/* Verify an inner tree against the model; the accepted path and the token after it are guesses. How many of
- * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
+/* Verify an inner tree against the model; the accepted path and the token after it become draft tokens. Each is taken or not depending on those before it only, so each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
     const sd_proposal* q = &in->proposal;
     sd_verify_uniforms(q->stream, (uint32_t)q->n_text, q->tree.n_nodes, d->uniforms);
@@ -206,7 +205,7 @@ static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* lo
     propose_token(&v, p, in, node, verdict.token);
 }
 
-/* An inner round for every sequence that wants another guess; *n_open is 0 when there is none. */
+/* Run an inner round for every sequence that takes another draft token; *n_open: their number. */
 static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, int* n_open) {
     *n_open = 0;
     for (int i = 0; i < n; i++) {
@@ -215,7 +214,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         d->openers[*n_open] = i;
         sd_proposal* q = &d->proposals[(*n_open)++];
         *q = open_inner(d, &proposals[i], in);
-        sd_proposal text = *q; /* the model reads the root, whatever is guessed after it */
+        sd_proposal text = *q; /* the model reads the root, whatever is drafted after it */
         text.budget = text.depth = 1;
         SD_TRY(d->predictor->follow(d->predictor, &text));
     }
@@ -244,7 +243,8 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         int n_nodes = p->tree.n_nodes;
         verify(d, p, in, logits);
         SD_TRY(sd_interrupted());
-        if (p->tree.n_nodes == n_nodes) return sd_fail(SD_ERR_STATE, "an inner round has made no guess");
+        if (p->tree.n_nodes == n_nodes)
+            return sd_fail(SD_ERR_STATE, "an inner round has added no draft token");
         logits += in->rows.tree.n_nodes * stride;
     }
     d->base.other_s += sd_now() - begun;
@@ -280,11 +280,12 @@ sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int
     sd_drafting inner = *outer;
     inner.gamma = inner_gamma;
     inner.expert_reads = sd_expert_reads_of(&model->config);
-    inner.n_text = outer->n_text + outer->gamma; /* the inner drafter is shown guesses of the outer one too */
+    inner.n_text =
+        outer->n_text + outer->gamma; /* the inner drafter also reads draft tokens of the outer one */
     return inner;
 }
 
-/* Does a drafter need nothing of its target but tokens and logits? */
+/* Check that a drafter needs only tokens and logits of its target. */
 static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
     sd_captures captures = {0};
     sd_drafter* with_extra = NULL;
@@ -294,7 +295,7 @@ static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
                "keeps none");
     SD_TRY(sd_drafter_find_queries(inner, &with_extra));
     SD_FAIL_IF(with_extra != NULL, SD_ERR_SETTING,
-               "the draft of a draft has look-ahead embeddings, expected one that has none: they ride on the "
+               "the draft of a draft has look-ahead embeddings, expected one without: they need the "
                "forward passes of the session's target");
     return SD_OK;
 }

@@ -18,8 +18,7 @@ double sd_translate_logits(const sd_translation* t, const float* from, float* to
     return sd_row_mass(to, t->target.n, most) / sd_row_mass(from, t->draft.n, most);
 }
 
-/* Tokens that are cut again when text follows: what follows may change where the last ones end. From there
- * back to the beginning of a word, if one is near. */
+/* Last tokens to tokenize again when text follows, which may change where they end; extended back to the start of a word, if one is near. */
 #define LOOK_BACK 2
 #define MOST_BACK 24
 
@@ -48,7 +47,7 @@ void sd_retokenized_text_begin(sd_retokenized_text* r) {
     for (int i = 0; i < r->translation->n_first; i++) push(r, r->translation->first[i], 0);
 }
 
-/* Does the draft's token k begin a word, or stand for no text? */
+/* Does the draft's token k begin a word, or have no text? */
 static int begins_word(const sd_retokenized_text* r, int k) {
     int n;
     const char* string = sd_token_string(&r->translation->draft, r->tokens[k], &n);
@@ -68,7 +67,7 @@ static void cut(sd_retokenized_text* r, int32_t limit) {
 }
 
 typedef struct piece {
-    int32_t begin; /* where it begins in the text */
+    int32_t begin; /* its first byte in the text */
     int n;         /* its bytes so far */
 } piece;
 
@@ -93,7 +92,7 @@ static sd_status encode(sd_retokenized_text* r, const piece* p, int at, int n) {
         sd_token_string(&r->translation->draft, ids.ids[i], &length);
         total += length;
     }
-    /* a tokenizer may put a space in front of a text; one that changes a text says nothing of its bytes */
+    /* a tokenizer may prepend a space; if it changes the text, byte positions are unknown */
     int known = total == text.n || (text.begins && total == text.n + 1);
     int32_t left = total;
     for (int i = 0; i < ids.n; i++) {
@@ -104,8 +103,7 @@ static sd_status encode(sd_retokenized_text* r, const piece* p, int at, int n) {
     return SD_OK;
 }
 
-/* Encode the first `most` bytes of the piece and keep the rest, with the beginning of a character. What is no
- * character is spelled byte by byte. `last`: no text follows. */
+/* Encode the first `most` bytes of the piece and keep the rest, including an incomplete character. Invalid bytes become byte tokens. `last`: no text follows. */
 static sd_status flush(sd_retokenized_text* r, piece* p, int most, int last) {
     int at = 0;
     while (at < most) {
@@ -128,14 +126,14 @@ static sd_status flush(sd_retokenized_text* r, piece* p, int most, int last) {
     return SD_OK;
 }
 
-/* Where a full piece may be divided: before the last word, if that is not half of it. */
+/* Where to divide a full piece: before the last word, unless that is half of it. */
 static int division_of(const sd_retokenized_text* r, const piece* p) {
     for (int at = p->n - 1; at > p->n / 2; at--)
         if (r->piece[at] == ' ' || r->piece[at] == '\n') return at;
     return p->n;
 }
 
-/* Append a string [n] to the piece, which is encoded as it gets full. */
+/* Append a string [n] to the piece, which is encoded when full. */
 static sd_status append(sd_retokenized_text* r, piece* p, const char* string, int n) {
     while (n > 0) {
         int capacity = SD_RETOKENIZED_PIECE - p->n, some = n < capacity ? n : capacity;
@@ -147,7 +145,7 @@ static sd_status append(sd_retokenized_text* r, piece* p, const char* string, in
     return SD_OK;
 }
 
-/* Is the text's token `at` one of those that the target's texts begin with? */
+/* Is the text's token `at` one of the target's leading special tokens? */
 static int is_first(const sd_retokenized_text* r, int at) {
     const sd_translation* t = r->translation;
     for (int i = 0; i <= at; i++)
@@ -194,11 +192,11 @@ sd_status sd_retokenized_text_follow(sd_retokenized_text* r, const int32_t* text
     }
     r->n_text = n_text;
     sd_status status = encode_from(r, r->n > 0 ? r->ends[r->n - 1] : 0);
-    if (status != SD_OK) r->n_text = 0, r->n = r->translation->n_first; /* to be read again */
+    if (status != SD_OK) r->n_text = 0, r->n = r->translation->n_first; /* read again next time */
     return status;
 }
 
-/* How many bytes the character has that begins with this byte; 0: none does. */
+/* Bytes of the character that begins with this byte; 0: invalid. */
 static int length_of(unsigned char lead) {
     if (lead < 0x80) return 1;
     if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -206,7 +204,7 @@ static int length_of(unsigned char lead) {
     return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-/* Bytes of a character that text [n] begins with: as many as fit one, up to `length`. */
+/* Bytes at the start of text [n] that fit a character, up to `length`. */
 static int matching(const unsigned char* text, int n, int length) {
     int i = 1;
     for (; i < length && i < n; i++) {
