@@ -33,9 +33,12 @@ DRAFTS: dict[str, Any] = {
 JUDGES = [
     *(("chain", rule) for rule in ("rejection", "block", "coupled", "k-sequential", "classical")),
     ("distinct", "rejection"),
-    pytest.param("samples", "k-sequential", marks=pytest.mark.law),
-    *(pytest.param(tree, "coupled", marks=pytest.mark.law) for tree in ("distinct", "dynamic")),
-    *(pytest.param(tree, "rejection", marks=pytest.mark.law) for tree in ("samples", "top-k", "dynamic")),
+    pytest.param("samples", "k-sequential", marks=pytest.mark.statistical),
+    *(pytest.param(tree, "coupled", marks=pytest.mark.statistical) for tree in ("distinct", "dynamic")),
+    *(
+        pytest.param(tree, "rejection", marks=pytest.mark.statistical)
+        for tree in ("samples", "top-k", "dynamic")
+    ),
 ]
 
 

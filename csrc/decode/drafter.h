@@ -38,7 +38,7 @@ typedef struct sd_drafting {
  * Before the first propose for a sequence, begin is called with its prompt, then read until all prompts are read. A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
     /* Type of its trees, which the rule of each sequence must accept (sd_drafter_check_rule). With SD_TREE_UNKNOWN propose fails for a tree that the rule cannot verify. */
-    sd_tree_kind tree_type;
+    sd_tree_type tree_type;
     int points; /* every draft token is a point mass: drawn_from of a proposal needs no weights */
     /* Hidden states of the target that it reads; the caches of proposals keep them. */
     sd_captures captures;
@@ -46,7 +46,7 @@ struct sd_drafter {
     sd_extra_queries extra; /* in each round that may draft */
     int paused;             /* set by the enclosing drafter: skip this round, add no extra rows */
     double other_s;         /* seconds of the last propose outside the draft's forward passes */
-    /* [n_sequences] caches of the method's model; owned by the drafter. They may have no memory before make_room (sd_cache_plan). NULL: no model, or no caches of its own. */
+    /* [n_sequences] caches of the method's model; owned by the drafter. They may have no memory before reserve (sd_cache_plan). NULL: no model, or no caches of its own. */
     sd_cache* caches;
     int own_ids;               /* their texts use the ids of that model, not the target's */
     sd_drafter* const* within; /* [n_within] the drafters that it wraps; owned */
@@ -58,7 +58,7 @@ struct sd_drafter {
      * Begin a sequence with a prompt. Its tokens stay in place until they have been read, its source until the sequence begins again; its stream is unused. begin clears memory in at most some nanoseconds per token: read does the longer work. A sequence may begin again with another prompt after its text has ended, or with the same one after a failed call. */
     sd_status (*begin)(sd_drafter* self, int sequence, const sd_prompt* prompt);
     /* Called before the first begin: allocate the caches and workspaces that only an active drafter needs. Does nothing when they exist; may be called again after SD_ERR_MEMORY. Drafters `within` get their own calls. */
-    sd_status (*make_room)(sd_drafter* self);
+    sd_status (*reserve)(sd_drafter* self);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done: all of them have been read; further calls do nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
     /* Draft: fill the trees of n proposals, one per sequence. Not called in a round without draft tokens; then observe is not called either, and the round's tokens arrive with commit alone. Tokens after the committed ones may change between calls: a nested drafter also sees draft tokens. */
@@ -110,7 +110,7 @@ sd_status sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const s
                                 const sd_prompt* prompt, int* n);
 
 /* Calls of the operations that may be NULL. */
-sd_status sd_drafter_make_room(sd_drafter* drafter);
+sd_status sd_drafter_reserve(sd_drafter* drafter);
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);

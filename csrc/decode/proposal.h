@@ -54,7 +54,7 @@ typedef struct sd_proposal {
 } sd_proposal;
 
 /* Is there capacity for another draft token after `node`? */
-int sd_proposal_has_room(const sd_proposal* proposal, int node);
+int sd_proposal_has_capacity(const sd_proposal* proposal, int node);
 
 /* May a token be drafted after `node`: is there capacity, and with a policy, does it pay? Ask before drawing it. */
 int sd_proposal_may_draft(const sd_proposal* proposal, int node);

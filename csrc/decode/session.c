@@ -151,13 +151,12 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
 static void leave_empty(sd_sequence* q) { q->finished = q->draft_begun = q->ready = 1; }
 
 /* Allocate the caches of the slots and the workspace, also the drafter's, unless it is paused: then they are allocated when it begins a text. */
-static sd_status make_room(sd_session* s) {
+static sd_status reserve(sd_session* s) {
     const sd_session_options* o = &s->options;
     sd_captures captures = {0};
     sd_status status =
         s->drafter ? sd_drafter_add_captures(s->drafter, &o->target->config, &captures) : SD_OK;
-    if (status == SD_OK && s->drafter && !sd_session_draft_paused(s))
-        status = sd_drafter_make_room(s->drafter);
+    if (status == SD_OK && s->drafter && !sd_session_draft_paused(s)) status = sd_drafter_reserve(s->drafter);
     for (int i = 0; i < s->shape.n_sequences && status == SD_OK; i++)
         status = sd_cache_create(&s->caches[i], o->target, s->shape.n_text + s->max_rows, s->max_rows,
                                  s->max_rows, &captures);
@@ -195,7 +194,7 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
         sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.expert_reads, s->extra.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < n_slots; i++) leave_empty(&s->sequences[i]);
-    if ((status = make_room(s)) != SD_OK) goto fail;
+    if ((status = reserve(s)) != SD_OK) goto fail;
     *out = s;
     return SD_OK;
 fail:

@@ -195,7 +195,8 @@ static void append(const suffix_drafter* d, const search* s, int length, sd_prop
         d->nodes[i] = -1;
         if (parent < 0 || !sd_proposal_allows(p, parent, drafted->token)) continue;
         double confidence = drafted->share * sd_odds_of(&d->prior, length + drafted->depth - 1);
-        if (!sd_proposal_has_room(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence)) return;
+        if (!sd_proposal_has_capacity(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence))
+            return;
         d->nodes[i] = sd_proposal_add_point(p, parent, drafted->token, confidence);
     }
 }

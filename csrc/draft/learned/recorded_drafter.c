@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "row_law.h"
+#include "row_distribution.h"
 
 sd_online_sample sd_online_sample_take(sd_arena* arena, const sd_online_sample_shape* shape) {
     sd_online_sample made = {0};

@@ -6,7 +6,7 @@
 #include "interrupt.h"
 #include "kernels.h"
 #include "memory.h"
-#include "row_law.h"
+#include "row_distribution.h"
 #include "token_drafter.h"
 #include "translation.h"
 
