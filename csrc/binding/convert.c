@@ -3,8 +3,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* An exception of specdec.errors, a new reference; NULL with another exception. The package is there whenever
- * its core is in use. */
+/* An exception of specdec.errors, a new reference; NULL with another exception. The package exists whenever its core is in use. */
 static PyObject* error_type(const char* name) {
     PyObject* errors = PyImport_ImportModule("specdec.errors");
     PyObject* type = errors ? PyObject_GetAttrString(errors, name) : NULL;
@@ -117,7 +116,7 @@ static int take_float(PyObject* item, const char* name, Py_ssize_t i, void* numb
     return -1;
 }
 
-/* Numbers of `size` bytes from a sequence, in new memory of PyMem; NULL with an exception. */
+/* Numbers of `size` bytes from a sequence, in new PyMem memory; NULL with an exception. */
 static void* numbers_from(PyObject* object, const char* name, const char* expected, size_t size,
                           take_item take, int* n) {
     PyObject* items = sd_items_from(object, expected);
@@ -259,7 +258,7 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 
 static int biases_from(PyObject* object, const char* name, sd_biases* of) {
     if (!PyDict_Check(object)) return sd_set_error(PyExc_TypeError, "%s: expected a dict", name);
-    PyObject *tokens = PyDict_Keys(object), *biases = PyDict_Values(object); /* lists that no caller has */
+    PyObject *tokens = PyDict_Keys(object), *biases = PyDict_Values(object); /* private lists */
     double* numbers = NULL;
     int n, result = -1;
     if (tokens != NULL && biases != NULL && sd_ids_from(tokens, name, &of->tokens, &of->n) == 0)

@@ -1,4 +1,4 @@
-/* Heads: what predicts tokens from a target's hidden states, immutable. */
+/* Heads: decoding heads on a target's hidden states; immutable. */
 #include "module.h"
 
 static sd_status set_tensor(void* heads, const char* name, const sd_source* source, int n_rows, int n_cols,

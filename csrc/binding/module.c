@@ -48,7 +48,7 @@ static void dealloc(PyObject* self) {
     Py_DECREF(type);
 }
 
-/* An object that the garbage collector does not show to anybody yet. */
+/* Allocate an object that the garbage collector does not track yet. */
 static PyObject* allocate(PyTypeObject* type, const sd_type_spec* spec) {
     PyObject* self = type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -122,7 +122,7 @@ static int add_type(PyObject* module, sd_type i, PyTypeObject** type) {
 
 /* ------------------------------------------------------------------------------------ the module */
 
-/* The limits that Python names in messages. */
+/* Limits for messages in Python. */
 static const struct {
     const char* name;
     int value;

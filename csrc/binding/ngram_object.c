@@ -1,7 +1,7 @@
 /* Ngram: counts of n-grams. */
 #include "module.h"
 
-/* A level's arrays from a tuple (starts, tokens, counts), whose views are held. */
+/* Read a level's arrays from a tuple (starts, tokens, counts), and hold their views. */
 static int level_from(PyObject* tuple, int64_t n_before, Py_buffer views[3], sd_ngram_level* level) {
     static const char* const names[] = {"starts", "tokens", "counts"};
     static const char formats[] = {sizeof(long) == 8 ? 'l' : 'q', 'i', 'i'}; /* NumPy's int64 is q or l */

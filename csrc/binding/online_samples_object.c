@@ -1,4 +1,4 @@
-/* Corrections: where the target refused a draft's guesses, for whoever learns from that. */
+/* OnlineSamples: positions where the target rejected draft tokens, for online trainers. */
 #include "module.h"
 
 static sd_online_samples* ring_of(PyObject* self) { return &((sd_online_samples_object*)self)->ring; }
@@ -17,13 +17,13 @@ static int make(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 static void release(PyObject* self) { sd_online_samples_free(ring_of(self)); }
 
-/* The arrays of n corrections. */
+/* The arrays of n samples. */
 typedef struct columns {
     int32_t *before, *depth, *text, *position, *top;
     float *log_probs, *rest, *hidden;
 } columns;
 
-/* A new dict of them, by name; NULL with an exception. */
+/* A new dict of them by name; NULL with an exception. */
 static PyObject* columns_new(columns* c, const sd_online_sample_shape* shape, Py_ssize_t n) {
     const struct {
         const char *name, *dtype;
@@ -46,7 +46,7 @@ static PyObject* columns_new(columns* c, const sd_online_sample_shape* shape, Py
     return dict;
 }
 
-/* Move corrections [n], as many as there are at least, out of a ring. */
+/* Move n samples, which must exist, out of a ring. */
 static void columns_fill(columns* c, sd_online_samples* ring, int n) {
     const sd_online_sample_shape* shape = &ring->shape;
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -68,7 +68,7 @@ static PyObject* take(PyObject* self, PyObject* ignored) {
     columns c;
     PyObject* dict = columns_new(&c, &ring->shape, n);
     if (dict == NULL) return NULL;
-    /* NumPy may have let another thread take some. None does so from here on, with the lock held. */
+    /* Another thread may have taken some during NumPy calls. None can from here on, with the GIL held. */
     if (sd_online_samples_count(ring) < n) {
         Py_DECREF(dict);
         return take(self, ignored);
@@ -87,7 +87,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef properties[] = {
-    {"n", get_n, NULL, "How many there are.", NULL},
+    {"n", get_n, NULL, "Number of samples.", NULL},
     {0},
 };
 

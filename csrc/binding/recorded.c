@@ -1,14 +1,12 @@
-/* Drafts that are watched: made from their description, and given another draft within between rounds. */
+/* Recorded drafts: created from a description, with an inner draft that can be replaced between rounds. */
 #include "recorded_drafter.h"
 
 #include "drafters.h"
 
-/* Where the dict of a watched drafter's arguments keeps those of the drafters within: they go with the
- * draft. */
+/* Key, in the arguments of a recorded drafter, of those of the drafters within: replaced together with the draft. */
 #define WITHIN "arguments within"
 
-/* A drafter that may stand within a watched one, and the list of its arguments, a new reference. Returns
- * 0, or -1 with an exception. */
+/* Create the inner drafter of a recorded one, and the list of its arguments, a new reference. Returns 0, or -1 with an exception. */
 static int make_inner(PyObject* description, const sd_drafter_context* c, sd_drafter** inner,
                       PyObject** arguments) {
     if ((*arguments = PyList_New(0)) == NULL) return -1;
@@ -50,7 +48,7 @@ int sd_swap_recorded(sd_session* session, const sd_drafter_context* context,
     sd_status status = sd_recorded_drafter_check(drafter, inner);
     if (status == SD_OK) status = sd_session_begin_drafter(session, inner);
     if (status != SD_OK) sd_raise(status);
-    /* The old drafter borrows from the old list, which stays until the drafter has been freed. */
+    /* The old drafter borrows from the old list: keep it until the drafter has been freed. */
     PyObject* old = Py_XNewRef(PyDict_GetItemString(owner, WITHIN));
     int result = status == SD_OK ? PyDict_SetItemString(owner, WITHIN, within) : -1;
     /* The old description would keep the old weights. */

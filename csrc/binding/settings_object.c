@@ -1,8 +1,8 @@
-/* Settings: how a sequence is decoded. They never change, so sequences may share them. */
+/* Settings: how a sequence is decoded. Immutable, so sequences may share them. */
 #include "module.h"
 #include "python_states.h"
 
-/* What is read of the arguments before it is checked. */
+/* Arguments before they are checked. */
 typedef struct given {
     PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction, *model;
     const char *rule, *logprobs_of;
@@ -21,7 +21,7 @@ static int transform_from(sd_settings_object* self, PyObject* transform) {
     return 0;
 }
 
-/* Everything of *g. Returns 0, or -1 with an exception. */
+/* Check and fill in all of *g. Returns 0, or -1 with an exception. */
 static int fill(sd_settings_object* self, const given* g) {
     sd_settings* s = &self->settings;
     if (sd_sampling_from(g->sampling, "sampling", &self->sampling) < 0) return -1;

@@ -7,8 +7,8 @@ sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, ui
         if (sd_may_draft(drafters, i))
             return sd_drafter_check_rule(d->within[i], rule, draws, SD_EVERY_DRAFTER, argument);
     if (n == 0) return SD_OK;
-    sd_tree_type kind = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
-    return sd_rule_check_trees(rule, kind, argument);
+    sd_tree_type trees = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
+    return sd_rule_check_trees(rule, trees, argument);
 }
 
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter) {

@@ -4,17 +4,17 @@
 
 #include "interrupt.h"
 
-/* Places that are sorted between two looks for an interruption: a power of two. */
+/* Positions sorted between two checks for an interruption: a power of two. */
 #define PIECE 1024
 
 static sd_suffix suffix_at(const int32_t* tokens, int32_t position) {
     return (sd_suffix){tokens + position, position + 1};
 }
 
-/* The i-th token of a suffix, from its end; -1 where it has ended. */
+/* The i-th token of a suffix, from its end; -1 past its start. */
 static int32_t token_of(sd_suffix s, int i) { return i < s.n ? s.last[-i] : -1; }
 
-/* Tokens that two suffixes have in common, `depth` at most. */
+/* Number of common tokens of two suffixes, at most `depth`. */
 static int common(sd_suffix a, sd_suffix b, int depth) {
     int i = 0;
     while (i < depth && token_of(a, i) >= 0 && token_of(a, i) == token_of(b, i)) i++;
@@ -29,7 +29,7 @@ static int before(sd_suffix a, sd_suffix b, int depth) {
     return token_b >= 0 && token_a < token_b;
 }
 
-/* Merge sorted runs of places, the first [n_left], into merged [n]. Places of the left run are lower. */
+/* Merge two sorted runs of positions into merged [n_left + n_right]. Positions of the left run are lower. */
 static sd_status merge(const int32_t* tokens, int depth, const int32_t* left, int n_left,
                        const int32_t* right, int n_right, int32_t* merged) {
     for (int i = 0, j = 0; i + j < n_left + n_right;) {
@@ -61,8 +61,7 @@ sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* positions, i
     return SD_OK;
 }
 
-/* How many of the first `n` places lie before a suffix, by their last `depth` tokens; with `equals`, or have
- * an equal one. */
+/* Number of the first `n` positions ordered before a suffix, by their last `depth` tokens; with `equals`, including equal ones. */
 static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, sd_suffix s, int depth,
                         int equals) {
     int low = 0, high = n;
@@ -101,7 +100,7 @@ sd_suffix_range sd_suffix_order_find(const sd_suffix_order* o, const int32_t* to
                              count_before(o, tokens, o->n, s, length, 1), length};
 }
 
-/* How many places a text has: of the tokens [text, end), those that one of [output, end) follows. */
+/* Number of positions of a text: tokens of [text, end) that are followed by one of [output, end). */
 static int count_positions(int text, int output, int end) {
     int first = output > text ? output - 1 : text;
     return first < end - 1 ? end - 1 - first : 0;
@@ -115,7 +114,7 @@ static void lay_out(sd_suffix_tree* t, int n_positions) {
     t->order.positions = sd_arena_take(&t->arena, (size_t)n_positions, sizeof *t->order.positions);
 }
 
-/* A tree with room for texts and places, without any yet. */
+/* Create an empty tree with capacity for texts and positions. */
 static sd_status create(int n_texts, int n_tokens, int n_positions, int depth, sd_suffix_tree** out) {
     SD_NEW(sd_suffix_tree, t);
     t->n_texts = n_texts;
@@ -161,12 +160,12 @@ void sd_suffix_tree_release(sd_suffix_tree* t) {
     sd_free(t);
 }
 
-/* What stays of the old tree and of the texts that are added. */
+/* What to keep of the old tree and of the added texts. */
 typedef struct choice {
-    int old;       /* the first text of the old tree that stays */
-    int new;       /* the first of the added texts that stays */
-    int64_t begin; /* index of its first token in the texts that are added */
-    int cut;       /* tokens that are cut off its beginning */
+    int old;       /* first text of the old tree to keep */
+    int new;       /* first of the added texts to keep */
+    int64_t begin; /* index of its first token in the added texts */
+    int cut;       /* tokens cut off its start */
     int n_tokens, n_positions;
 } choice;
 
@@ -194,7 +193,7 @@ static choice choose(const sd_suffix_memory* m, const sd_suffix_tree* old, const
     return c;
 }
 
-/* Take over what stays of the old tree: its texts in one piece, its places in their order. */
+/* Copy what stays of the old tree: its texts in one piece, its positions in order. */
 static void take_over(sd_suffix_tree* t, const sd_suffix_tree* old, int first) {
     int begin = old->texts[first], shift = begin - 1, n_texts = old->n_texts - first;
     int n_tokens = old->texts[old->n_texts] - begin;
@@ -209,7 +208,7 @@ static void take_over(sd_suffix_tree* t, const sd_suffix_tree* old, int first) {
             t->order.positions[t->order.n++] = old->order.positions[i] - shift;
 }
 
-/* Append the texts that are new, from text `at` of the tree on. Their places to `places`. */
+/* Append the new texts, from text `at` of the tree on, and write their positions to `positions`. */
 static int append(sd_suffix_tree* t, int at, const sd_suffix_texts* new, const choice* c,
                   int32_t* positions) {
     const int32_t* from = new->tokens + c->begin + c->cut;
@@ -229,7 +228,7 @@ static int append(sd_suffix_tree* t, int at, const sd_suffix_texts* new, const c
     return n_positions;
 }
 
-/* Add the new texts' places to a tree that has taken over the old ones. */
+/* Add the new texts' positions to a tree with the old ones. */
 static sd_status fill(sd_suffix_tree* t, int n_old, const sd_suffix_texts* new, const choice* c) {
     size_t n_positions = (size_t)(c->n_positions - t->order.n);
     int32_t* positions = sd_alloc(2 * (n_positions + 1) * sizeof *positions); /* the second half is scratch */
