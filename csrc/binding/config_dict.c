@@ -7,7 +7,8 @@
 /* Most layers, heads and buckets to allocate arrays for; the core rejects more. */
 #define LARGEST (1 << 26)
 
-/* A borrowed value: the dict is private (sd_config_from), so it stays. NULL without an exception if absent or None. */
+/* A borrowed value: the dict is private (sd_config_from), so it stays. NULL without an exception if absent or
+ * None. */
 static PyObject* optional(PyObject* dict, const char* name) {
     PyObject* key = PyUnicode_FromString(name);
     PyObject* value = key ? PyDict_GetItemWithError(dict, key) : NULL;

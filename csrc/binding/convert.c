@@ -3,7 +3,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* An exception of specdec.errors, a new reference; NULL with another exception. The package exists whenever its core is in use. */
+/* An exception of specdec.errors, a new reference; NULL with another exception. The package exists whenever
+ * its core is in use. */
 static PyObject* error_type(const char* name) {
     PyObject* errors = PyImport_ImportModule("specdec.errors");
     PyObject* type = errors ? PyObject_GetAttrString(errors, name) : NULL;

@@ -13,7 +13,8 @@
 /* Set the Python exception of a status and return NULL; all statuses are translated here. */
 PyObject* sd_raise(sd_status status);
 
-/* Return 0, None or the object (stolen) if the status is SD_OK; else set its exception and return -1 or NULL. */
+/* Return 0, None or the object (stolen) if the status is SD_OK; else set its exception and return -1 or
+ * NULL. */
 int sd_passed(sd_status status);
 PyObject* sd_none_if(sd_status status);
 PyObject* sd_given(PyObject* object, sd_status status);
@@ -30,10 +31,13 @@ int sd_set_error(PyObject* type, const char* format, ...);
 /* Set MemoryError. Returns -1. */
 int sd_no_memory(void);
 
-/* A new tuple of the items of an iterable. Converting an item may run user code (__index__, __float__) that changes the list they come from; the tuple stays unchanged and owns them. NULL with an exception, `expected` if the object is not iterable. */
+/* A new tuple of the items of an iterable. Converting an item may run user code (__index__, __float__) that
+ * changes the list they come from; the tuple stays unchanged and owns them. NULL with an exception,
+ * `expected` if the object is not iterable. */
 PyObject* sd_items_from(PyObject* object, const char* expected);
 
-/* Integers of a sequence or 1-d array, as int32; booleans are rejected. *out is owned by the caller (PyMem_Free), also when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
+/* Integers of a sequence or 1-d array, as int32; booleans are rejected. *out is owned by the caller
+ * (PyMem_Free), also when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
 int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
 
 /* The same for an argument that may be None or NULL (not given): *out is then NULL. */
@@ -42,12 +46,12 @@ int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int*
 /* Numbers of a sequence, as double, in the same way. */
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n);
 
-/* Sequences of at least `least` integers each, concatenated. The arrays of *sequences, zeros before, are the caller's (PyMem_Free), also after a failure. Returns 0, or -1 with an exception. */
+/* Sequences of at least `least` integers each, concatenated. The arrays of *sequences, zeros before, are the
+ * caller's (PyMem_Free), also after a failure. Returns 0, or -1 with an exception. */
 int sd_sequences_from(PyObject* object, const char* name, int least, sd_sequences* sequences);
 
-/* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which
- * stays valid while the array lives. dtype is "float32", "float64", "int32" or "bool". NULL with an
- * exception. */
+/* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which stays valid
+ * while the array lives. dtype is "float32", "float64", "int32" or "bool". NULL with an exception. */
 PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data);
 
 /* A new NumPy array with a copy of values [n_rows, n_cols] (n_cols < 0: [n_rows]), `size` bytes each. NULL
@@ -67,7 +71,8 @@ PyObject* sd_tuple_of_floats(const double* values, int n);
 /* A new tuple of a list (stolen); NULL with an exception, also for NULL. */
 PyObject* sd_tuple_from(PyObject* list);
 
-/* Numbers of any shape as a new contiguous array of float64, for sd_view. Rejects text and complex numbers, which NumPy would convert. NULL with an exception. */
+/* Numbers of any shape as a new contiguous array of float64, for sd_view. Rejects text and complex numbers,
+ * which NumPy would convert. NULL with an exception. */
 PyObject* sd_reals_from(PyObject* object);
 
 /* A value as shown in messages: a new str (specdec.errors.shown). NULL with an exception. */
@@ -89,21 +94,25 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling);
 void sd_sampling_free(sd_sampling* sampling);
 
-/* Read a private config dict (the caller's own copy) into an sd_config; free its arrays with sd_config_free. Absent optional fields have the values of a plain decoder. Returns 0, or -1 with an exception and
- * nothing owned. */
+/* Read a private config dict (the caller's own copy) into an sd_config; free its arrays with sd_config_free.
+ * Absent optional fields have the values of a plain decoder. Returns 0, or -1 with an exception and nothing
+ * owned. */
 int sd_config_from(PyObject* dict, sd_config* config);
 void sd_config_free(sd_config* config);
 
 /* Tensors passed from Python: (name, array, format) tuples. */
 
-/* Set one tensor of the weights by name: a matrix [n_rows, n_cols], or a vector with n_cols 0. Called without the GIL. */
+/* Set one tensor of the weights by name: a matrix [n_rows, n_cols], or a vector with n_cols 0. Called without
+ * the GIL. */
 typedef sd_status (*sd_tensor_setter)(void* weights, const char* name, const sd_source* source, int n_rows,
                                       int n_cols, int n_threads);
 
-/* Pass each tensor of an iterable to `set`. The arrays are read and not kept. Returns 0, or -1 with an exception. */
+/* Pass each tensor of an iterable to `set`. The arrays are read and not kept. Returns 0, or -1 with an
+ * exception. */
 int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads);
 
-/* Arguments of the types of a learned draft's weights: (config, tensors, *, tokens=None, dtype='f32', n_threads=1). All borrowed. */
+/* Arguments of the types of a learned draft's weights: (config, tensors, *, tokens=None, dtype='f32',
+ * n_threads=1). All borrowed. */
 typedef struct sd_weights_arguments {
     PyObject *config, *tensors, *tokens;
     sd_format format; /* of dtype */
@@ -113,7 +122,8 @@ typedef struct sd_weights_arguments {
 /* Returns 0, or -1 with an exception. */
 int sd_weights_arguments_from(PyObject* args, PyObject* kwargs, sd_weights_arguments* arguments);
 
-/* The target's token of each of the n_draft tokens of a draft: a copy of a sequence that the caller frees with PyMem_Free; NULL for NULL or None. Returns 0, or -1 with an exception. */
+/* The target's token of each of the n_draft tokens of a draft: a copy of a sequence that the caller frees
+ * with PyMem_Free; NULL for NULL or None. Returns 0, or -1 with an exception. */
 int sd_draft_tokens_from(PyObject* argument, int n_draft, int32_t** tokens);
 
 /* Named arguments, by a table of fields (fields.c): name, type and destination. */
@@ -149,7 +159,9 @@ typedef struct sd_field {
 #define SD_OBJECT(name, value) {name, SD_FIELD_OBJECT, SD_FIELD_REQUIRED, value}
 #define SD_OPTIONAL(type, name, value) {name, SD_FIELD_##type, SD_FIELD_OPTIONAL, value}
 
-/* Read the fields [n] of a dict, which has no other keys. Converting a value may run user code, so the dict must be a private copy; it owns what is borrowed from it. `of` is for messages. Returns 0, or -1 with an exception: TypeError if a field is missing, unknown or of another type. */
+/* Read the fields [n] of a dict, which has no other keys. Converting a value may run user code, so the dict
+ * must be a private copy; it owns what is borrowed from it. `of` is for messages. Returns 0, or -1 with an
+ * exception: TypeError if a field is missing, unknown or of another type. */
 int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n);
 
 /* The same for any mapping, which is copied. */

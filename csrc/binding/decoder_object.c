@@ -24,7 +24,8 @@ static int enter(sd_decoder_object* self) {
 
 static void leave(sd_decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
-/* Read the hidden states to keep: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an exception. */
+/* Read the hidden states to keep: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
+ * exception. */
 static int captures_from(PyObject* argument, const sd_model* model, sd_captures* captures) {
     int32_t* layers;
     int n;

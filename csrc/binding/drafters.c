@@ -33,7 +33,8 @@ typedef struct predictor_source {
     } options;
 } predictor_source;
 
-/* Take the model of an argument. Its ids must mean the same as the target's, which the caller ensures; either may have more of them. Returns 0, or -1 with an exception. */
+/* Take the model of an argument. Its ids must mean the same as the target's, which the caller ensures; either
+ * may have more of them. Returns 0, or -1 with an exception. */
 static int model_options_from(PyObject* argument, sd_model_predictor_options* options) {
     const sd_model_object* object = sd_model_from(argument, "draft");
     if (object == NULL) return -1;
@@ -56,7 +57,8 @@ static int translated_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* Take the predictor of an argument: a Model, a Translation, or weights of a learned draft. Returns 0, or -1 with an exception. The source must not move: its maker points into it. */
+/* Take the predictor of an argument: a Model, a Translation, or weights of a learned draft. Returns 0, or -1
+ * with an exception. The source must not move: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
     if (sd_is(argument, &sd_look_ahead_type)) {
         source->maker = (sd_predictor_maker){sd_look_ahead_predictor_make,
@@ -246,7 +248,8 @@ MAKER(make_input_copy) {
     return result;
 }
 
-/* Create the drafters of a tuple of descriptions, into an array of as many. Returns 0, or -1 with an exception and no drafters. */
+/* Create the drafters of a tuple of descriptions, into an array of as many. Returns 0, or -1 with an
+ * exception and no drafters. */
 static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_drafter** drafters) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(descriptions); i++) {
         if (sd_drafter_from(PyTuple_GET_ITEM(descriptions, i), c, &drafters[i]) == 0) continue;

@@ -15,9 +15,11 @@ typedef struct sd_drafter_context {
     const sd_model* target;
     /* For drafters that call Python (gil.h); borrowed as long as the session lives. */
     PyThreadState** saved_thread;
-    /* List that collects the arguments of each created drafter, which borrows from them. Its owner frees the drafter first, and visits the list in tp_traverse. */
+    /* List that collects the arguments of each created drafter, which borrows from them. Its owner frees the
+     * drafter first, and visits the list in tp_traverse. */
     PyObject* arguments;
-    /* Dict that collects exceptions of a user's draft by sequence, so that the sequence fails alone. NULL: the exception stays set, and the call fails. */
+    /* Dict that collects exceptions of a user's draft by sequence, so that the sequence fails alone. NULL:
+     * the exception stays set, and the call fails. */
     PyObject* failures;
     /* Nesting depth of the drafter. */
     int depth;

@@ -17,7 +17,8 @@ static int layers_from(PyObject* argument, sd_eagle* eagle) {
     return result;
 }
 
-/* Read tokens of the target, one for each row of the head, all different; or None. Returns 0, or -1 with an exception; memory is the caller's in both cases. */
+/* Read tokens of the target, one for each row of the head, all different; or None. Returns 0, or -1 with an
+ * exception; memory is the caller's in both cases. */
 static int tokens_from(PyObject* argument, const sd_config* config, int32_t** tokens) {
     int n, expected = sd_head_rows(config), result = 0;
     if (sd_optional_ids_from(argument, "tokens", tokens, &n) < 0) return -1;

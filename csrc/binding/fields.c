@@ -45,7 +45,8 @@ static void refuse_type(PyObject* object, const char* of, const sd_field* field)
                      Py_TYPE(object)->tp_name, expected[field->type]);
 }
 
-/* Set TypeError for the first key of the dict that is no field. Keys of a subclass of str may compare arbitrarily, so they never match. */
+/* Set TypeError for the first key of the dict that is no field. Keys of a subclass of str may compare
+ * arbitrarily, so they never match. */
 static void refuse_unknown(PyObject* dict, const char* of, const sd_field* fields, int n) {
     PyObject *key, *object;
     for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &object);) {

@@ -50,7 +50,8 @@ static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_memory_blo
     return result;
 }
 
-/* Read the formats {name: format} of a configuration's tensors, [sd_tensor_count], in memory of the caller (PyMem_Free), also after a failure; NULL without any. Returns 0, or -1 with an exception. */
+/* Read the formats {name: format} of a configuration's tensors, [sd_tensor_count], in memory of the caller
+ * (PyMem_Free), also after a failure; NULL without any. Returns 0, or -1 with an exception. */
 static int formats_from(PyObject* mapping, const sd_config* config, sd_format** formats) {
     *formats = NULL;
     if (mapping == Py_None) return 0;
@@ -231,7 +232,8 @@ static sd_status set_low_rank(void* model, const char* name, const sd_source* so
     return sd_model_set_low_rank(model, name, source, n_rows, n_cols, n_threads);
 }
 
-/* The tensors {name: rank} of an adapter [*n], in new PyMem memory; names borrowed from the private dict. NULL with an exception. */
+/* The tensors {name: rank} of an adapter [*n], in new PyMem memory; names borrowed from the private dict.
+ * NULL with an exception. */
 static sd_adapted_tensor* ranks_from(PyObject* dict, int* n) {
     PyObject *key, *value;
     sd_adapted_tensor* tensors = PyMem_Calloc((size_t)PyDict_GET_SIZE(dict) + 1, sizeof *tensors);

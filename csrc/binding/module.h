@@ -40,11 +40,14 @@ typedef struct sd_object {
     PyObject_HEAD const struct sd_type_spec* spec;
 } sd_object;
 
-/* A type. Its objects are created by `make`, so none is half initialized. The garbage collector clears only objects with `traverse`: models, tables and decoders lend memory to sessions, which may be cleared later, so they live as long as there are references, like tuples. */
+/* A type. Its objects are created by `make`, so none is half initialized. The garbage collector clears only
+ * objects with `traverse`: models, tables and decoders lend memory to sessions, which may be cleared later,
+ * so they live as long as there are references, like tuples. */
 typedef struct sd_type_spec {
     const char* doc; /* text signature and docstring */
     size_t size;     /* size of its struct, all zeros before `make` */
-    /* Initialize an object; on failure its contents are released. Returns 0, or -1 with an exception. NULL: Python cannot create one. */
+    /* Initialize an object; on failure its contents are released. Returns 0, or -1 with an exception. NULL:
+     * Python cannot create one. */
     int (*make)(PyObject* self, PyObject* args, PyObject* kwargs);
     void (*release)(PyObject* self); /* release what it owns, except the two below; NULL: nothing */
     size_t references[4];            /* offsets of its PyObject*, strong or NULL; ended by 0 */
@@ -56,7 +59,8 @@ typedef struct sd_type_spec {
     PyMemberDef* members;
 } sd_type_spec;
 
-/* For each type: its enumerator, its spec, and a checked cast of an argument (borrowed; NULL with TypeError). */
+/* For each type: its enumerator, its spec, and a checked cast of an argument (borrowed; NULL with
+ * TypeError). */
 #define SD_DECLARE_TYPE(name, Name)                                                              \
     typedef struct sd_##name##_object sd_##name##_object;                                        \
     extern const sd_type_spec sd_##name##_type;                                                  \
@@ -188,10 +192,12 @@ struct sd_translation_object {
     atomic_llong n_encoded, encoding_ns;      /* calls of encoders, and their time */
 };
 
-/* A new CachedText with a copy of a cache's committed tokens; NULL with an exception. The cache must not change meanwhile: copying releases the GIL. */
+/* A new CachedText with a copy of a cache's committed tokens; NULL with an exception. The cache must not
+ * change meanwhile: copying releases the GIL. */
 PyObject* sd_cached_text_new(sd_model_object* model, const sd_cache* cache);
 
-/* Find a number format or an engine of matrix products by its Python name; -1 with an exception that names `argument`. */
+/* Find a number format or an engine of matrix products by its Python name; -1 with an exception that names
+ * `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
 int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 

@@ -1,4 +1,5 @@
-/* product: one matrix product by the row kernels, in either order, or by OpenBLAS, for tests and measurements. */
+/* product: one matrix product by the row kernels, in either order, or by OpenBLAS, for tests and
+ * measurements. */
 #include <string.h>
 
 #include "blocks.h"

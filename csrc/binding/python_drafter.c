@@ -35,7 +35,8 @@ static void returned_free(returned* r) {
     PyMem_Free(r->parent_nodes);
 }
 
-/* A read-only copy of a text for Python, since the core's memory changes and the object may keep it. A memoryview of int takes 4 bytes per token; a list would take an object for each. */
+/* A read-only copy of a text for Python, since the core's memory changes and the object may keep it. A
+ * memoryview of int takes 4 bytes per token; a list would take an object for each. */
 static PyObject* view_of(const int32_t* tokens, int n) {
     PyObject* bytes =
         PyBytes_FromStringAndSize((const char*)tokens, (Py_ssize_t)n * (Py_ssize_t)sizeof *tokens);
@@ -135,7 +136,8 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
     return result;
 }
 
-/* Restrict `from` to tokens allowed after the parent: the distribution of a draw, given that it is allowed. */
+/* Restrict `from` to tokens allowed after the parent: the distribution of a draw, given that it is
+ * allowed. */
 static void mask_row(const python_drafter* d, const sd_mask* mask, sd_distribution* from) {
     if (mask->words == NULL || from->point >= 0) return;
     for (int x = 0; x < d->n_vocab; x++)
@@ -215,7 +217,8 @@ static PyObject* call_propose(const python_drafter* d, const sd_proposal* p) {
     return value;
 }
 
-/* Status of a call for a sequence, with the GIL held: on failure the exception is noted, if possible, and cleared. */
+/* Status of a call for a sequence, with the GIL held: on failure the exception is noted, if possible, and
+ * cleared. */
 static sd_status status_of(const python_drafter* d, int sequence, int failed) {
     if (!failed) return SD_OK;
     if (d->failures == NULL) return SD_ERR_CALLBACK;

@@ -264,7 +264,8 @@ static sd_status finish(sd_python_transform* self, PyObject* returned, double* p
     return SD_ERR_CALLBACK;
 }
 
-/* sd_transform.apply: call function(probs, tokens) with the GIL, which the thread lacks while it is in the core. The function gets its own array and list. */
+/* sd_transform.apply: call function(probs, tokens) with the GIL, which the thread lacks while it is in the
+ * core. The function gets its own array and list. */
 static sd_status apply(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab) {
     sd_python_transform* self = context;
     sd_gil_take(self->saved_thread);

@@ -24,13 +24,15 @@ typedef struct sd_python_states {
 /* Does a user's object have states: a method `start`? Returns 1 or 0, or -1 with an exception. */
 int sd_has_states(PyObject* object);
 
-/* Prepare `python` for an object with the method start(tokens); states have fork(), advance(token) and the method `answer`. Returns 0, or -1 with an exception. */
+/* Prepare `python` for an object with the method start(tokens); states have fork(), advance(token) and the
+ * method `answer`. Returns 0, or -1 with an exception. */
 int sd_python_states_from(PyObject* object, const char* name, const char* answer, int n_vocab, sd_gate* gate,
                           sd_python_states* python);
 void sd_python_states_free(sd_python_states* python);
 int sd_python_states_traverse(const sd_python_states* python, visitproc visit, void* arg);
 
-/* Callbacks for the core; `python` must outlive them. If a call raises, the exception is stored and cleared: other sequences continue. */
+/* Callbacks for the core; `python` must outlive them. If a call raises, the exception is stored and cleared:
+ * other sequences continue. */
 sd_state_source sd_python_states_source(sd_python_states* python);
 
 /* State i, borrowed, for the holder of the lock (`enter`). */
@@ -47,5 +49,6 @@ typedef struct sd_python_transform {
     PyThreadState** saved_thread; /* of the thread that is in the core without the GIL (gil.h); borrowed */
 } sd_python_transform;
 
-/* Callback for the core, of probs and tokens or with states; its context is `python`. If it raises, the exception is stored there and cleared: other sequences continue. */
+/* Callback for the core, of probs and tokens or with states; its context is `python`. If it raises, the
+ * exception is stored there and cleared: other sequences continue. */
 sd_transform sd_transform_of(sd_python_transform* python, int has_states);

@@ -3,10 +3,12 @@
 
 #include "drafters.h"
 
-/* Key, in the arguments of a recorded drafter, of those of the drafters within: replaced together with the draft. */
+/* Key, in the arguments of a recorded drafter, of those of the drafters within: replaced together with the
+ * draft. */
 #define WITHIN "arguments within"
 
-/* Create the inner drafter of a recorded one, and the list of its arguments, a new reference. Returns 0, or -1 with an exception. */
+/* Create the inner drafter of a recorded one, and the list of its arguments, a new reference. Returns 0, or
+ * -1 with an exception. */
 static int make_inner(PyObject* description, const sd_drafter_context* c, sd_drafter** inner,
                       PyObject** arguments) {
     if ((*arguments = PyList_New(0)) == NULL) return -1;

@@ -16,7 +16,8 @@ typedef struct sd_slot {
     int n_rounds;                  /* of the sequence so far */
 } sd_slot;
 
-/* Memory that a session borrows during its life. Its drafter borrows from `draft_arguments`, so free the session first. */
+/* Memory that a session borrows during its life. Its drafter borrows from `draft_arguments`, so free the
+ * session first. */
 typedef struct sd_session_borrowed {
     PyThreadState** saved_thread;     /* of the session's `exclusive`; set by the session */
     sd_model_object* target;          /* strong reference */
@@ -31,7 +32,8 @@ typedef struct sd_session_borrowed {
     int n_slots;
 } sd_session_borrowed;
 
-/* Prepare other settings for a slot: *with, for sd_slot_set or sd_slot_drop. The slot itself only allocates memory. Returns 0, or -1 with an exception. */
+/* Prepare other settings for a slot: *with, for sd_slot_set or sd_slot_drop. The slot itself only allocates
+ * memory. Returns 0, or -1 with an exception. */
 int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_object* object, sd_slot* with);
 
 /* Move *with into the slot, with its own reference to the settings. */
@@ -48,11 +50,14 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed);
 /* Visit the strong references (tp_traverse). */
 int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg);
 
-/* Create a session and its drafter from the arguments of Session.__new__; sets `borrowed`, which must outlive the session. Returns 0, or -1 with an exception. */
+/* Create a session and its drafter from the arguments of Session.__new__; sets `borrowed`, which must outlive
+ * the session. Returns 0, or -1 with an exception. */
 int sd_session_from_arguments(PyObject* args, PyObject* kwargs, sd_session_borrowed* borrowed,
                               sd_session** session, int* keep_logits);
 
-/* Make a prompt, without settings, of ids, a seed (seed, sequence) and the ids of its source (NULL or None: none). Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and nothing owned. */
+/* Make a prompt, without settings, of ids, a seed (seed, sequence) and the ids of its source (NULL or None:
+ * none). Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and nothing
+ * owned. */
 int sd_prompt_from(PyObject* ids, PyObject* seed, PyObject* source, sd_prompt* prompt);
 void sd_prompt_free(const sd_prompt* prompt);
 

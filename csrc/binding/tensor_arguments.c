@@ -28,7 +28,8 @@ static int are_rows(const sd_source* source, const sd_file_rows* file, const Py_
     return 1;
 }
 
-/* Rows in a file, (file, start, n_rows, row_bytes, order), as a source; release the view if it holds something. */
+/* Rows in a file, (file, start, n_rows, row_bytes, order), as a source; release the view if it holds
+ * something. */
 static int rows_from(PyObject* rows, const char* name, sd_number number, Py_buffer* view, sd_source* source,
                      int shape[2]) {
     PyObject *opened, *order;

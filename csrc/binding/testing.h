@@ -14,7 +14,8 @@ extern PyMethodDef sd_testing_functions[];
 int sd_make_fixed_acceptance(const sd_draft_arguments* arguments, const sd_drafter_context* context,
                              sd_drafter** drafter);
 
-/* A new dict of a record's nodes: the distributions that they were drawn from (draft_probs, draft_points), and the target's logits after each (node_logits). NULL with an exception. */
+/* A new dict of a record's nodes: the distributions that they were drawn from (draft_probs, draft_points),
+ * and the target's logits after each (node_logits). NULL with an exception. */
 PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n_vocab);
 
 /* Hooks in their own files; hooks.c lists all of them. */

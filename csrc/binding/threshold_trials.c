@@ -68,7 +68,8 @@ static void drop_from_caches(const char* p, size_t n) {
 #endif
 }
 
-/* Seconds to multiply n_rows equal rows with n_panels panels, one after the other; panels that are not near are read from memory. */
+/* Seconds to multiply n_rows equal rows with n_panels panels, one after the other; panels that are not near
+ * are read from memory. */
 static sd_status time_panels(sd_format format, int n_rows, int n_in, const char* panels, size_t n_panels,
                              int near, double* seconds) {
     sd_arena arena = {0};

@@ -49,7 +49,8 @@ static int check_nodes(const call* c) {
     return 0;
 }
 
-/* Read points=(target_points, draft_points), [n] each: rows are then weights of any sum, as in a session; a point other than -1 has all mass, and its row is ignored. */
+/* Read points=(target_points, draft_points), [n] each: rows are then weights of any sum, as in a session; a
+ * point other than -1 has all mass, and its row is ignored. */
 static int take_points(call* c, PyObject* points) {
     PyObject *target, *draft;
     int n_target, n_draft;

@@ -6,7 +6,8 @@
 #define FEW 12.0
 #define MANY 128.0
 #define LONG 256.0
-/* Standard deviations between the rates of the last FEW and MANY draft tokens at which the text counts as changed. */
+/* Standard deviations between the rates of the last FEW and MANY draft tokens at which the text counts as
+ * changed. */
 #define CHANGED 3.0
 /* Weight of each rate after such a change, in draft tokens. */
 #define UNCERTAIN 16.0
@@ -57,7 +58,8 @@ void sd_acceptance_by_depth(const sd_acceptance* a, double* chance, int n) {
     }
 }
 
-/* Long averages are exact, short ones are current: when the last few draft tokens contradict the many before them, the old ones count less. */
+/* Long averages are exact, short ones are current: when the last few draft tokens contradict the many before
+ * them, the old ones count less. */
 static void notice_change(sd_acceptance* a) {
     double before = sd_mean_of(a->whole, PRIOR_RATE, 1.0), now = sd_mean_of(a->lately, before, 1.0);
     double deviation = sqrt(before * (1.0 - before) * 0.5 * (1.0 / FEW + 1.0 / MANY));

@@ -18,7 +18,8 @@ void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_expert_reads expert
 /* Is the drafter paused for at least the next round? */
 int sd_adaptive_gamma_paused(const sd_adaptive_gamma* adaptive);
 
-/* Begin a round of n_open sequences. gamma: most draft tokens of a sequence. Returns 1 if the round drafts, else 0. */
+/* Begin a round of n_open sequences. gamma: most draft tokens of a sequence. Returns 1 if the round drafts,
+ * else 0. */
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* adaptive, int n_open, int gamma);
 
 /* Costs and tokens of a round of the batch. */

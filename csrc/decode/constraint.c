@@ -133,13 +133,13 @@ sd_status sd_constraint_follow(sd_constraint* c, const int32_t* tokens, int n) {
     return note(c, status);
 }
 
-/* May the token of a state follow its parent, and so on up to the root? Computes the tags of all states before it. */
+/* May the token of a state follow its parent, and so on up to the root? Computes the tags of all states
+ * before it. */
 static sd_status check(sd_constraint* c, int state, int* allowed) {
     *allowed = 1;
     for (int i = state; i > 0 && *allowed; i = c->states.nodes[i].parent) {
         int parent = c->states.nodes[i].parent, tag;
-        /* The mask after a forbidden token must not be requested, so start from the first state.
-         * */
+        /* The mask after a forbidden token must not be requested, so start from the first state. */
         if (c->states.nodes[parent].tag == UNASKED) {
             sd_status status = check(c, parent, allowed);
             if (status == SD_OK && *allowed) status = know(c, parent);

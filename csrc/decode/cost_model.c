@@ -6,7 +6,8 @@
 #define FIRST 3.0   /* first passes, of which the faster ones count: caches are cold and threads asleep */
 #define MEMORY 64.0 /* passes that a mean averages over */
 #define NEW 1.5     /* most that a first pass may exceed the line */
-/* Passes after which a count that is not tried again loses weight: bad luck may have kept it from being tried. */
+/* Passes after which a count that is not tried again loses weight: bad luck may have kept it from being
+ * tried. */
 #define STALE 100.0
 #define LINE 4.0         /* weight of the line, in passes */
 #define WEIGHT 16.0      /* most weight of a count in the line, so that frequent counts do not decide alone */
@@ -23,7 +24,8 @@ static int bin_of(int count) {
     return bin + (quarter < 3 ? quarter : 3);
 }
 
-/* The abscissa of the line: the count plus, in units of PRIOR_SLOPE, the experts that so many rows read if each chooses independently. */
+/* The abscissa of the line: the count plus, in units of PRIOR_SLOPE, the experts that so many rows read if
+ * each chooses independently. */
 static double work_of(const sd_cost_model* c, double count) {
     const sd_expert_reads* r = &c->expert_reads;
     if (r->share <= 0.0) return count;

@@ -1,6 +1,8 @@
 /* Seconds as a function of a count, learned from forward passes: of a target by rows, of a draft by steps.
  *
- * Single passes are noisy, so each count has a mean with outliers clipped. The fewer passes a count has, the more its estimate follows a line through the means of all counts. Plain numbers: may be copied; starts as zeros. */
+ * Single passes are noisy, so each count has a mean with outliers clipped. The fewer passes a count has, the
+ * more its estimate follows a line through the means of all counts. Plain numbers: may be copied; starts as
+ * zeros. */
 #pragma once
 
 #define SD_COST_MODEL_BINS 56 /* counts to 32 by themselves, then four bins an octave */

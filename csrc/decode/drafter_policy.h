@@ -1,6 +1,9 @@
-/* Whether a drafter drafts in a round, and whether another draft token pays (section 3.5 of Leviathan et al. 2023: varying gamma during the run).
+/* Whether a drafter drafts in a round, and whether another draft token pays (section 3.5 of Leviathan et al.
+ * 2023: varying gamma during the run).
  *
- * A draft token pays iff its expected accepted tokens are at least λ times the seconds it costs (throughput.h). The gain is learned by the draft's confidence and depth; the cost, from the times of draft and target. A drafter that is asked after others in a round only gains tokens that those have not proposed.
+ * A draft token pays iff its expected accepted tokens are at least λ times the seconds it costs
+ * (throughput.h). The gain is learned by the draft's confidence and depth; the cost, from the times of draft
+ * and target. A drafter that is asked after others in a round only gains tokens that those have not proposed.
  *
  * A schedule pauses drafters that do not pay (drafter_schedule.h).
  *
@@ -26,7 +29,8 @@ struct sd_drafter_policy {
 
     sd_drafter_schedule schedule; /* whether it is tried or left out whatever it costs */
 
-    /* Extra query tokens after every row of a tree: this drafter's, when it drafts; another's, in any case. */
+    /* Extra query tokens after every row of a tree: this drafter's, when it drafts; another's, in any
+     * case. */
     int n_extra, n_other;
 
     /* The fields below belong to the current round. */
@@ -42,7 +46,8 @@ struct sd_drafter_policy {
     double target_s[SD_POLICY_HORIZON + 1];
     /* Seconds of drafting by steps of one sequence, the others taking the planned number. */
     double draft_s[SD_POLICY_HORIZON + 1];
-    /* Chance that the draft token at a depth is accepted if its parent is, before its confidence is known; [0] is 1. */
+    /* Chance that the draft token at a depth is accepted if its parent is, before its confidence is known;
+     * [0] is 1. */
     double chance[SD_POLICY_HORIZON + 1];
     /* Seconds of one more row of the target, and of one more step of the draft. */
     double row_s, step_s;
@@ -51,27 +56,34 @@ struct sd_drafter_policy {
 /* Forget everything. */
 void sd_drafter_policy_reset(sd_drafter_policy* policy);
 
-/* Give the throughput the expected rounds with this drafter. gamma: most draft tokens of a sequence. Call between sd_throughput_begin and sd_drafter_policy_begin. */
+/* Give the throughput the expected rounds with this drafter. gamma: most draft tokens of a sequence. Call
+ * between sd_throughput_begin and sd_drafter_policy_begin. */
 void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput, int gamma);
 
-/* Begin a round in which the batch has n_rows rows before this drafter is asked: one for each sequence plus those of earlier drafters. gamma: most draft tokens of a sequence. Returns 1 if the drafter drafts, else 0. */
+/* Begin a round in which the batch has n_rows rows before this drafter is asked: one for each sequence plus
+ * those of earlier drafters. gamma: most draft tokens of a sequence. Returns 1 if the drafter drafts, else
+ * 0. */
 int sd_drafter_policy_begin(sd_drafter_policy* policy, const sd_throughput* throughput, int gamma,
                             int n_rows);
 
-/* Does a draft token pay after a node of this path_prob and depth, one of n_draft_tokens? known: the chance that it is accepted if its parent is; below 0 if it has not been drafted yet. */
+/* Does a draft token pay after a node of this path_prob and depth, one of n_draft_tokens? known: the chance
+ * that it is accepted if its parent is; below 0 if it has not been drafted yet. */
 int sd_drafter_policy_pays(const sd_drafter_policy* policy, double path_prob, int depth, int n_draft_tokens,
                            double known);
 
-/* Chance that the draft token at a depth (≥ 1) is accepted if its parent is, before its confidence is known. */
+/* Chance that the draft token at a depth (≥ 1) is accepted if its parent is, before its confidence is
+ * known. */
 double sd_drafter_policy_chance(const sd_drafter_policy* policy, int depth);
 
-/* Share of this drafter's accepted tokens that earlier drafters of the round lack, where those expect `expected` tokens. It is the path_prob of the root. */
+/* Share of this drafter's accepted tokens that earlier drafters of the round lack, where those expect
+ * `expected` tokens. It is the path_prob of the root. */
 double sd_drafter_policy_new_share(const sd_drafter_policy* policy, double expected);
 
 /* Accepted tokens of a proposal by itself; 1 before anything is known. */
 double sd_drafter_policy_right(const sd_drafter_policy* policy);
 
-/* Learn from the verdict on a proposal: its nodes path [n_path] were accepted, n_added of them new relative to earlier drafters, which had expected `expected`. */
+/* Learn from the verdict on a proposal: its nodes path [n_path] were accepted, n_added of them new relative
+ * to earlier drafters, which had expected `expected`. */
 void sd_drafter_policy_observe(sd_drafter_policy* policy, const sd_proposal* proposal, const int32_t* path,
                                int n_path, double expected, int n_added);
 
@@ -87,7 +99,8 @@ typedef struct sd_drafter_round {
     double draft_s;        /* measured seconds of proposing */
 } sd_drafter_round;
 
-/* End the round, after the throughput has been measured. Returns the seconds of drafting at the machine's usual speed. */
+/* End the round, after the throughput has been measured. Returns the seconds of drafting at the machine's
+ * usual speed. */
 double sd_drafter_policy_end(sd_drafter_policy* policy, const sd_throughput* throughput,
                              const sd_drafter_round* round);
 

@@ -8,7 +8,8 @@
 /* Bounds of the cost of a proposal. */
 #define LEAST_COST 0.02
 #define MOST_COST 4.0
-/* A pause of so many tokens, or of so many costs of a proposal if that is more, ends when a session begins: the text may differ, and a trial of two rounds loses one of every two hundred tokens. */
+/* A pause of so many tokens, or of so many costs of a proposal if that is more, ends when a session begins:
+ * the text may differ, and a trial of two rounds loses one of every two hundred tokens. */
 #define START_PAUSE 16.0
 #define START_COSTS 400.0
 /* The drafter may lose one of so many tokens to reading what it has missed. */
@@ -29,7 +30,8 @@
 /* Rounds before the first exploration. The gap doubles with each, up to LAST_EXPLORE. */
 #define EXPLORE 12
 #define LAST_EXPLORE 96
-/* Rounds before the drafter is first skipped. The gap grows fourfold each time, up to LAST_SKIP, or to CLOSE_SKIP where drafting hardly matters. */
+/* Rounds before the drafter is first skipped. The gap grows fourfold each time, up to LAST_SKIP, or to
+ * CLOSE_SKIP where drafting hardly matters. */
 #define SKIP 16
 #define LAST_SKIP 384
 #define CLOSE_SKIP 64

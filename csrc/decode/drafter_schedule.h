@@ -1,6 +1,9 @@
 /* When a drafter is tried although it does not seem to pay, and skipped although it does.
  *
- * A drafter that does not pay is paused, each time for longer, and then tried again for a few rounds. A drafter that pays is skipped now and then, and now and then makes more draft tokens than pay, to notice changes. After a pause it must first read what it has missed, including prompts of new texts; a share of the time is saved for that. The start of a text favors a trial.
+ * A drafter that does not pay is paused, each time for longer, and then tried again for a few rounds. A
+ * drafter that pays is skipped now and then, and now and then makes more draft tokens than pay, to notice
+ * changes. After a pause it must first read what it has missed, including prompts of new texts; a share of
+ * the time is saved for that. The start of a text favors a trial.
  *
  * Plain numbers: may be copied and kept between sessions. */
 #pragma once
@@ -40,7 +43,8 @@ void sd_drafter_schedule_misses(sd_drafter_schedule* schedule, double n_tokens);
 /* Will the next proposal take longer than usual, because the drafter must read what it missed? */
 int sd_drafter_schedule_away(const sd_drafter_schedule* schedule);
 
-/* Is the drafter skipped in this round, to measure one without it? is_seen: such a round has been measured; is_close: drafting hardly matters. */
+/* Is the drafter skipped in this round, to measure one without it? is_seen: such a round has been measured;
+ * is_close: drafting hardly matters. */
 int sd_drafter_schedule_skips(sd_drafter_schedule* schedule, int is_seen, int is_close);
 
 /* Has the drafter lost too much, whatever is expected? */
@@ -52,8 +56,10 @@ void sd_drafter_schedule_pause(sd_drafter_schedule* schedule, double cost);
 /* Does the drafter make more draft tokens than pay in this round? */
 int sd_drafter_schedule_explores(sd_drafter_schedule* schedule);
 
-/* End a round without the drafter, in which each sequence grew by n_tokens. Returns 1 if a trial follows, else 0. */
+/* End a round without the drafter, in which each sequence grew by n_tokens. Returns 1 if a trial follows,
+ * else 0. */
 int sd_drafter_schedule_waited(sd_drafter_schedule* schedule, double n_tokens);
 
-/* End a round with the drafter, which lost `lost` tokens per sequence against decoding without it. Catching up took the time of `caught_up` tokens. */
+/* End a round with the drafter, which lost `lost` tokens per sequence against decoding without it. Catching
+ * up took the time of `caught_up` tokens. */
 void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, double lost, double caught_up);

@@ -19,7 +19,8 @@ sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top) {
     return logprobs;
 }
 
-/* Find the n most probable tokens of a distribution, best first, lower ids first on ties: tokens [n], -1 after the last with a probability, and log_probs [n]. */
+/* Find the n most probable tokens of a distribution, best first, lower ids first on ties: tokens [n], -1
+ * after the last with a probability, and log_probs [n]. */
 static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* tokens, double* log_probs) {
     if (n == 0) return;
     sd_top top = {.n = n, .tokens = tokens, .values = log_probs};

@@ -29,7 +29,8 @@ typedef struct sd_logprobs {
 /* Take arrays for n_tokens with n_top most probable tokens each from the arena (which may be counting). */
 sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top);
 
-/* Fill the log-probabilities of a verdict. With SD_LOGPROBS_SAMPLING a transform is called once more for each token. */
+/* Fill the log-probabilities of a verdict. With SD_LOGPROBS_SAMPLING a transform is called once more for each
+ * token. */
 sd_status sd_logprobs_fill(const sd_logprobs* logprobs, const sd_logprobs_options* options,
                            sd_verifier* verifier, const sd_verification* verification,
                            const sd_verdict* verdict);

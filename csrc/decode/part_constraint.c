@@ -23,7 +23,8 @@ void sd_forced_before_draft(const sd_session* s, int i, int gamma) {
     p->depth = q->max_text - q->n_text - 1;
     int budget = budget_of(q, gamma, p->depth);
     int n = force(q, p->depth < s->shape.max_forced ? p->depth : s->shape.max_forced);
-    /* A drafter that cannot read the forced tokens drafts from the text's end: its first draft tokens are these. */
+    /* A drafter that cannot read the forced tokens drafts from the text's end: its first draft tokens are
+     * these. */
     if (!s->reads_text && n < budget) n = 0;
     joint->n_forced = n;
     joint->n_shown = s->reads_text ? n : 0;

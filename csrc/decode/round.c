@@ -2,10 +2,11 @@
  *
  *   propose   sample draft tokens from the draft
  *   forward   run the target once, on all of them
- *   verify    accept or reject them; sample a recovered token from the residual, or a bonus token from the target
- *   commit    append the accepted tokens and that one to the text
+ *   verify    accept or reject them; sample a recovered token, or a bonus token after the last one
+ *   commit    append the accepted tokens and that token to the text
  *
- * Extensions are called at four points: before_draft, after_propose, after_verify, after_commit (round_parts.h). */
+ * Extensions are called at four points: before_draft, after_propose, after_verify, after_commit
+ * (round_parts.h). */
 #include "clock.h"
 #include "round_parts.h"
 

@@ -1,4 +1,5 @@
-/* A round (round.c) and its extensions, one file each (part_*.c), by the point of the round that calls them. Each does nothing unless its feature is in use. */
+/* A round (round.c) and its extensions, one file each (part_*.c), by the point of the round that calls them.
+ * Each does nothing unless its feature is in use. */
 #pragma once
 
 #include "session_state.h"
@@ -34,10 +35,12 @@ void sd_round_note(sd_session* session, const sd_round_times* times);
 
 /* ---------------------------------------------------------------- before_draft (session_rounds.c) */
 
-/* gamma="auto": set *gamma to 0 if a round of n_open sequences should not draft. A drafter that was paused first reads what it has missed, in slices between rounds that do not draft. */
+/* gamma="auto": set *gamma to 0 if a round of n_open sequences should not draft. A drafter that was paused
+ * first reads what it has missed, in slices between rounds that do not draft. */
 sd_status sd_adaptive_before_draft(sd_session* session, int n_open, int* gamma);
 
-/* Constraint: write the forced tokens after the text, and divide the depth of proposal i, of at most `gamma` draft tokens, between them and the drafter. Sets p->depth and p->budget (of both together). */
+/* Constraint: write the forced tokens after the text, and divide the depth of proposal i, of at most `gamma`
+ * draft tokens, between them and the drafter. Sets p->depth and p->budget (of both together). */
 void sd_forced_before_draft(const sd_session* session, int i, int gamma);
 
 /* Constraint: give the drafter its part of the round's tree, now that the budget is final. */
@@ -51,7 +54,9 @@ void sd_forced_after_propose(const sd_session* session, int i);
 /* Extra query tokens: find the drafter that has them in this round. */
 void sd_extra_after_propose(sd_session* session);
 
-/* Extra query tokens: append them to the *n_rows rows of tree i; tokens and parents have room for max_rows. Rows whose draft token would exceed the text are left out, and a sequence that may not draft gets none, so that its next draft does not depend on others. Returns their embeddings; NULL: the round has none. */
+/* Extra query tokens: append them to the *n_rows rows of tree i; tokens and parents have room for max_rows.
+ * Rows whose draft token would exceed the text are left out, and a sequence that may not draft gets none, so
+ * that its next draft does not depend on others. Returns their embeddings; NULL: the round has none. */
 const float* sd_extra_append(const sd_session* session, int i, int* n_rows, int32_t* tokens,
                              int32_t* parents);
 

@@ -5,7 +5,8 @@ typedef struct sd_mean {
     double sum, n;
 } sd_mean;
 
-/* Add `value` to the sum, with this weight; both decay over about `memory` calls. With values from 0 to 1 and weights of 1 the mean is a rate. */
+/* Add `value` to the sum, with this weight; both decay over about `memory` calls. With values from 0 to 1 and
+ * weights of 1 the mean is a rate. */
 static inline void sd_mean_add(sd_mean* mean, double value, double weight, double memory) {
     mean->sum += value - mean->sum / memory;
     mean->n += weight - mean->n / memory;

@@ -8,7 +8,8 @@
 
 /* How one sequence is decoded. Plain values; what they point to must outlive the sequence. */
 typedef struct sd_settings {
-    /* Model of the sequence: adapted from the target (adapter.h), or from the same base. Borrowed; NULL: the target itself. */
+    /* Model of the sequence: adapted from the target (adapter.h), or from the same base. Borrowed; NULL: the
+     * target itself. */
     const sd_model* model;
     int max_new_tokens; /* new tokens, ≥ 1 */
     int gamma;          /* most draft tokens in a round, ≥ 0; the session's own limit applies too */
@@ -20,7 +21,8 @@ typedef struct sd_settings {
     const int32_t* stop_ids;
     int n_stop_ids;
     uint64_t drafters; /* which drafters may draft for the sequence (sd_proposal) */
-    /* [n_prediction] the expected output, which drafters that copy predictions copy from. Borrowed; NULL: none. */
+    /* [n_prediction] the expected output, which drafters that copy predictions copy from. Borrowed; NULL:
+     * none. */
     const int32_t* prediction;
     int n_prediction;
 } sd_settings;
@@ -49,7 +51,8 @@ typedef struct sd_prompt {
     int n_source;
     /* Failure of this sequence alone; borrowed as long as the sequence has this prompt. */
     sd_failure* failure;
-    /* For drafters: the target's cache, which holds the prompt without its last token while the drafter reads; borrowed like the tokens. NULL: none. */
+    /* For drafters: the target's cache, which holds the prompt without its last token while the drafter
+     * reads; borrowed like the tokens. NULL: none. */
     const sd_cache* cache;
 } sd_prompt;
 
@@ -63,7 +66,8 @@ typedef struct sd_sequence {
     int max_text;      /* most tokens: the text ends there */
     int draft_begun;   /* the drafter has begun the text */
     int n_draft_begun; /* tokens of the text at that time */
-    /* Lazy draft prefill: the drafter begins and reads the text when it drafts next; nothing is committed to it before. */
+    /* Lazy draft prefill: the drafter begins and reads the text when it drafts next; nothing is committed to
+     * it before. */
     int draft_lazy;
     int ready;  /* the prompt has been read, also by the drafter, unless that is lazy */
     int drafts; /* it may have draft tokens in this round */

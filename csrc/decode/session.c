@@ -134,7 +134,8 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
     q->draft_lazy = q->source == NULL && sd_sequence_is_drafted(q) && sd_session_draft_paused(s);
-    /* The last token of the prompt is the root of the first round. Without drafting that round computes no other row, so the root is read with the prompt, unless prefill computes other bits than rows. */
+    /* The last token of the prompt is the root of the first round. Without drafting that round computes no
+     * other row, so the root is read with the prompt, unless prefill computes other bits than rows. */
     int alone = (s->drafter == NULL || q->draft_lazy) && verify->constraint == NULL;
     int with_root = alone && !sd_prompts_apart(s->options.target);
     s->prefills[i] = (sd_prefill){.text = q->text,
@@ -150,7 +151,8 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
 /* Mark a slot as empty: nothing to read, no rounds. */
 static void leave_empty(sd_sequence* q) { q->finished = q->draft_begun = q->ready = 1; }
 
-/* Allocate the caches of the slots and the workspace, also the drafter's, unless it is paused: then they are allocated when it begins a text. */
+/* Allocate the caches of the slots and the workspace, also the drafter's, unless it is paused: then they are
+ * allocated when it begins a text. */
 static sd_status reserve(sd_session* s) {
     const sd_session_options* o = &s->options;
     sd_captures captures = {0};

@@ -41,7 +41,8 @@ sd_status sd_session_begin_draft(sd_session* s, int i, sd_drafter* drafter) {
     return status == SD_OK ? sd_interrupted() : status;
 }
 
-/* Begin in the drafter all prompts that the target has read, so that it reads them together. *n: prompts that it has begun and not yet read. */
+/* Begin in the drafter all prompts that the target has read, so that it reads them together. *n: prompts that
+ * it has begun and not yet read. */
 static sd_status begin_drafts(sd_session* s, int* n) {
     *n = 0;
     for (int i = 0; i < s->shape.n_sequences; i++) {
@@ -56,7 +57,8 @@ static sd_status begin_drafts(sd_session* s, int* n) {
     return SD_OK;
 }
 
-/* Let sequences take rounds whose prompts were read by the target and, unless it is lazy, by the drafter. draft_read: the drafter has read all that it has begun. */
+/* Let sequences take rounds whose prompts were read by the target and, unless it is lazy, by the drafter.
+ * draft_read: the drafter has read all that it has begun. */
 static void make_ready(sd_session* s, int draft_read) {
     for (int i = 0; i < s->shape.n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];

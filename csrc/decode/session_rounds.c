@@ -54,7 +54,8 @@ static void join(sd_session* s, int sequence, int gamma) {
     sd_forced_before_draft(s, i, gamma);
 }
 
-/* Collect the sequences of a round and set how much each may draft: a round adds at most one token more than it drafts in a row, and the text must not exceed its length. */
+/* Collect the sequences of a round and set how much each may draft: a round adds at most one token more than
+ * it drafts in a row, and the text must not exceed its length. */
 static sd_status open_round(sd_session* s, const int32_t* gammas) {
     sd_round* r = &s->round;
     int n_open = 0, gamma = s->drafter ? s->options.gamma : 0, n = s->shape.n_sequences;

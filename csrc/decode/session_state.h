@@ -7,7 +7,8 @@
 #include "forward.h"
 #include "session.h"
 
-/* The tree of a sequence in a round: a chain of tokens that its constraint forces, then the drafter's tree. */
+/* The tree of a sequence in a round: a chain of tokens that its constraint forces, then the drafter's
+ * tree. */
 typedef struct sd_joint {
     int n_forced;
     int n_shown;                 /* forced tokens that the drafter reads as text: all or none */
@@ -37,7 +38,9 @@ typedef struct sd_extra_run {
     int row, n; /* first row in the forward pass, and number of rows */
 } sd_extra_run;
 
-/* Extra query tokens: after every row of a round's tree up to n rows, each the parent of the next, whose inputs are a drafter's embeddings (sd_extra_queries). They attend like tree nodes at their position, and only later ones of the same row attend to them. In the target's cache they are pending and never kept. */
+/* Extra query tokens: after every row of a round's tree up to n rows, each the parent of the next, whose
+ * inputs are a drafter's embeddings (sd_extra_queries). They attend like tree nodes at their position, and
+ * only later ones of the same row attend to them. In the target's cache they are pending and never kept. */
 typedef struct sd_extra_rows {
     int n;              /* after each row, at most; 0: there are none */
     sd_drafter* active; /* drafter of this round's rows; borrowed; NULL: none */
@@ -84,10 +87,12 @@ void sd_extra_take(sd_session* session);
 /* Has gamma="auto" paused the drafter, so that it need not read new texts yet? */
 int sd_session_draft_paused(const sd_session* session);
 
-/* Begin the text of a sequence so far in `drafter`, the session's or one within it; only the first token if it will not draft for it, which leaves nothing to read. Notes a failure of the sequence alone. */
+/* Begin the text of a sequence so far in `drafter`, the session's or one within it; only the first token if
+ * it will not draft for it, which leaves nothing to read. Notes a failure of the sequence alone. */
 sd_status sd_session_begin_draft(sd_session* session, int sequence, sd_drafter* drafter);
 
-/* Lazy draft prefill: begin the texts that a paused drafter has missed, and read a slice of them. *ready: all are read; it may draft. */
+/* Lazy draft prefill: begin the texts that a paused drafter has missed, and read a slice of them. *ready: all
+ * are read; it may draft. */
 sd_status sd_session_catch_up(sd_session* session, int* ready);
 
 /* Fail because no round can follow, with the deferred failure if there is one. */

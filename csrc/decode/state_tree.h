@@ -1,6 +1,7 @@
 /* States of a user's object (constraint, transform) along a text and its draft tokens.
  *
- * A state belongs to the new tokens before it and never changes; each token leads to another state. States are created on demand, once each; the core knows them by number only. */
+ * A state belongs to the new tokens before it and never changes; each token leads to another state. States
+ * are created on demand, once each; the core knows them by number only. */
 #pragma once
 
 #include "memory.h"
@@ -14,7 +15,8 @@ typedef struct sd_state_source {
     sd_status (*advance)(void* context, int from, int32_t token, int to);
     /* Set state 0 to state `from` and forget all others. */
     void (*keep)(void* context, int from);
-    /* Forget the exception of the last call, which failed after a draft token that the text may never contain. Returns 0 if it must not be forgotten, like a request to stop. */
+    /* Forget the exception of the last call, which failed after a draft token that the text may never
+     * contain. Returns 0 if it must not be forgotten, like a request to stop. */
     int (*forgive)(void* context);
     /* Bracket several calls with enter and leave (nested), to take a lock once for all of them. */
     void (*enter)(void* context);
@@ -46,10 +48,13 @@ void sd_state_tree_free(sd_state_tree* states);
 /* Start over for another text. Makes no calls. */
 void sd_state_tree_restart(sd_state_tree* states);
 
-/* Make the state at the end of text [n_text] the root and drop all others. The first call for a text, its prompt, starts it. *from: previous number of the state. */
+/* Make the state at the end of text [n_text] the root and drop all others. The first call for a text, its
+ * prompt, starts it. *from: previous number of the state. */
 sd_status sd_state_tree_follow(sd_state_tree* states, const int32_t* text, int n_text, int* from);
 
-/* Number of the state after a node of a tree (NULL: the root), whose root is the last token of text [n_text], which may extend that of the last `follow`. The state need not exist yet. -1: more tokens in a row than the tree's capacity. */
+/* Number of the state after a node of a tree (NULL: the root), whose root is the last token of text [n_text],
+ * which may extend that of the last `follow`. The state need not exist yet. -1: more tokens in a row than the
+ * tree's capacity. */
 int sd_state_tree_find(sd_state_tree* states, const int32_t* text, int n_text, const sd_tree* tree, int node);
 
 /* Create this state and all before it. */

@@ -2,10 +2,12 @@
 
 #include <math.h>
 
-/* Rounds over which the machine's speed is averaged; a round counts as at most FASTER times slower or faster, as in a cost model, so that both converge together. */
+/* Rounds over which the machine's speed is averaged; a round counts as at most FASTER times slower or faster,
+ * as in a cost model, so that both converge together. */
 #define SPEED 24.0
 #define FASTER 1.3
-/* Rounds over which a lasting speed becomes the usual one. Slow rounds deviate further than fast ones, so the slowness would otherwise rise forever. */
+/* Rounds over which a lasting speed becomes the usual one. Slow rounds deviate further than fast ones, so the
+ * slowness would otherwise rise forever. */
 #define USUAL 1024.0
 /* Rounds that the measured tokens per second average over. */
 #define ROUNDS 64.0
@@ -63,7 +65,8 @@ double sd_throughput_rate(const sd_throughput* t) {
     return fmax(rate, t->plain_rate);
 }
 
-/* Follow the speed of the machine, which is shared and changes within milliseconds. All learned seconds are scaled to one speed, so measurements of different times can be compared. */
+/* Follow the speed of the machine, which is shared and changes within milliseconds. All learned seconds are
+ * scaled to one speed, so measurements of different times can be compared. */
 static void follow_speed(sd_throughput* t, int n_rows, double seconds, double expected_draft_s) {
     if (t->slowness == 0.0) t->slowness = 1.0;
     if (t->starting || sd_cost_model_seen(&t->target, n_rows, n_rows) < 3.0 || expected_draft_s < 0.0) return;

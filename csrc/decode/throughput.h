@@ -1,6 +1,9 @@
 /* Seconds of a round and tokens per second: the price of a second, in tokens.
  *
- * Rounds are a renewal process: over many of them the tokens per second are E(tokens) / E(seconds) of one, and the best policy spends seconds iff they add at least λ tokens each, λ being these tokens per second themselves (Dinkelbach). λ is never below that of plain decoding, since a round without draft tokens is among the choices.
+ * Rounds are a renewal process: over many of them the tokens per second are E(tokens) / E(seconds) of one,
+ * and the best policy spends seconds iff they add at least λ tokens each, λ being these tokens per second
+ * themselves (Dinkelbach). λ is never below that of plain decoding, since a round without draft tokens is
+ * among the choices.
  *
  * Plain numbers: may be copied; starts as zeros. */
 #pragma once
@@ -9,7 +12,8 @@
 #include "cost_model.h"
 
 typedef struct sd_throughput {
-    /* Slowness of the machine now, relative to usual. All seconds below are measured seconds divided by it. */
+    /* Slowness of the machine now, relative to usual. All seconds below are measured seconds divided by
+     * it. */
     double slowness;
     /* Seconds of a round from the target's forward pass on, by rows of the batch. */
     sd_cost_model target;
@@ -43,7 +47,9 @@ int sd_throughput_knows_plain(const sd_throughput* throughput);
 /* λ: tokens per second of the batch, as planned and as the last rounds were. */
 double sd_throughput_rate(const sd_throughput* throughput);
 
-/* Learn from a round with n_rows rows of the target. draft_s: measured seconds of proposing; rest_s: of everything else. expected_draft_s: by the drafters' cost models; 0 without drafting, below 0 if not known yet. Call before sd_throughput_add of the same round. */
+/* Learn from a round with n_rows rows of the target. draft_s: measured seconds of proposing; rest_s: of
+ * everything else. expected_draft_s: by the drafters' cost models; 0 without drafting, below 0 if not known
+ * yet. Call before sd_throughput_add of the same round. */
 void sd_throughput_measure(sd_throughput* throughput, int n_rows, double draft_s, double rest_s,
                            double expected_draft_s);
 

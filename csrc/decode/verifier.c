@@ -68,7 +68,8 @@ static sd_status transform(sd_verifier* v, const sd_verification* of, int node, 
     return SD_OK;
 }
 
-/* Fail because of settings: the model's logits are finite, but after penalties and bias their maximum is not. */
+/* Fail because of settings: the model's logits are finite, but after penalties and bias their maximum is
+ * not. */
 static sd_status fail_in_settings(const sd_sampling* s, int is_masked, int n_vocab, const float* adjusted) {
     char names[SD_MESSAGE_SIZE] = "";
     size_t length = 0;

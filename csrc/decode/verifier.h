@@ -10,7 +10,8 @@
 
 /* A user's change of the target's distribution. */
 typedef struct sd_transform {
-    /* Change probs [n_vocab] of the token after tokens [n_tokens] in place. The result is a distribution up to a factor; at temperature 0 its argmax is taken. NULL: none. */
+    /* Change probs [n_vocab] of the token after tokens [n_tokens] in place. The result is a distribution up
+     * to a factor; at temperature 0 its argmax is taken. NULL: none. */
     sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
     void* context; /* borrowed; must outlive the sequence */
     /* Instead of `apply`, for a change that depends on a state: probs after state `state` of `states`. */
@@ -22,7 +23,8 @@ typedef struct sd_transform {
 typedef struct sd_verifier_options {
     const sd_sampling* sampling; /* of the target; borrowed, must outlive the sequence */
     sd_transform transform;
-    /* Constraint of the text: forbidden tokens have logits of −infinity, and no probability after a transform. Borrowed, must outlive the sequence; NULL: none. */
+    /* Constraint of the text: forbidden tokens have logits of −infinity, and no probability after a
+     * transform. Borrowed, must outlive the sequence; NULL: none. */
     sd_constraint* constraint;
     sd_rule rule;
     double lenience;
@@ -60,9 +62,13 @@ typedef struct sd_verification {
     int first_row;
 } sd_verification;
 
-/* Fill the verdict (its arrays are the caller's). Computes each distribution that the rule requests once. Fails if a transform or a constraint fails, if logits of a requested node are not finite, or if settings leave no token or make a logit infinite. Nodes that are not requested cannot fail: plain decoding never reaches them. */
+/* Fill the verdict (its arrays are the caller's). Computes each distribution that the rule requests once.
+ * Fails if a transform or a constraint fails, if logits of a requested node are not finite, or if settings
+ * leave no token or make a logit infinite. Nodes that are not requested cannot fail: plain decoding never
+ * reaches them. */
 sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
 
-/* The target's distribution after a node, as the rules see it: *distribution, borrowed until the next call. Fails as sd_verifier_run does. */
+/* The target's distribution after a node, as the rules see it: *distribution, borrowed until the next call.
+ * Fails as sd_verifier_run does. */
 sd_status sd_verifier_distribute(sd_verifier* verifier, const sd_verification* verification, int node,
                                  const sd_distribution** distribution);

@@ -1,4 +1,5 @@
-/* A draft tree that grows by the draft's confidence: expand the best draft tokens, then propose the best of all. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
+/* A draft tree that grows by the draft's confidence: expand the best draft tokens, then propose the best of
+ * all. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
 #include "tree_drafter.h"
 
 #include <math.h>
@@ -17,7 +18,8 @@ typedef struct candidate {
     double value;      /* product of the confidences down to it: estimated chance that it is accepted */
 } candidate;
 
-/* The best candidates. Values never change, and a child's value never exceeds its parent's: a dropped candidate never returns, and the set contains the parents of its members. */
+/* The best candidates. Values never change, and a child's value never exceeds its parent's: a dropped
+ * candidate never returns, and the set contains the parents of its members. */
 typedef struct best_first {
     int capacity, n; /* most and current number of candidates */
     candidate* best; /* [capacity] in descending order of value; earlier ones first on ties */
@@ -37,7 +39,9 @@ static double least(const best_first* g, int i) {
     return at >= g->n ? 0.0 : at < 0 ? g->best[0].value : g->best[at].value;
 }
 
-/* Choose the next candidates to read, at most `width`: the best unread ones above `depth` whose children may be among the best. Writes their indices in `best`, ascending, to chosen [width]. Returns their number; 0 if even certain children would raise the sum of the best values by no more than `price`. */
+/* Choose the next candidates to read, at most `width`: the best unread ones above `depth` whose children may
+ * be among the best. Writes their indices in `best`, ascending, to chosen [width]. Returns their number; 0 if
+ * even certain children would raise the sum of the best values by no more than `price`. */
 static int choose_best(const best_first* g, int width, int depth, double price, int32_t* chosen) {
     int n = 0;
     double gain = 0.0;

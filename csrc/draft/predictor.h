@@ -1,9 +1,11 @@
-/* Predictors of the tokens after nodes of proposals: a smaller model, layers of the target, heads on its hidden states. Drafters draw draft tokens from their logits (tree_drafter.h). */
+/* Predictors of the tokens after nodes of proposals: a smaller model, layers of the target, heads on its
+ * hidden states. Drafters draw draft tokens from their logits (tree_drafter.h). */
 #pragma once
 
 #include "drafter.h"
 
-/* Nodes of one proposal to predict the next tokens of: their parents come earlier in this or a previous call. */
+/* Nodes of one proposal to predict the next tokens of: their parents come earlier in this or a previous
+ * call. */
 typedef struct sd_draft_nodes {
     sd_proposal* proposal;
     const int32_t* nodes; /* [n_nodes] borrowed */
@@ -17,11 +19,13 @@ struct sd_predictor {
     sd_captures captures;   /* hidden states of the target that it reads in the cache of each proposal */
     sd_extra_queries extra; /* rows to append to the target's forward passes */
     int in_target;          /* it drafts in the target's cache of each proposal */
-    /* [n_sequences] caches of its model, as `caches` of drafters; owned by the predictor. NULL: none of its own. */
+    /* [n_sequences] caches of its model, as `caches` of drafters; owned by the predictor. NULL: none of its
+     * own. */
     sd_cache* caches;
     int own_ids; /* their texts use the model's own ids, not the target's */
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
-     * floats apart. Owned by the predictor; both may be set by reserve. None is NaN or +infinity; -infinity is a token that is never drafted. */
+     * floats apart. Owned by the predictor; both may be set by reserve. None is NaN or +infinity; -infinity
+     * is a token that is never drafted. */
     const float* logits;
     ptrdiff_t ld_logits;
     /* As reserve, begin and read of drafters (drafter.h). */
@@ -59,7 +63,8 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* Give a drafter the captures, extra query tokens and caches of its predictor. Operations that it only passes on, observe and observe_extra, become NULL if the predictor lacks them. */
+/* Give a drafter the captures, extra query tokens and caches of its predictor. Operations that it only passes
+ * on, observe and observe_extra, become NULL if the predictor lacks them. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
 /* A drafter with one predictor: first member of both tree drafters. */

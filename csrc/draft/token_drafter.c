@@ -56,7 +56,8 @@ int sd_draft_token_add_if_it_pays(const sd_token_drafter* g, sd_proposal* p, int
     return sd_proposal_add(p, parent, token, confidence);
 }
 
-/* Tokens per block: the largest logit of each block is kept, so finding the next largest rescans one block. */
+/* Tokens per block: the largest logit of each block is kept, so finding the next largest rescans one
+ * block. */
 #define BLOCK 256
 
 /* Least racers that scores are normalized over. */
@@ -81,7 +82,8 @@ static int32_t head_of(int n, const float* x, int b) {
     return first + sd_kernels_get()->argmax(n - first < BLOCK ? n - first : BLOCK, x + first);
 }
 
-/* Find the k largest of x [n], which is overwritten; the lowest index on ties, without −infinity. Returns their number. */
+/* Find the k largest of x [n], which is overwritten; the lowest index on ties, without −infinity. Returns
+ * their number. */
 static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
     int n_blocks = (n + BLOCK - 1) / BLOCK;
     for (int b = 0; b < n_blocks; b++) heads[b] = head_of(n, x, b);
@@ -97,7 +99,8 @@ static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
     return k;
 }
 
-/* Rank by the draft's probabilities; at temperature 0, where all mass is on one token, by those of the logits times the sharpness. */
+/* Rank by the draft's probabilities; at temperature 0, where all mass is on one token, by those of the logits
+ * times the sharpness. */
 static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd_distribution* from, int k) {
     const sd_token_drafter* g = &s->token_drafter;
     int n_vocab = g->n_vocab;
@@ -117,7 +120,9 @@ static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd
     return n;
 }
 
-/* Rank by times in the Gumbel race under the noise that the target will use. Score = 1 / time^sharpness, normalized: with sharpness 1 the chance that the target agrees, if the error of the draft's logits is as large as the race's noise. */
+/* Rank by times in the Gumbel race under the noise that the target will use. Score = 1 / time^sharpness,
+ * normalized: with sharpness 1 the chance that the target agrees, if the error of the draft's logits is as
+ * large as the race's noise. */
 static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node,
                         const sd_distribution* from, int k) {
     const sd_token_drafter* g = &s->token_drafter;
@@ -137,7 +142,8 @@ int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int n
                                                         : rank_by_mass(s, logits, &from, k);
 }
 
-/* Set the distribution of the next node: that of its previous sibling, with `distinct` without that sibling's token. Returns 0 if nothing is left. */
+/* Set the distribution of the next node: that of its previous sibling, with `distinct` without that sibling's
+ * token. Returns 0 if nothing is left. */
 static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct) {
     int node = p->tree.n_nodes, n_vocab = s->token_drafter.n_vocab;
     const sd_distribution* previous = &p->tree.drawn_from[node - 1];

@@ -97,7 +97,8 @@ static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
     return node;
 }
 
-/* Collect the nodes of this level that get children, and so are read: as far as the budget allows, equal ones once. */
+/* Collect the nodes of this level that get children, and so are read: as far as the budget allows, equal ones
+ * once. */
 static void collect(const tree_drafter* d, const sd_proposal* p, draft* f) {
     int n_free = p->budget + 1 - p->tree.n_nodes;
     f->n_reads = f->n_parents = 0;

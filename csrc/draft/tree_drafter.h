@@ -1,6 +1,9 @@
 /* Draft trees of a predictor, such as a smaller model: of a given shape, or growing by its confidence.
  *
- * Nodes of a shape are numbered level by level, and within a level in the order of their parents. A smaller round takes the first ones: the levels from the top, and of the last level the children of the first. A growing tree has point masses: the most probable tokens, or under the coupled rule the first of the race. */
+ * Nodes of a shape are numbered level by level, and within a level in the order of their parents. A smaller
+ * round takes the first ones: the levels from the top, and of the last level the children of the first. A
+ * growing tree has point masses: the most probable tokens, or under the coupled rule the first of the
+ * race. */
 #pragma once
 
 #include "memory.h"
@@ -28,7 +31,8 @@ typedef struct sd_shape_options {
 /* Does it have at least one chain, or parents in order? */
 sd_status sd_shape_check(const sd_shape_options* options);
 
-/* Take the first gamma nodes of a shape, with arrays from the arena. widest, most_children and n_levels are also set while the arena is counting. */
+/* Take the first gamma nodes of a shape, with arrays from the arena. widest, most_children and n_levels are
+ * also set while the arena is counting. */
 sd_shape sd_shape_take(sd_arena* arena, const sd_shape_options* options, int gamma);
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */

@@ -37,7 +37,8 @@ static void add_edge(sd_automaton* a, sd_automaton_edge* slot, int32_t from, int
     a->states[from].first = (int32_t)(slot - a->edges);
 }
 
-/* Split state `whole`: its pieces no longer than state `from` plus the token now end at more positions than the longer ones, and get a state of their own. */
+/* Split state `whole`: its pieces no longer than state `from` plus the token now end at more positions than
+ * the longer ones, and get a state of their own. */
 static int32_t split(sd_automaton* a, int32_t from, int32_t token, int32_t whole) {
     int32_t part = a->n_states++;
     a->states[part] = a->states[whole];

@@ -1,6 +1,8 @@
 /* Suffix automaton of token ids: which pieces of a text occur in it, and where (Blumer et al. 1985).
  *
- * Built token by token without allocations, in O(1) amortized time per token for any text. A state stands for all pieces of the text that end at the same positions; its link leads to their longest suffix that also ends elsewhere. The root stands for the empty piece. */
+ * Built token by token without allocations, in O(1) amortized time per token for any text. A state stands for
+ * all pieces of the text that end at the same positions; its link leads to their longest suffix that also
+ * ends elsewhere. The root stands for the empty piece. */
 #pragma once
 
 #include "memory.h"
@@ -36,7 +38,8 @@ typedef struct sd_match {
     int32_t length;
 } sd_match;
 
-/* Take an automaton for at most max_tokens tokens (0 to SD_AUTOMATON_MAX_TOKENS) from the arena; clear it before use. */
+/* Take an automaton for at most max_tokens tokens (0 to SD_AUTOMATON_MAX_TOKENS) from the arena; clear it
+ * before use. */
 sd_automaton sd_automaton_take(sd_arena* arena, int max_tokens);
 
 /* Reset to the empty text. */
@@ -45,11 +48,13 @@ void sd_automaton_clear(sd_automaton* automaton);
 /* Append a token, of any value.
  *
  * A state's `end` is the most recent of its occurrences before the end of the whole text, if the state was
- * among the longest 32 of the text's suffixes when it last occurred; otherwise some earlier one. Refreshing more would cost O(n) per token in periodic text, where the order of occurrences does not matter. */
+ * among the longest 32 of the text's suffixes when it last occurred; otherwise some earlier one. Refreshing
+ * more would cost O(n) per token in periodic text, where the order of occurrences does not matter. */
 sd_status sd_automaton_append(sd_automaton* automaton, int32_t token);
 
 /* The longest suffix of the text that also occurs earlier in it; `end` of its state is earlier. */
 sd_match sd_automaton_repeated(const sd_automaton* automaton);
 
-/* Advance the longest suffix of some tokens that occurs in the text by one token. Start with the root and length 0, or for the text itself with `last` and n_tokens. O(1) amortized. */
+/* Advance the longest suffix of some tokens that occurs in the text by one token. Start with the root and
+ * length 0, or for the text itself with `last` and n_tokens. O(1) amortized. */
 void sd_match_advance(sd_match* match, const sd_automaton* automaton, int32_t token);

@@ -32,5 +32,7 @@ typedef struct sd_copy {
 /* The i-th token of a copy; -1 at its end. */
 int32_t sd_copy_token(const sd_copy* copy, int i);
 
-/* Append draft tokens to a proposal: each copy, at most SD_MAX_COPIES, is a chain from the root. While there is capacity and another draft token pays, the chain grows whose next token is likeliest to be accepted. Of copies with the same first token only the first is drafted. */
+/* Append draft tokens to a proposal: each copy, at most SD_MAX_COPIES, is a chain from the root. While there
+ * is capacity and another draft token pays, the chain grows whose next token is likeliest to be accepted. Of
+ * copies with the same first token only the first is drafted. */
 void sd_copies_grow(sd_proposal* proposal, const sd_copy* copies, int n);

@@ -47,7 +47,8 @@ static int match_length(const sequence_state* r, const int32_t* tokens, int n_to
     return length;
 }
 
-/* Rank of an index in the source among equal matches: best ahead, then nearest to the index after a substitution. */
+/* Rank of an index in the source among equal matches: best ahead, then nearest to the index after a
+ * substitution. */
 static int misfit(const sequence_state* r, const alignment* p, int next) {
     int distance = abs(next - (p->at + p->n_lost));
     return next >= p->at ? distance : distance + r->n_source;
@@ -85,7 +86,8 @@ static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_to
     return SD_OK;
 }
 
-/* Number of tokens of a prompt's source before the first that the target lacks: the encoder may have another vocabulary. */
+/* Number of tokens of a prompt's source before the first that the target lacks: the encoder may have another
+ * vocabulary. */
 static int n_known(const sd_prompt* prompt, int n_vocab) {
     int n = 0;
     while (n < prompt->n_source && prompt->source[n] < n_vocab) n++;
@@ -125,7 +127,8 @@ static sd_copy copy_from(const sequence_state* r, int at, int length) {
     return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
 }
 
-/* Find what to copy. After tokens without a counterpart, each hypothesis about the edit gives an index to continue from. */
+/* Find what to copy. After tokens without a counterpart, each hypothesis about the edit gives an index to
+ * continue from. */
 static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
     const sequence_state* r = &d->states[p->sequence];
     alignment now = r->committed;

@@ -87,7 +87,9 @@ static branch take_best(search* s) {
     return taken;
 }
 
-/* Search the continuations of the occurrences in a range of an order of `tokens` [n_tokens]; a negative token ends a continuation. Takes draft tokens in descending order of value, the first found on ties; siblings are found in the order of their tokens. */
+/* Search the continuations of the occurrences in a range of an order of `tokens` [n_tokens]; a negative token
+ * ends a continuation. Takes draft tokens in descending order of value, the first found on ties; siblings are
+ * found in the order of their tokens. */
 static void run_search(search* s, const sd_suffix_order* o, sd_suffix_range range, const int32_t* tokens,
                        int n_tokens, const wish* wanted) {
     const source text = {tokens, n_tokens};
@@ -115,8 +117,8 @@ typedef struct sequence_state {
     int n_prompt;
     int n_read;            /* tokens that have been read */
     sd_suffix_order order; /* of all of them but the last, which nothing follows yet */
-    sd_suffix_tree*
-        tree; /* the memory's tree when the sequence began, with a reference; NULL: not begun yet */
+    /* the memory's tree when the sequence began, with a reference; NULL: not begun yet */
+    sd_suffix_tree* tree;
 } sequence_state;
 
 typedef struct suffix_drafter {
@@ -173,7 +175,8 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     return read_on(d, &d->states[sequence], tokens, n_tokens);
 }
 
-/* Search the continuations of the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns the length of the suffix. */
+/* Search the continuations of the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns
+ * the length of the suffix. */
 static int look_up(const suffix_drafter* d, search* s, const sd_proposal* p, const sd_suffix_order* order,
                    const int32_t* tokens, int n_tokens) {
     const sd_suffix suffix = {p->text + p->n_text - 1, p->n_text};

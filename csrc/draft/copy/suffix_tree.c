@@ -61,7 +61,8 @@ sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* positions, i
     return SD_OK;
 }
 
-/* Number of the first `n` positions ordered before a suffix, by their last `depth` tokens; with `equals`, including equal ones. */
+/* Number of the first `n` positions ordered before a suffix, by their last `depth` tokens; with `equals`,
+ * including equal ones. */
 static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, sd_suffix s, int depth,
                         int equals) {
     int low = 0, high = n;

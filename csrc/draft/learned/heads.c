@@ -93,11 +93,12 @@ typedef struct heads_predictor {
     int* first;        /* [n_heads + 1] first request of each head */
     float* x;          /* [max_requests, ld_x] hidden states after the heads' blocks */
     float* update;     /* [max_requests, ld_x] */
-    float*
-        seen; /* [max_requests, (1 + n_heads) · d_model] inputs of heads that see draft tokens; else none */
+    /* [max_requests, (1 + n_heads) · d_model] inputs of heads that see draft tokens; else none */
+    float* seen;
     void* prepared; /* max_requests rows of the widest input, prepared */
-    float*
-        computed; /* [max_requests, ld_computed] logits of the draft's tokens of this round so far; for heads that see draft tokens, of this call */
+    /* [max_requests, ld_computed] logits of the draft's tokens of this round so far; for heads that see draft
+     * tokens, of this call */
+    float* computed;
     int n_computed; /* rows of it in use */
     int32_t* known; /* [n_sequences, n_heads] computed row of each head for a sequence; -1: none */
     int32_t* rows;  /* [n_sequences · rows at once] computed row of each node of this call */
@@ -178,7 +179,8 @@ static int deepest(const heads_predictor* r, const sd_proposal* p) {
     return n < r->n_levels ? n : r->n_levels;
 }
 
-/* Does the j-th node need head k's row? A shared output is computed for all heads at once, so that its weights are read once. */
+/* Does the j-th node need head k's row? A shared output is computed for all heads at once, so that its
+ * weights are read once. */
 static int wants(const heads_predictor* r, const sd_draft_nodes* of, int j, int k) {
     const sd_proposal* p = of->proposal;
     int32_t node = of->nodes[j];
@@ -218,7 +220,8 @@ static const float* hidden_of(const heads_predictor* r, const sd_proposal* p) {
     return sd_cache_captured(p->cache, p->n_text - 2, capture_of(r));
 }
 
-/* Fill the input of a head that sees draft tokens: the hidden state, then the embeddings of the tokens from the root to the node. */
+/* Fill the input of a head that sees draft tokens: the hidden state, then the embeddings of the tokens from
+ * the root to the node. */
 static void fill_seen(const heads_predictor* r, const request* q, float* seen) {
     size_t d = (size_t)config_of(r)->d_model;
     const sd_tree* tree = &q->proposal->tree;

@@ -3,7 +3,8 @@
  * Head k = 1, 2, … predicts the token k positions after the root from x, the hidden state of the token before
  * the root, which the target's own head reads: x ← x + silu(W x + b) for each of its blocks, then an output
  * matrix. This is Medusa (Cai et al. 2024); with one block and the target's own output matrix, blockwise
- * parallel decoding (Stern et al. 2018). A head that sees draft tokens begins with W [x, embeddings of the root and of the k − 1 draft tokens before it] instead of x (Hydra, Ankner et al. 2024). */
+ * parallel decoding (Stern et al. 2018). A head that sees draft tokens begins with W [x, embeddings of the
+ * root and of the k − 1 draft tokens before it] instead of x (Hydra, Ankner et al. 2024). */
 #pragma once
 
 #include "predictor.h"
@@ -49,10 +50,12 @@ void sd_heads_free(sd_heads* heads);
 /* Borrowed; both must outlive the predictor. */
 typedef struct sd_heads_predictor_options {
     const sd_heads* heads;
-    /* The model of the session's caches: the heads read its hidden states, embed draft tokens with its table, and may share its output matrix. */
+    /* The model of the session's caches: the heads read its hidden states, embed draft tokens with its table,
+     * and may share its output matrix. */
     const sd_model* target;
 } sd_heads_predictor_options;
 
-/* Create a predictor of sd_heads_predictor_options. Predicts as many tokens in a row as there are heads; none for a text of one token, which has no token before the root. */
+/* Create a predictor of sd_heads_predictor_options. Predicts as many tokens in a row as there are heads; none
+ * for a text of one token, which has no token before the root. */
 sd_status sd_heads_predictor_make(const void* options, const sd_prediction* prediction,
                                   sd_predictor** predictor);

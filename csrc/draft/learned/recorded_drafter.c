@@ -192,7 +192,8 @@ static void store_row(recorded_drafter* d, int32_t row, int depth, const int32_t
     sd_online_samples_store(d->options.samples, c);
 }
 
-/* Follow the text, now tokens [n_text], through the tree of the last proposal, and store a sample where it left the tree; with `everywhere` also at each row on the path. */
+/* Follow the text, now tokens [n_text], through the tree of the last proposal, and store a sample where it
+ * left the tree; with `everywhere` also at each row on the path. */
 static void store(recorded_drafter* d, const int32_t* text, int n_text) {
     const sd_online_samples* ring = d->options.samples;
     int32_t row = d->node_rows[0];

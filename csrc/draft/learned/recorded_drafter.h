@@ -1,6 +1,7 @@
 /* Online samples: texts after which draft tokens were rejected, with the target's distribution there.
  *
- * A ring holds the last ones for an online trainer. Sessions of several threads store into one ring. A thread never waits to store: samples that arrive while another thread uses the ring are dropped. */
+ * A ring holds the last ones for an online trainer. Sessions of several threads store into one ring. A thread
+ * never waits to store: samples that arrive while another thread uses the ring are dropped. */
 #pragma once
 
 #include <stdatomic.h>
@@ -20,7 +21,8 @@ typedef struct sd_online_sample_shape {
 typedef struct sd_online_sample {
     /* [n_before] last tokens of the text, including accepted draft tokens; -1 before its start. */
     int32_t* before;
-    /* [n_top] tokens with the largest logits, descending, the lower id first on ties; -1 past the vocabulary. */
+    /* [n_top] tokens with the largest logits, descending, the lower id first on ties; -1 past the
+     * vocabulary. */
     int32_t* top;
     /* [n_top] their log-probabilities under a softmax of all logits; -infinity for -1 */
     float* log_probs;
@@ -66,16 +68,20 @@ int sd_online_samples_count(sd_online_samples* ring);
 /* Move the oldest out of the ring into a sample of its shape. Returns 0 if there is none. */
 int sd_online_samples_pop(sd_online_samples* ring, sd_online_sample* sample);
 
-/* A recorded drafter drafts like the drafter within it and stores an online sample where the target rejects draft tokens, with `everywhere` also where it accepts them. Between rounds the inner drafter can be replaced by one of the same method with newly trained weights.
+/* A recorded drafter drafts like the drafter within it and stores an online sample where the target rejects
+ * draft tokens, with `everywhere` also where it accepts them. Between rounds the inner drafter can be
+ * replaced by one of the same method with newly trained weights.
  *
  * A stored position costs one pass over a row of logits, any other nothing. */
 typedef struct sd_recorded_options {
-    /* Ring to store into; borrowed, must outlive the drafter. Hidden states of its samples are the inner drafter's captures, concatenated. */
+    /* Ring to store into; borrowed, must outlive the drafter. Hidden states of its samples are the inner
+     * drafter's captures, concatenated. */
     sd_online_samples* samples;
     void* owner; /* tag for the caller to find the drafter by; borrowed */
 } sd_recorded_options;
 
-/* Create a drafter, owned by the caller, who passes it to a session. Takes ownership of `inner`, created with the same `drafting`, also on failure. */
+/* Create a drafter, owned by the caller, who passes it to a session. Takes ownership of `inner`, created with
+ * the same `drafting`, also on failure. */
 sd_status sd_recorded_drafter_create(const sd_drafting* drafting, const sd_recorded_options* options,
                                      sd_drafter* inner, sd_drafter** drafter);
 
@@ -86,8 +92,10 @@ sd_drafter* sd_recorded_drafter_find(sd_drafter* drafter, const sd_online_sample
 const sd_drafting* sd_recorded_drafter_drafting(const sd_drafter* drafter);
 void* sd_recorded_drafter_owner(const sd_drafter* drafter);
 
-/* Can `inner`, created with the same drafting, replace the drafter within? Its tree type, point masses and captures must be the same. */
+/* Can `inner`, created with the same drafting, replace the drafter within? Its tree type, point masses and
+ * captures must be the same. */
 sd_status sd_recorded_drafter_check(const sd_drafter* drafter, const sd_drafter* inner);
 
-/* Replace the inner drafter by `inner`, which has begun the texts (sd_session_begin_drafter). Takes ownership and frees the old one. */
+/* Replace the inner drafter by `inner`, which has begun the texts (sd_session_begin_drafter). Takes ownership
+ * and frees the old one. */
 void sd_recorded_drafter_swap(sd_drafter* drafter, sd_drafter* inner);

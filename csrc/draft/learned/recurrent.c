@@ -8,7 +8,8 @@
 #include "pass.h"
 #include "tensor_list.h"
 
-/* Least panels of a product to share among threads: with fewer the caller finishes before the others start. */
+/* Least panels of a product to share among threads: with fewer the caller finishes before the others
+ * start. */
 #define SHARED_PANELS 64
 
 #define N_CELL_TENSORS 4
@@ -105,7 +106,8 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
                    .outputs = sd_arena_take(arena, rows, (size_t)ld_outputs * sizeof(float)));
 }
 
-/* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in] of steps [n], without gaps. A row of y that is not finite is a failure of its step and is set to 0. */
+/* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in] of steps [n], without gaps. A row of y that is not
+ * finite is a failure of its step and is set to 0. */
 static void multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
                      const sd_recurrent_step* steps, int n, float* y, ptrdiff_t ldy) {
     int shared = sd_matrix_panels(matrix->n_out) >= SHARED_PANELS;

@@ -1,7 +1,8 @@
 /* A recurrent network that predicts the next token of a text: gated recurrent units (GRU, Cho et al. 2014) in
  * layers, with torch's formulas and order of gates, and a head over the vocabulary or a part of it.
  *
- * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A row has the same bits alone and in a batch. */
+ * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A row has the same
+ * bits alone and in a batch. */
 #pragma once
 
 #include "pool.h"
@@ -39,7 +40,8 @@ typedef struct sd_recurrent {
                              * cells.I.bias_hh for each layer I; output.weight, output.bias */
 } sd_recurrent;
 
-/* Create a network whose tensors are to be set; tokens [n_draft_vocab], borrowed: the token of each output; NULL, if n_draft_vocab is n_vocab: output i is token i. Owned by the caller. */
+/* Create a network whose tensors are to be set; tokens [n_draft_vocab], borrowed: the token of each output;
+ * NULL, if n_draft_vocab is n_vocab: output i is token i. Owned by the caller. */
 sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format, const int32_t* tokens,
                               sd_recurrent** recurrent);
 void sd_recurrent_free(sd_recurrent* recurrent);

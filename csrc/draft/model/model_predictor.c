@@ -3,7 +3,8 @@
 #include "forward.h"
 #include "translation.h"
 
-/* Tokens read together with the root: after a round in which every draft token was accepted the cache lacks the last one, and the root is always new. */
+/* Tokens read together with the root: after a round in which every draft token was accepted the cache lacks
+ * the last one, and the root is always new. */
 #define CATCH_UP 2
 
 /* Most tokens of a draft with another vocabulary per target token, over a whole text. */
@@ -17,7 +18,8 @@ typedef struct model_predictor {
     int catch_up; /* tokens read together with the root: CATCH_UP, and those that a constraint forces */
     sd_workspace workspace;
     sd_cache* caches; /* [n_sequences] its own; none for the target */
-    /* [n_sequences] models of the sequences, if layers of the target draft; else NULL; borrowed while the prompts are read */
+    /* [n_sequences] models of the sequences, if layers of the target draft; else NULL; borrowed while the
+     * prompts are read */
     const sd_model** adapted;
     sd_prefill* prefills;  /* [n_sequences] prompts being read into them; text NULL: none */
     long n_begun;          /* prompts so far */
@@ -99,7 +101,8 @@ static int fits(const model_predictor* r, int sequence, int n_text) {
     return r->reads[sequence] && n_text <= r->options.model->config.n_ctx;
 }
 
-/* Begin to read a prompt in the model's tokens. One that cannot be retokenized yet may be read in a later round, with more of its text; its source is encoded in any case. */
+/* Begin to read a prompt in the model's tokens. One that cannot be retokenized yet may be read in a later
+ * round, with more of its text; its source is encoded in any case. */
 static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* prompt) {
     const sd_model* encoder = r->options.model->encoder;
     int n_source = prompt->n_source;

@@ -108,7 +108,9 @@ static sd_rule inner_rule(sd_rule outer) {
     return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
 }
 
-/* Open an inner proposal with the remaining capacity of the outer one minus 1, for the token that the model itself adds. Under the coupled rule all levels use the same noise; otherwise no random number is used twice. */
+/* Open an inner proposal with the remaining capacity of the outer one minus 1, for the token that the model
+ * itself adds. Under the coupled rule all levels use the same noise; otherwise no random number is used
+ * twice. */
 static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inner* in) {
     int left = p->depth - p->depths[in->node], budget = p->budget + 1 - p->tree.n_nodes;
     if (budget < left) left = budget;
@@ -127,8 +129,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
     q.failure = p->failure;
-    q.cache =
-        NULL; /* the model's cache may lack the text's last token, after a round in which every draft token was accepted */
+    q.cache = NULL; /* the model's lacks the text's last token if every draft token was accepted */
     q.tree.n_nodes = 1;
     q.tree.tokens[0] = in->text[q.n_text - 1];
     q.tree.parents[0] = -1;
@@ -170,7 +171,8 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
                             v->drafter->token_drafter.n_vocab, v->drafter->noise);
 }
 
-/* Append a draft token: a draw from the model's distribution after a node of the inner tree. The first token of an inner round was decided on before the round; the others were drafted with it. */
+/* Append a draft token: a draw from the model's distribution after a node of the inner tree. The first token
+ * of an inner round was decided on before the round; the others were drafted with it. */
 static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
     if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
@@ -186,7 +188,8 @@ static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_n
     return 1;
 }
 
-/* Verify an inner tree against the model; the accepted path and the token after it become draft tokens. Each is taken or not depending on those before it only, so each is a plain draw. */
+/* Verify an inner tree against the model; the accepted path and the token after it become draft tokens. Each
+ * is taken or not depending on those before it only, so each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
     const sd_proposal* q = &in->proposal;
     sd_verify_uniforms(q->stream, (uint32_t)q->n_text, q->tree.n_nodes, d->uniforms);

@@ -95,7 +95,9 @@ static int cut_of(const char* text, int n) {
     return n;
 }
 
-/* Copy the last bytes of a text [n_text], at most LOOK_BACK and none before a special token, to the end of `to` [LOOK_BACK]. Returns their number; *n_tokens: tokens they come from; *begins: the text has no bytes. */
+/* Copy the last bytes of a text [n_text], at most LOOK_BACK and none before a special token, to the end of
+ * `to` [LOOK_BACK]. Returns their number; *n_tokens: tokens they come from; *begins: the text has no
+ * bytes. */
 static int last_bytes(const sd_token_strings* strings, const int32_t* text, int n_text, char* to,
                       int* n_tokens, int* begins) {
     int n_free = LOOK_BACK, at = n_text - 1, n;
@@ -261,7 +263,9 @@ static void draw_token(text_drafter* d, writing* w, const float* logits) {
     w->own.tree.tokens[node] = t->draft_of[p->tree.tokens[added]];
 }
 
-/* Does this round of a text draw from the restricted distribution? Both methods alternate at first; then the one with more accepted tokens is used, and the other tried now and then. Depends only on this text's committed tokens. */
+/* Does this round of a text draw from the restricted distribution? Both methods alternate at first; then the
+ * one with more accepted tokens is used, and the other tried now and then. Depends only on this text's
+ * committed tokens. */
 static int choose_method(const text_drafter* d, int sequence) {
     experience* e = &d->experiences[sequence];
     if (!d->measures) return 0;

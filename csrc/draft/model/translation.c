@@ -18,7 +18,8 @@ double sd_translate_logits(const sd_translation* t, const float* from, float* to
     return sd_row_mass(to, t->target.n, most) / sd_row_mass(from, t->draft.n, most);
 }
 
-/* Last tokens to tokenize again when text follows, which may change where they end; extended back to the start of a word, if one is near. */
+/* Last tokens to tokenize again when text follows, which may change where they end; extended back to the
+ * start of a word, if one is near. */
 #define LOOK_BACK 2
 #define MOST_BACK 24
 
@@ -103,7 +104,8 @@ static sd_status encode(sd_retokenized_text* r, const piece* p, int at, int n) {
     return SD_OK;
 }
 
-/* Encode the first `most` bytes of the piece and keep the rest, including an incomplete character. Invalid bytes become byte tokens. `last`: no text follows. */
+/* Encode the first `most` bytes of the piece and keep the rest, including an incomplete character. Invalid
+ * bytes become byte tokens. `last`: no text follows. */
 static sd_status flush(sd_retokenized_text* r, piece* p, int most, int last) {
     int at = 0;
     while (at < most) {

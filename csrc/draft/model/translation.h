@@ -1,4 +1,5 @@
-/* Two vocabularies: their tokens' strings, common tokens, encoding of texts, and retokenization of the target's texts for a draft with another vocabulary. */
+/* Two vocabularies: their tokens' strings, common tokens, encoding of texts, and retokenization of the
+ * target's texts for a draft with another vocabulary. */
 #pragma once
 
 #include <stdatomic.h>
@@ -7,7 +8,8 @@
 #include "memory.h"
 #include "status.h"
 
-/* Bytes of tokens: token i has those from starts[i] to starts[i + 1]; a token without text has none. Borrowed. */
+/* Bytes of tokens: token i has those from starts[i] to starts[i + 1]; a token without text has none.
+ * Borrowed. */
 typedef struct sd_token_strings {
     const char* bytes;
     const int32_t* starts; /* [n + 1] */
@@ -16,7 +18,8 @@ typedef struct sd_token_strings {
 
 typedef struct sd_translation sd_translation;
 
-/* Directions: text of the target for the draft, text of the draft for the target, a source of the target for the draft's encoder. */
+/* Directions: text of the target for the draft, text of the draft for the target, a source of the target for
+ * the draft's encoder. */
 typedef enum sd_encoding { SD_ENCODE_FOR_DRAFT, SD_ENCODE_FOR_TARGET, SD_ENCODE_SOURCE } sd_encoding;
 
 /* Input of an encoding. */
@@ -60,14 +63,17 @@ struct sd_translation {
 /* A token's bytes; *n: their number. An unknown id has no text. */
 const char* sd_token_string(const sd_token_strings* strings, int32_t token, int* n);
 
-/* Translate logits [n_draft] of a draft's tokens to the target's, [n_target], -infinity for tokens that the draft lacks. Returns the draft's probability of the common tokens. All borrowed. */
+/* Translate logits [n_draft] of a draft's tokens to the target's, [n_target], -infinity for tokens that the
+ * draft lacks. Returns the draft's probability of the common tokens. All borrowed. */
 double sd_translate_logits(const sd_translation* translation, const float* from, float* to);
 
-/* A text of the target in the tokens of a draft with another vocabulary. When the text grows, only its last words are tokenized again. */
+/* A text of the target in the tokens of a draft with another vocabulary. When the text grows, only its last
+ * words are tokenized again. */
 typedef struct sd_retokenized_text {
     const sd_translation* translation; /* borrowed */
     void* caller;                      /* for its encoder; borrowed */
-    /* [text_capacity] the target's tokens read, and [text_capacity + 1] the first byte of each; a token without text counts as one byte. */
+    /* [text_capacity] the target's tokens read, and [text_capacity + 1] the first byte of each; a token
+     * without text counts as one byte. */
     int32_t *text, *begins;
     int n_text, text_capacity;
     /* [capacity] the draft's tokens, and the end byte of each; -1: unknown. */

@@ -9,8 +9,8 @@ typedef struct inner {
     int gamma;
     sd_drafter_policy policy;
     sd_drafter_round round; /* its part in this round */
-    sd_proposal*
-        proposals;    /* [n_sequences] the first round.n_asked are in use; capacity gamma + 1 nodes each */
+    /* [n_sequences] the first round.n_asked are in use; capacity gamma + 1 nodes each */
+    sd_proposal* proposals;
     int32_t** nodes;  /* [n_sequences][gamma + 1] index in the round's tree of each of their nodes */
     double* expected; /* [n_sequences] accepted tokens expected before it was asked */
     int* slots;       /* [n_sequences] by sequence of the session: its entry above; -1: none */
@@ -37,7 +37,7 @@ typedef struct ensemble_drafter {
     int n_extra;                      /* extra query tokens after a row, in rounds with their drafter */
     int n_other;                      /* the same for this round; until that is known, for the last */
     int n_proposed, n_observed;       /* sequences of this round, and those whose outcome is known */
-    int shows_draft_tokens; /* a nested drafter asks: the text may end with draft tokens that are not committed */
+    int shows_draft_tokens;           /* a nested drafter asks: the text may end with draft tokens */
 } ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -72,7 +72,8 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 static int may_draft(const sd_proposal* p, int i) { return sd_may_draft(p->drafters, i); }
 
-/* Random numbers that no other drafter of the round uses, at any depth of nesting. A drafter that is a sequence's only one draws as outside an ensemble. */
+/* Random numbers that no other drafter of the round uses, at any depth of nesting. A drafter that is a
+ * sequence's only one draws as outside an ensemble. */
 static sd_stream stream_of(const ensemble_drafter* d, const sd_proposal* p, int i) {
     int alone = p->drafters != SD_EVERY_DRAFTER && sd_count_drafters(p->drafters, d->options.n_drafters) == 1;
     return p->rule == SD_RULE_COUPLED || alone ? p->stream : sd_stream_inner(p->stream, 0, (uint32_t)i);
@@ -104,7 +105,8 @@ static int budget_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     return share < most ? share : most;
 }
 
-/* Open an empty tree for drafter i on the same text; a share `new` of its accepted tokens is expected to be new in the round. Its nodes' distributions are written in place, after the round's last node. */
+/* Open an empty tree for drafter i on the same text; a share `new` of its accepted tokens is expected to be
+ * new in the round. Its nodes' distributions are written in place, after the round's last node. */
 static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p,
                                   int budget, double new) {
     const inner* in = &d->inners[i];
@@ -131,7 +133,8 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     return own;
 }
 
-/* Append the tree in `slot` of drafter i to the round's. Returns the accepted tokens it is expected to add. */
+/* Append the tree in `slot` of drafter i to the round's. Returns the accepted tokens it is expected to
+ * add. */
 static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) {
     const sd_proposal* own = &d->inners[i].proposals[slot];
     int32_t* nodes = d->inners[i].nodes[slot];
@@ -242,7 +245,8 @@ static void forget(ensemble_drafter* d, int sequence) {
     d->n_text[sequence] = 0;
 }
 
-/* If a sequence has not been committed since the last round, a nested drafter ran that round, and the text has its outcome. */
+/* If a sequence has not been committed since the last round, a nested drafter ran that round, and the text
+ * has its outcome. */
 static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
     int n_old = d->n_text[p->sequence];
     if (n_old == 0 || p->n_text <= n_old) return;

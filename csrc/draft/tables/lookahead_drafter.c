@@ -1,6 +1,11 @@
 /* Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): the target itself drafts, by Jacobi iteration.
  *
- * A window of draft tokens runs ahead of the text: n - 1 rows of w columns. Cell (r, c) is a draft token at offset r + c + 1 after the root. Row 0 is a chain from the root; the other rows of column c follow node c of that chain. The target's argmax after the last row of a column makes a new row, and with the column an n-gram, which goes into a pool. After a step the rows shift up by one: row 1 becomes row 0, one position on. N-grams of the pool that begin with the text's last token follow the root as candidates. All these are nodes of one tree, point masses each. */
+ * A window of draft tokens runs ahead of the text: n - 1 rows of w columns. Cell (r, c) is a draft token at
+ * offset r + c + 1 after the root. Row 0 is a chain from the root; the other rows of column c follow node c
+ * of that chain. The target's argmax after the last row of a column makes a new row, and with the column an
+ * n-gram, which goes into a pool. After a step the rows shift up by one: row 1 becomes row 0, one position
+ * on. N-grams of the pool that begin with the text's last token follow the root as candidates. All these are
+ * nodes of one tree, point masses each. */
 #include "tables.h"
 
 #include <assert.h>
@@ -47,7 +52,8 @@ static void add(ngram_pool* p, int32_t first, const int32_t* rest) {
     *newest = number;
 }
 
-/* Find at most `most` different continuations of `first`, most recent first. found [most] point at [n - 1] tokens, which stay until the next n-gram is added. Returns their number. */
+/* Find at most `most` different continuations of `first`, most recent first. found [most] point at [n - 1]
+ * tokens, which stay until the next n-gram is added. Returns their number. */
 static int find(const ngram_pool* p, int32_t first, int most, const int32_t** found) {
     int n_found = 0;
     size_t n_bytes = (size_t)(p->n - 1) * sizeof(int32_t);
@@ -137,7 +143,8 @@ static void propose_candidates(const lookahead_drafter* d, const window* w, sd_p
             node = sd_proposal_add_point(p, node, d->found[i][r], confidence);
 }
 
-/* Propose nothing where drafting does not pay at all, but do not price the window token by token: its columns provide n-grams for later rounds. */
+/* Propose nothing where drafting does not pay at all, but do not price the window token by token: its columns
+ * provide n-grams for later rounds. */
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     lookahead_drafter* d = (lookahead_drafter*)base;
     double begun = sd_now();

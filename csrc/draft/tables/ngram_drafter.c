@@ -1,4 +1,5 @@
-/* Draft a chain from an n-gram model: what followed the last tokens in a corpus, or earlier in this text. Its cost is negligible (section 3.6).
+/* Draft a chain from an n-gram model: what followed the last tokens in a corpus, or earlier in this text. Its
+ * cost is negligible (section 3.6).
  *
  * Let h be the last k tokens, n(hx) how often x followed h, N = Σ n(hx), and D how many different tokens
  * followed h. The unigram model is k = 0, over the uniform distribution. Of the contexts k = 1 … n − 1 those
@@ -102,7 +103,8 @@ typedef struct followers {
     int64_t total; /* Σ counts */
 } followers;
 
-/* Distribution of the next token. Tokens that followed no context, which are most, have the probability factor · (unigram count + share); the others have factor · values. */
+/* Distribution of the next token. Tokens that followed no context, which are most, have the probability
+ * factor · (unigram count + share); the others have factor · values. */
 typedef struct row {
     const counts* counts;
     double share, factor;
