@@ -13,7 +13,7 @@ import pytest
 import specdec
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["GENERATING", "MODELS", "WHICH_DRAFT"]
+PAGES = ["GENERATING", "HOW_IT_WORKS", "MODELS", "WHICH_DRAFT"]
 """Pages whose ```python blocks run one after the other in one process."""
 
 SETTINGS = "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
@@ -65,3 +65,15 @@ def test_links_to_headings_lead_somewhere() -> None:
             if linked.suffix == ".md" and anchor not in slugs(linked):
                 wrong.append(f"{page.name}: {path}#{anchor}")
     assert wrong == []
+
+
+def test_how_it_works_names_what_exists() -> None:
+    """Each function, file and folder of the core and the package that the page names."""
+    page, csrc = (DOCS / "HOW_IT_WORKS.md").read_text("utf-8"), DOCS.parent / "csrc"
+    sources = "\n".join(path.read_text("utf-8") for path in csrc.rglob("*.[ch]"))
+    names = set(re.findall(r"\b(sd_\w+)", page)) | {"open_round", "propose", "forward", "commit"}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", sources)] == []
+    files = re.findall(r"`((?:python|base|beam|decode|draft|model|verify)/[\w./*]*)`", page)
+    assert len(files) > 20
+    roots = {file: DOCS.parent if file.startswith("python/") else csrc for file in files}
+    assert [file for file in files if not [*roots[file].glob(file.rstrip("/"))]] == []

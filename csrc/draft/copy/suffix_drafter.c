@@ -1,3 +1,4 @@
+/* Suffix decoding: drafts what followed the longest known suffix, the most frequent first. */
 #include "copy_drafters.h"
 
 #include <limits.h>

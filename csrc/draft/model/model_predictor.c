@@ -1,3 +1,4 @@
+/* A model with its own caches predicts draft tokens, or the target without some of its layers. */
 #include "model_drafters.h"
 
 #include "forward.h"

@@ -1,3 +1,4 @@
+/* A smaller model's chain, made by speculative decoding with a drafter of its own. */
 #include "model_drafters.h"
 
 #include <string.h>

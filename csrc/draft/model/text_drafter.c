@@ -1,3 +1,4 @@
+/* A model of another vocabulary drafts in its own tokens; the text becomes draft tokens of the target. */
 #include "model_drafters.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Token recycling: a tree of the most probable next tokens, updated from every row of the target. */
 #include "tables.h"
 
 #include <stddef.h>
