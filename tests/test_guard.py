@@ -1,6 +1,6 @@
-"""No kernel touches memory behind an array: each array of the core ends at a forbidden page.
+"""No kernel touches memory past an array: each array of the core ends at a forbidden page.
 
-The pages are forbidden in a process of their own, which a stray access ends.
+The test runs in its own process, which a stray access ends.
 """
 
 from __future__ import annotations

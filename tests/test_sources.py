@@ -239,12 +239,12 @@ class FromSource:
 
     def __init__(self) -> None:
         self.sources: dict[int, list[int] | None] = {}
-        self.told: list[list[int] | None] = []
+        self.calls: list[list[int] | None] = []
 
     def begin(self, sequence: int, prompt: memoryview, *, source: memoryview | None) -> None:
         assert list(prompt) == list(START) or source is None
         self.sources[sequence] = None if source is None else list(source)
-        self.told.append(self.sources[sequence])
+        self.calls.append(self.sources[sequence])
 
     def propose(self, sequence: int, tokens: memoryview, budget: int) -> list[int]:
         return (self.sources[sequence] or [])[:budget]
@@ -254,11 +254,11 @@ def test_an_object_is_told_the_source(t5: EncoderDecoder) -> None:
     sources = t5.sources(*LENGTHS)
     draft = FromSource()
     found = generate(t5.target, draft, sources, batch_size=2)
-    assert sorted(map(len, draft.told)) == sorted(LENGTHS)
+    assert sorted(map(len, draft.calls)) == sorted(LENGTHS)
     assert_equal(found, generate(t5.target, None, sources))
     assert [list(one.trace.rounds[0].drafted) for one in found] == [source[:4] for source in sources]
     specdec.generate(decoder_only(), draft, [5, 6], max_new_tokens=2)
-    assert draft.told[-1] is None
+    assert draft.calls[-1] is None
 
     class Early:
         def begin(self, source: Any, sequence: int) -> None: ...
