@@ -45,7 +45,7 @@ static sd_status commit(sd_session* s, int i) {
     sd_status status = sd_cache_keep(&s->caches[record->sequence], kept, v->n_path + 1);
     if (status != SD_OK) return status;
     for (int k = 0; k < v->n_path; k++) sd_sequence_append(q, record->tree.tokens[v->path[k]]);
-    sd_sequence_append(q, v->token);
+    sd_sequence_append(q, v->token); /* the recovered or bonus token */
     if (s->drafter == NULL || !sd_sequence_is_drafted(q) || q->draft_lazy) return SD_OK;
     return sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text);
 }
