@@ -13,7 +13,7 @@ import pytest
 import specdec
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["GENERATING", "HOW_IT_WORKS", "MODELS", "WHICH_DRAFT"]
+PAGES = ["GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "TROUBLESHOOTING", "WHICH_DRAFT"]
 """Pages whose ```python blocks run one after the other in one process."""
 
 SETTINGS = "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
