@@ -268,7 +268,7 @@ def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> 
 # ---------------------------------------------------------------------------------- arguments, ends, memory
 
 
-@pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("failing", ["admit", "prefill_slice", "round"])
 def test_a_failure_in_between_closes_the_session(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, failing: str, error: type[BaseException]

@@ -360,7 +360,7 @@ def test_broken_masks_are_named(
 
 
 @pytest.mark.parametrize("argument", ["constraint", "transform"])
-@pytest.mark.parametrize("place", ["start", "fork"])
+@pytest.mark.parametrize("method", ["start", "fork"])
 def test_states_without_a_method_are_named_with_what_they_lack(
     world: World, argument: str, method: str
 ) -> None:

@@ -176,7 +176,7 @@ def test_counts_of_what_the_target_writes() -> None:
     assert out.trace.acceptance_rate > 0.5
 
 
-@pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
+@pytest.mark.parametrize(("table_type", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
 def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
     tmp_path: Path, table_type: type[Ngram], n: int
 ) -> None:
@@ -201,7 +201,7 @@ def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
         table_type.from_text(tmp_path / "missing.txt", target)
 
 
-@pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2)])
+@pytest.mark.parametrize(("table_type", "n"), [(Unigram, 1), (Bigram, 2)])
 def test_a_unigram_or_bigram_of_another_n_is_refused(tmp_path: Path, table_type: type[Ngram], n: int) -> None:
     target, _ = small_pair()
     result = specdec.generate(target, None, "It was", max_new_tokens=5)

@@ -258,7 +258,7 @@ def test_a_swap_that_fails_changes_nothing() -> None:
     session, whole = (opened(FRIEND, ring, temperature=1.0) for _ in range(2))
     records = session.round()
     for error, draft, message in (
-        (InputError, by_method("static_tree", OTHER, [0, 0], "sample"), "of another kind"),
+        (InputError, by_method("static_tree", OTHER, [0, 0], "sample"), "differs in type"),
         (ValueError, specdec.drafts.Ngram([1, 2], 50, 2).core, "expected one vocabulary"),
         (TypeError, 3, "draft"),
     ):
