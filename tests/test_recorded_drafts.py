@@ -155,7 +155,7 @@ def test_a_recorded_draft_in_an_ensemble_sees_its_own_draft_tokens() -> None:
         assert got["depth"].tolist() == [depth for _, _, depth in wanted]
 
 
-def test_the_oldest_corrections_go_first() -> None:
+def test_the_oldest_samples_go_first() -> None:
     whole, last = ring_of(1000), ring_of(7)
     for ring in (whole, last):
         all_rounds(opened(FRIEND, ring))
@@ -175,11 +175,11 @@ def test_more_top_tokens_than_the_vocabulary_has() -> None:
     np.testing.assert_allclose(np.exp(got["log_probs"]).sum(axis=1), 1.0, atol=1e-5)
 
 
-def test_corrections_refuse_what_they_cannot_be() -> None:
+def test_invalid_sizes_of_samples_are_rejected() -> None:
     for arguments in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1, -1), (1 << 21, 1, 1)):
         with pytest.raises(ValueError, match="expected"):
             _core.OnlineSamples(*arguments)
-    with pytest.raises(ValueError, match="n_hidden of the corrections is 3, expected 0, or 0"):
+    with pytest.raises(ValueError, match="n_hidden of the samples is 3, expected 0, or 0"):
         opened(FRIEND, _core.OnlineSamples(1, 1, 1, 3))
     with pytest.raises(TypeError, match="expected specdec._core.OnlineSamples"):
         opened(FRIEND, 3)  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ def test_look_ahead_embeddings_replace_others() -> None:
     drafts = [by_method("model", embeddings) for embeddings in (old, new)]
     session, ring = swapped(*drafts, 2, temperature=1.0, rule="coupled")
     for shape in ((2, d_model), (3, d_model + 1)):
-        with pytest.raises(InputError, match="of another kind"):
+        with pytest.raises(InputError, match="differs in type"):
             session.swap(ring, by_method("model", _core.LookAheadEmbeddings(np.zeros(shape, np.float32))))
 
 
@@ -307,7 +307,7 @@ def test_old_weights_go_with_the_swap() -> None:
     assert session.round()
 
 
-def test_threads_share_corrections() -> None:
+def test_threads_share_samples() -> None:
     """Sessions of several threads store into one ring and swap, while another thread takes from it."""
     ring, ended = ring_of(5), threading.Event()
 

@@ -92,7 +92,7 @@ static PyGetSetDef properties[] = {
 };
 
 const sd_type_spec sd_online_samples_type = {
-    .doc = "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\n",
+    .doc = "OnlineSamples(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\n",
     .size = sizeof(sd_online_samples_object),
     .make = make,
     .release = release,
