@@ -236,7 +236,7 @@ def test_activations_too_large_to_be_scaled_are_cut_off(dtype, n_rows):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_what_is_not_finite_spoils_a_row_alike_alone_and_with_others(dtype):
+def test_non_finite_values_spoil_a_row_alike_alone_and_with_others(dtype):
     """Blocks are quantized one by one or many at once, by the number of rows and of inputs."""
     rng = np.random.default_rng(0)
     x, weights = rows(rng, 40, 64), rows(rng, 5, 64)
