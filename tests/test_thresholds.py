@@ -164,7 +164,7 @@ def test_wrong_panels_are_refused(change, message) -> None:
         _core.panel_seconds(given.pop("panels"), **given)
 
 
-# ------------------------------------------------------------------------------------- choices
+# --------------------------------------------------------------------------------------------- choices
 
 
 OWN = {
