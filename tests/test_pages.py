@@ -77,3 +77,14 @@ def test_how_it_works_names_what_exists() -> None:
     assert len(files) > 20
     roots = {file: DOCS.parent if file.startswith("python/") else csrc for file in files}
     assert [file for file in files if not [*roots[file].glob(file.rstrip("/"))]] == []
+
+
+def test_troubleshooting_quotes_messages_that_exist() -> None:
+    page = (DOCS / "TROUBLESHOOTING.md").read_text("utf-8")
+    quoted = [
+        part for line in page.splitlines() if line[:3] == "## " for part in re.findall(r'"(.+?)"', line)
+    ]
+    package = DOCS.parent / "python" / "specdec"
+    code = " ".join(path.read_text("utf-8") for path in package.rglob("*.py"))
+    assert len(quoted) == 6
+    assert [text for text in quoted if text.removesuffix(" ...") not in code] == []
