@@ -1,6 +1,6 @@
 /* Blocks of numbers as GGUF files have them, to panels and to floats.
  *
- * Included by kernels_template.h. Blocks of n rows that lie in the same place come turned: word w of 4 bytes
+ * Included by loading_template.h. Blocks of n rows that lie in the same place come turned: word w of 4 bytes
  * of row j is words[n · w + j]. So rows lie side by side as they do in a panel, and are computed several at
  * once, as wide as the registers of the set are. n is SD_PANEL, or 1: then words are the bytes as they
  * are. */

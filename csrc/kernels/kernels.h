@@ -127,7 +127,7 @@ typedef struct sd_kernels {
      * trials; x, w [SD_BLOCK], finite, w at least 0, borrowed. Scale 0: all codes are 0. */
     void (*affine_code)(const float* x, const float* w, float most, float* scale, float* low);
     /* The same of x ≈ scale · code, codes −32 … 31, of either sign; x, w [SD_BLOCK / 2]. */
-    float (*centered_law)(const float* x, const float* w);
+    float (*centered_code)(const float* x, const float* w);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
@@ -244,15 +244,6 @@ typedef struct sd_kernels {
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */
 float sdk_tree_sum(const float* lanes);
-
-/* The tables; NULL where the set is not compiled in. */
-const sd_kernels* sdk_table_ref(void);
-const sd_kernels* sdk_table_avx2(void);
-const sd_kernels* sdk_table_avxvnni(void);
-const sd_kernels* sdk_table_avx512f(void);
-const sd_kernels* sdk_table_avx512(void);
-const sd_kernels* sdk_table_amx(void);
-const sd_kernels* sdk_table_neon(void);
 
 /* The table of this process: the one named `forced` (NULL or "": the best one), among those that
  * this machine has, and its thresholds. Unknown or missing names fail. Call once, before any other thread

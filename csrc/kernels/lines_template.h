@@ -10,8 +10,6 @@
  *   signed8, c8_signed(p)    for blocks of few rows: codes of a byte as their values
  *   add_signed(sum, w, x)    the sum of 32 bits and their products with x */
 
-enum { LINE_BYTES = 4 * SD_PANEL };
-
 #define N_UNITS (SD_PANEL / UNIT_LANES)
 #define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
 /* All units at once read memory in order; one after the other skips every other line, which the processor

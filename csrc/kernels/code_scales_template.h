@@ -1,6 +1,6 @@
 /* The laws of sub-blocks of Q4_K, Q5_K and Q6_K from numbers: the best of some trials, a trial a lane.
  *
- * Included by kernels_template.h. Sums run over the numbers i = l, l + 8, l + 16 … of each l of 8, then
+ * Included by loading_template.h. Sums run over the numbers i = l, l + 8, l + 16 … of each l of 8, then
  * over l, so that their bits are those of any set. What a comparison decides is decided one trial after the
  * other. */
 
@@ -95,7 +95,7 @@ static void NAME(affine_code)(const float* x, const float* w, float most, float*
         if (scales[t] > 0.0f && errors[t] < error) error = errors[t], *scale = scales[t], *low = lows[t];
 }
 
-static float NAME(centered_law)(const float* x, const float* w) {
+static float NAME(centered_code)(const float* x, const float* w) {
     enum { N = 19, NUMBERS = SD_BLOCK / 2 };
     const float most = 32.0f;
     float extreme = 0.0f, steps[TRIALS] = {0}, sxq[TRIALS], sqq[TRIALS];
