@@ -1,4 +1,4 @@
-"""The code base itself: what ARCHITECTURE.md and CONTRIBUTING.md say of it, read from the files."""
+"""The code base itself: the rules of ARCHITECTURE.md and CONTRIBUTING.md, checked on the files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -67,8 +68,8 @@ def code(path: Path) -> str:
 def project_files(root: Path = ROOT) -> Iterator[Path]:
     """Every text file of the project.
 
-    Those that git knows; without git those of the project's folders. What else lies in the checkout, such as
-    a virtual environment of any name, is not the project's.
+    Git's files; without git those in the project's folders. Other files in the checkout, such as a virtual
+    environment of any name, do not count.
     """
     if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "ls-files", "-z", "--cached"]
@@ -88,12 +89,12 @@ def folder_of(path: Path) -> str:
 
 
 def within_reach(folder: str) -> set[str]:
-    """A folder and all that it is built on."""
+    """A folder and all folders it may include."""
     return {folder}.union(*(within_reach(below) for below in BELOW[folder]))
 
 
 def test_folders_are_built_on_what_the_table_says() -> None:
-    """Every C file is in a folder of it, and the compiler keeps the order that CMake is told."""
+    """Every C file is in a folder of it, and CMake builds it on the folders that the table lists."""
     assert {folder_of(path) for path in C_FILES} == {*BELOW}, "BELOW in this file names the folders of csrc"
     for folder in BELOW.keys() - {"binding", "testing"}:
         call = re.search(r"sd_add_folder\(([\w ]+)\)", read(CSRC / folder / "CMakeLists.txt"))
@@ -101,7 +102,7 @@ def test_folders_are_built_on_what_the_table_says() -> None:
         assert call and call[1].split() == wanted, folder
 
 
-def test_includes_go_one_way() -> None:
+def test_includes_follow_the_order_of_folders() -> None:
     """By bare name, so a name means one file."""
     headers = [path for path in C_FILES if path.suffix == ".h"]
     home = {header.name: folder_of(header) for header in headers}
@@ -147,7 +148,7 @@ def test_calls_stay_where_they_belong(calls: tuple[str, ...], allowed: set[str])
 
 
 def declarations(path: Path) -> list[str]:
-    """Top-level declarations of a header, one line each, without what stands in braces."""
+    """Top-level declarations of a header, one line each, without braced blocks."""
     text = re.sub(r"^[ \t]*#(?:.*\\\n)*.*$", "", code(path), flags=re.MULTILINE)
     while "{" in text:
         text, n_blocks = re.subn(r"\{[^{}]*\}", block_end, text)
@@ -156,7 +157,7 @@ def declarations(path: Path) -> list[str]:
 
 
 def block_end(match: re.Match[str]) -> str:
-    """What a block leaves: nothing before the name of a type, the end of a declaration otherwise."""
+    """Text that replaces a block: nothing before a type's name, else the end of a declaration."""
     return "" if re.match(r"\s*\w+\s*;", match.string[match.end() :]) else ";"
 
 
@@ -243,7 +244,7 @@ def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def test_functions_are_documented_as_the_stub_has_them() -> None:
-    """The text signature of each function has the stub's parameters, in order, with their kinds."""
+    """The text signature of each function has the stub's parameters, in order, with their parameter kinds."""
     wrong = [fault for path, node in stub_functions() if (fault := difference(path, node))]
     assert wrong == []
 
@@ -280,7 +281,7 @@ LAYERS = [
 ]  # fmt: skip
 """Folders and modules of the package; each may import from its own layer's folder and from layers before it.
 
-`reference` stands beside them and imports nothing of the package.
+`reference` is not in the list: it imports nothing of the package.
 """
 
 
@@ -317,13 +318,13 @@ def imports() -> dict[str, set[str]]:
 
 
 def longest_module(dotted: str, paths: dict[str, Path]) -> str:
-    """The module that a dotted name lies in; "" for the core and for the package itself."""
+    """The module that contains a dotted name; "" for the core and for the package itself."""
     while dotted and dotted not in paths:
         dotted = dotted.rpartition(".")[0]
     return dotted
 
 
-def test_imports_of_the_package_go_one_way() -> None:
+def test_imports_of_the_package_follow_the_layers() -> None:
     """From later layers to earlier ones; and within a folder there is no circle."""
     order = {entry: i for i, layer in enumerate(LAYERS) for entry in layer}
     arrows = {(module, other) for module, others in imports().items() for other in others}
@@ -346,7 +347,7 @@ def test_imports_of_the_package_have_no_circle() -> None:
 
 
 def test_no_two_modules_or_classes_have_one_name() -> None:
-    """But in `reference` and the folders of learned drafts, which have the same modules for each method."""
+    """Except `reference` and the folders of learned drafts, which have the same modules for each method."""
     stems = Counter(
         path.stem for module, path in modules().items()
         if path.stem not in ("__init__", "__main__")
@@ -392,13 +393,13 @@ def test_types_are_installed_with_the_package() -> None:
 
 
 def of_project(pattern: str) -> str:
-    """What a pattern finds in the project's settings."""
+    """The match of a pattern in the project's settings."""
     found = re.search(pattern, read(ROOT / "pyproject.toml"), re.MULTILINE | re.DOTALL)
     assert found, pattern
     return found[1]
 
 
-def test_version_is_written_in_one_place() -> None:
+def test_version_is_written_once() -> None:
     version = of_project(r'^version = "([^"]+)"')
     assert specdec.__version__ == version
     assert f"## {version}" in read(ROOT / "CHANGELOG.md")
@@ -465,22 +466,31 @@ def test_no_path_of_a_machine() -> None:
     assert [f"{path}: {line[:80]}" for path, line in lines if pattern.search(line)] == []
 
 
-def test_architecture_page_names_every_file() -> None:
-    """Each C file pair and Python module, those of benchmarks/ too, stands in its tables once."""
-    documented = re.findall(r"^\| `([\w./]+)`", read(ROOT / "docs" / "ARCHITECTURE.md"), re.MULTILINE)
-    existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
-    existing |= {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
-    existing |= {name(path) for path in (ROOT / "benchmarks").rglob("*.py")}
-    existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
-    assert sorted(documented) == sorted(existing), "rows of docs/ARCHITECTURE.md, and files"
+def file_index() -> ModuleType:
+    """The site's script that makes the index of files."""
+    spec = importlib.util.spec_from_file_location("files", ROOT / "docs" / "site" / "files.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-DRAFT_LISTS = ["docs/DRAFTS.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
+def test_every_file_and_every_folder_has_a_description() -> None:
+    """The first sentence of a docstring or of the comment at the top, from which the site makes its index."""
+    index = file_index()
+    found = {name(folder): index.about_folder(folder) for _, folder, _ in index.folders()}
+    found |= {name(path): index.about_file(path) for _, _, files in index.folders() for path in files}
+    assert {"csrc/decode", "python/specdec/decoding", "csrc/decode/round.c"} <= found.keys()
+    assert {name(path) for path in modules().values() if not path.stem.startswith("__")} <= found.keys()
+    assert [entry for entry, text in found.items() if len(text) < 10] == []
+
+
+DRAFT_LISTS = ["docs/WHICH_DRAFT.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
 """Files that name every drafting method, which `NAMES` registers."""
 
 
 def methods_of(base: type) -> list[type]:
-    """The subclasses of a class, and in place of an abstract one its own."""
+    """The concrete subclasses of a class."""
     found = []
     for entry in base.__subclasses__():
         found += methods_of(entry) if inspect.isabstract(entry) else [entry]
@@ -488,7 +498,7 @@ def methods_of(base: type) -> list[type]:
 
 
 def test_every_draft_is_public_and_in_every_list() -> None:
-    """But `PythonDraft`, which wraps an object of the caller's, and abstract classes. `Unigram` and `Bigram`
+    """Except `PythonDraft`, which wraps a user's object, and abstract classes. `Unigram` and `Bigram`
     count as `Ngram`."""
     for module in modules():
         if module.startswith("drafts."):
@@ -519,27 +529,15 @@ def test_tools_and_commands_are_the_same_everywhere() -> None:
     assert commands <= set(read(ROOT / "README.md").splitlines())
 
 
-def readme_snippets() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
-
-
 def python(*arguments: str) -> str:
-    """What a Python of its own prints, which must not fail."""
+    """The output of a new Python process, which must not fail."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_readme_example_runs() -> None:
-    python("-c", readme_snippets()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.notebook
-def test_every_snippet_of_the_readme_runs() -> None:
-    """One after the other, as a reader would: later ones use what earlier ones made. Times may be inexact."""
-    settings = "import matplotlib\nmatplotlib.use('Agg')\n"
-    settings += "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
-    python("-c", settings + "".join(readme_snippets()))
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
+    python("-c", snippet)
 
 
 def test_pages_have_links_that_lead_somewhere_and_no_install_by_name() -> None:

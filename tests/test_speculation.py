@@ -134,7 +134,7 @@ CONTINUOUS: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize("n_draft_tokens", [1, 3])
 @pytest.mark.parametrize("pair", CONTINUOUS)
 def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
@@ -152,7 +152,7 @@ def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
         assert out.accepted is None or out.y == out.guesses[out.accepted]
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_law_of_counts_and_vectors() -> None:
     """Distributions on the integers have pmf: a chi-square test. Vectors are tested along directions."""
     p, q = scipy.stats.poisson(3.0), scipy.stats.poisson(2.0)

@@ -3,8 +3,8 @@
 #include "gemm.h"
 #include "library.h"
 
-/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple apart
- * would share few places of the first-level cache, so they get a panel more. */
+/* Row stride, in floats, of an array with n columns in whole panels. Rows that are a multiple of 4 KiB apart
+ * would share few sets of the first-level cache, so they get one panel more. */
 static ptrdiff_t row_stride(int n) {
     ptrdiff_t floats = sd_whole_panels(n);
     return floats % 1024 == 0 ? floats + SD_PANEL : floats;
@@ -40,7 +40,8 @@ static void lay_out(sd_workspace* w) {
         w->joined = sd_arena_take(arena, rows, both * sizeof(float));
     }
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(inputs));
-    if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
+    if (c->parallel != SD_PARALLEL_NO)
+        w->parallel_input = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
     w->angles = sd_angles_take(arena, c, sd_whole_panels(w->max_slots));
     size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;
     if (sd_prompts_in_slices(w->model) && slice > projected) projected = slice;
@@ -61,7 +62,7 @@ sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_thre
 sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_vocab, int n_threads,
                                   int max_rows, int max_logits, int max_slots) {
     *w = sd_workspace_plan(model, n_vocab, n_threads, max_rows, max_logits, max_slots);
-    return sd_workspace_make_room(w);
+    return sd_workspace_reserve(w);
 }
 
 sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
@@ -70,7 +71,7 @@ sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads
                    .max_rows = max_rows, .max_logits = max_logits, .max_slots = max_slots);
 }
 
-sd_status sd_workspace_make_room(sd_workspace* w) {
+sd_status sd_workspace_reserve(sd_workspace* w) {
     if (w->arena.base != NULL) return sd_workspace_admit(w, w->model);
     w->arena = (sd_arena){0};
     sd_status status = sd_pool_reserve(w->n_threads);
@@ -89,12 +90,12 @@ static void lay_out_adaptation(sd_adaptation* a, int max_rows) {
     a->of_row = sd_arena_take(&a->arena, rows, sizeof *a->of_row);
     a->of_head = sd_arena_take(&a->arena, rows, sizeof *a->of_head);
     a->pass = sd_adapted_rows_take(&a->arena, max_rows, a->n_inputs, a->n_low);
-    a->head = a->pass; /* which has groups of its own */
+    a->head = a->pass; /* which has its own groups */
     a->head.groups = sd_arena_take(&a->arena, rows, sizeof *a->head.groups);
     a->head.rows = sd_arena_take(&a->arena, rows, sizeof *a->head.rows);
 }
 
-int sd_workspace_has_room(const sd_workspace* w, const sd_model* model) {
+int sd_workspace_fits(const sd_workspace* w, const sd_model* model) {
     const sd_adapter* adapter = model->adapter;
     if (adapter == NULL) return 1;
     return adapter->n_low <= w->adaptation.n_low && adapter->n_inputs <= w->adaptation.n_inputs;
@@ -103,7 +104,7 @@ int sd_workspace_has_room(const sd_workspace* w, const sd_model* model) {
 sd_status sd_workspace_admit(sd_workspace* w, const sd_model* model) {
     const sd_adapter* adapter = model->adapter;
     const sd_adaptation* old = &w->adaptation;
-    if (sd_workspace_has_room(w, model)) return SD_OK;
+    if (sd_workspace_fits(w, model)) return SD_OK;
     sd_adaptation a = {.n_low = adapter->n_low > old->n_low ? adapter->n_low : old->n_low,
                        .n_inputs = adapter->n_inputs > old->n_inputs ? adapter->n_inputs : old->n_inputs};
     SD_TRY(SD_ARENA_BUILD(&a.arena, lay_out_adaptation(&a, w->max_rows)));
