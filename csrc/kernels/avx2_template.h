@@ -210,7 +210,7 @@ static inline void s8_add(short8* sum, codes8 w, __m256i x) {
     s4_add(&sum->high, w.high, x);
     s4_add(&sum->low, w.low, x);
 }
-/* Pairs of sums times a factor, which is read anew: the registers are full. */
+/* Pairs of sums times a factor, which is loaded again: the registers are full. */
 static const int16_t factors[2][16] __attribute__((aligned(32))) = {
     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
     {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16},

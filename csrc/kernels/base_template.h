@@ -1,8 +1,7 @@
 /* Names and loads that all kernel templates share.
  *
- * Kernels are written once, over a vector of 16 floats, and compiled once per instruction set, in three parts:
- * floats_template.h, dots_template.h and loading_template.h. Sets whose instructions differ in one part alone
- * share the others (dispatch.c). The including file defines
+ * Kernels are written once, over a vector of 16 floats, and compiled once per instruction set, in three
+ * parts: floats_template.h, dots_template.h and loading_template.h (parts.h). The including file defines
  *   ISA                     suffix of the names
  *   UNPACK                  the array sdk_unpack_ISA (parts.h) of these sets
  *   vec                     16 floats; v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div, v_max,

@@ -63,7 +63,7 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(a->y + m * a->ldy + UNIT_LANES * u, sum[m][u]);
 }
 
-/* A function for each number of rows and each law of codes, for which one of its formats stands: with minima,
+/* A function for each number of rows and each formula of codes, named after one of its formats: with minima,
  * or with scales of either sign around 0; of whole blocks or of their halves. */
 #define DEFINE_CODED_BLOCK(rows, format)                       \
     static void coded_##format##_##rows(const coded_args* a) { \

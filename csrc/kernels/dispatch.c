@@ -55,8 +55,8 @@ float sdk_tree_sum(const float* lanes) {
 
 typedef struct set {
     const char* name;
-    int runs;                  /* on this machine */
-    sd_kernels_part* parts[6]; /* in this order, up to NULL */
+    int runs;                 /* on this machine */
+    sd_kernels_part parts[6]; /* in this order, up to NULL */
 } set;
 
 static void build(const set* from, sd_kernels* table) {
@@ -67,7 +67,7 @@ static void build(const set* from, sd_kernels* table) {
     }
     table->thresholds.fetch_from[SD_FORMAT_F32] = 6;
     table->thresholds.fetch_from[SD_FORMAT_INT8] = 4;
-    for (sd_kernels_part* const* part = from->parts; *part != NULL; part++) (*part)(table);
+    for (const sd_kernels_part* part = from->parts; *part != NULL; part++) (*part)(table);
 }
 
 /* Tables that this machine runs, best first, built by the first call. */

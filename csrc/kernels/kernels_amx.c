@@ -139,7 +139,7 @@ INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums
     }
 }
 
-/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: behind the
+/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: after the
  * nibbles the fifth bits of line l are bit l of each byte. */
 INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t* codes) {
     const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
@@ -246,7 +246,7 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
     for (int b = 0; b < n_in_blocks; b += n_together, panel += (ptrdiff_t)n_together * bytes) {
         int n_here = n_in_blocks - b < n_together ? n_in_blocks - b : n_together;
         part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
-        /* A block of rows may be smaller, but for the last. Its tiles are not: the row behind fills them. */
+        /* A block of rows may be smaller, but for the last. Its tiles are not: the next row fills them. */
         for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += n_here * 64 * n_lines) {
             end = (int)((int64_t)n_rows * (i + 1) / n_blocks);
             const tile_fn* blocks = i == 0 ? first_block : other_blocks;

@@ -1,23 +1,34 @@
-/* The parts of which tables of kernels are made (dispatch.c): each sets its kernels of a table, and its thresholds.
+/* The parts of a table of kernels (dispatch.c): each sets its kernels and their thresholds.
  *
- * A part is called only where the processor has its instruction set. Sets that differ in one part alone share the
- * others: AVX-VNNI those of AVX2, and AVX-512 with and without dot product instructions all but the dots. */
+ * A part runs only where the processor has its instruction set. Sets that differ in one part share
+ * the others: AVX-VNNI those of AVX2, and AVX-512 with and without dot product instructions all but the dots. */
 #pragma once
 
 #include "kernels.h"
 
-typedef void sd_kernels_part(sd_kernels* table);
+typedef void (*sd_kernels_part)(sd_kernels* table);
 
-/* Kernels of floats (floats_template.h), of codes (dots_template.h), and those of loading (loading_template.h). */
-sd_kernels_part sdk_floats_ref, sdk_floats_neon, sdk_floats_avx2, sdk_floats_avx512;
-sd_kernels_part sdk_dots_ref, sdk_dots_neon, sdk_dots_avx2, sdk_dots_avxvnni, sdk_dots_avx512f,
-    sdk_dots_avx512;
-sd_kernels_part sdk_loading_ref, sdk_loading_neon, sdk_loading_avx2, sdk_loading_avx512;
-
+/* Kernels of floats (floats_template.h). */
+void sdk_floats_ref(sd_kernels* table);
+void sdk_floats_neon(sd_kernels* table);
+void sdk_floats_avx2(sd_kernels* table);
+void sdk_floats_avx512(sd_kernels* table);
+/* Kernels of codes (dots_template.h). */
+void sdk_dots_ref(sd_kernels* table);
+void sdk_dots_neon(sd_kernels* table);
+void sdk_dots_avx2(sd_kernels* table);
+void sdk_dots_avxvnni(sd_kernels* table);
+void sdk_dots_avx512f(sd_kernels* table);
+void sdk_dots_avx512(sd_kernels* table);
+/* Kernels of loading (loading_template.h). */
+void sdk_loading_ref(sd_kernels* table);
+void sdk_loading_neon(sd_kernels* table);
+void sdk_loading_avx2(sd_kernels* table);
+void sdk_loading_avx512(sd_kernels* table);
 /* Kernels of bf16 with the instructions of AVX512_BF16; set after the floats of AVX-512. */
-sd_kernels_part sdk_pairs_avx512;
+void sdk_pairs_avx512(sd_kernels* table);
 /* Kernels with tiles of AMX; set after all parts of "avx512". */
-sd_kernels_part sdk_tiles_amx;
+void sdk_tiles_amx(sd_kernels* table);
 
 /* The field `unpack` of the tables (kernels.h). */
 extern const sd_unpack_kernel sdk_unpack_ref[SD_N_FORMATS], sdk_unpack_neon[SD_N_FORMATS];

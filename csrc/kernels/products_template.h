@@ -1,4 +1,4 @@
-/* Products of prepared rows with packed panels: how block functions, one per format and number of rows, are called.
+/* Products of prepared rows with packed panels: calls of block functions, one per format and number of rows.
  *
  * Included after base_template.h. Products of floats and of codes use, besides the vector of 16 floats,
  *   v_even_bf16(p), v_odd_bf16(p)   of 16 pairs of bf16 at p, the first or second ones, widened
@@ -31,7 +31,7 @@
 /* Which memory is asked for: a block makes one request for each cache line of a panel that it reads, for
  * what is `at`, which then moves on by `step` bytes. With a step of 64 it asks for as much as it reads.
  * Blocks that read the same lines one after the other take smaller steps, and ask together for as much at an
- * even pace. (Requests in a burst wait for memory, and loads wait behind them.) A step of 0 asks for one line
+ * even pace. (Requests in a burst wait for memory, and loads wait for them.) A step of 0 asks for one line
  * again and again, which costs little. */
 typedef struct ahead {
     const char* at;
@@ -106,7 +106,7 @@ typedef void (*block_fn)(const block_args* a, int first);
 #define ENTRY_OF(rows, name) name##_##rows,
 #define FUNCTIONS(n, name) {ROWS_UP_TO(n, ENTRY_OF, name)}
 
-/* How the blocks of one kind of panel are called. */
+/* The blocks of one type of panel. */
 typedef struct block_set {
     const block_fn* of_rows; /* [max_rows], for 1, 2, … rows */
     int max_rows, max_rows_wide;

@@ -1,7 +1,7 @@
 /* Rows and scores rounded to bf16, as floats or as pairs of one 32-bit word.
  *
- * Included after base_template.h by floats_template.h and by pairs_avx512.c, whose instructions round. The latter
- * defines v_store_pairs(p, v): 16 floats as 8 pairs. */
+ * Included by floats_template.h and by pairs_avx512.c, whose instructions round and which defines
+ * v_store_pairs(p, v): 16 floats as 8 pairs. */
 #pragma once
 
 #ifndef v_store_pairs

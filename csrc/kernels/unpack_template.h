@@ -42,7 +42,7 @@ INLINE void look_up(const int8_t* values, uint8_t* codes) {
 #endif
 }
 
-/* The codes of a block; returns what lies behind them. */
+/* The codes of a block; returns their end. */
 INLINE const uint8_t* unpack_codes(const sd_format format, const uint8_t* at, uint8_t* to) {
     const sd_coded coded = sd_coded_of(format);
     if (coded.low_bits == 2)

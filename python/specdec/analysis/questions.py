@@ -95,7 +95,7 @@ def read_questions(
         The file cannot be read, is no JSONL or Parquet, has no question or two with one id or none of a
         category, or a field is something else. The message names the file, the line and the field.
     MissingPackageError
-        A Parquet file, and pyarrow is not installed: ``pip install pyarrow``.
+        A Parquet file, and pyarrow is not installed: ``pip install 'specdec-cpu[parquet]'``.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
         from pyarrow import parquet
     except ImportError:
         raise MissingPackageError(
-            "a .parquet file needs pyarrow, which is not installed: pip install pyarrow"
+            "a .parquet file needs pyarrow, which is not installed: pip install 'specdec-cpu[parquet]'"
         ) from None
     number = 0
     try:

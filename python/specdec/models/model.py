@@ -397,7 +397,7 @@ class Model:
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
-            Jinja is not installed: ``pip install jinja2``.
+            Jinja is not installed: ``pip install 'specdec-cpu[chat]'``.
         """
         tokenizer, template, *_ = self.texts
         if tokenizer is None:

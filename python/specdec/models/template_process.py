@@ -147,7 +147,7 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
         return text
     template = f"{source}: the chat template"
     if kind == b"N":
-        raise MissingPackageError(f"{template} needs {text}: pip install jinja2")
+        raise MissingPackageError(f"{template} needs {text}: pip install 'specdec-cpu[chat]'")
     if kind == b"I":
         raise TokenizerError(f"{template} is not valid Jinja: {text}")
     if kind == b"U":

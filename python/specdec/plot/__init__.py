@@ -22,8 +22,8 @@ ax : Axes, optional
 
 An argument that cannot be drawn raises `InputError`: something else than the above, a run without rounds or
 drafts where these are drawn, one of a batch where times are, a tree where chains are. Pictures need
-matplotlib (``pip install matplotlib``; else `MissingPackageError`). Colors are told apart by color-blind
-readers and never stand alone: lines differ in style, points in shape, blocks in height. Settings of
+matplotlib (``pip install 'specdec-cpu[plot]'``; else `MissingPackageError`). Color-blind readers can tell the
+colors apart, which never stand alone: lines differ in style, points in shape, blocks in height. Settings of
 matplotlib are changed for these pictures alone. Figure 1, the rounds in color, needs none of it: it is how a
 `specdec.Result` prints.
 """

@@ -2,7 +2,7 @@
 
 A draft learns from specdec itself: texts that `specdec.generate` writes, and the target's distributions and
 hidden states in the number format in which it decodes. So whatever specdec loads can have its draft trained.
-Only training needs torch, ``pip install torch transformers``.
+Only training needs torch, ``pip install 'specdec-cpu[train]'``.
 """
 
 from __future__ import annotations

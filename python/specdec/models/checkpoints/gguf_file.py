@@ -316,7 +316,7 @@ def _types() -> dict[int, tuple[str, tuple[int, int]]]:
         from gguf import constants
     except ImportError as error:
         raise MissingGGUFError(
-            "GGUF files are read with the package `gguf`, which is not installed: pip install gguf"
+            "GGUF files need the package `gguf`, which is not installed: pip install 'specdec-cpu[gguf]'"
         ) from error
     return {int(kind): (kind.name, sizes) for kind, sizes in constants.GGML_QUANT_SIZES.items()}
 

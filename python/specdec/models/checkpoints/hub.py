@@ -167,7 +167,7 @@ def _import_library(name: str) -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        how = "to fetch it from the Hugging Face Hub: pip install huggingface_hub"
+        how = "to fetch it from the Hugging Face Hub: pip install 'specdec-cpu[hub]'"
         raise MissingHubError(f"{name}: no such file or folder; {how}") from error
     return huggingface_hub
 

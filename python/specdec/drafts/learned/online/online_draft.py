@@ -95,7 +95,7 @@ class OnlineDraft(Draft):
     ----------
     draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
         The first draft: a model from a Hugging Face folder, a recurrent network or heads (learning needs
-        ``pip install torch transformers``), or a table, or an `OnlineNgram` that has one.
+        ``pip install 'specdec-cpu[train]'``), or a table, or an `OnlineNgram` that has one.
     trainer : OnlineTrainer, optional
         By default an `OnlineNetworkTrainer` or `OnlineTableTrainer` of the draft; heads need an
         `OnlineHeadsTrainer`.
