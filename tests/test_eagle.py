@@ -33,7 +33,7 @@ PROMPT = [1, 5, 2, 7, 3, 5, 2]
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    """Of four layers and few tokens, so that random guesses are right now and then."""
+    """Four layers and few tokens, so that random draft tokens are accepted now and then."""
     config = llama_config(vocab_size=17, num_hidden_layers=4, max_position_embeddings=240)
     return specdec.load(write_hf(tmp_path_factory.mktemp("target"), config, seed=3), tokenizer=False)
 

@@ -79,7 +79,7 @@ def test_nodes_are_drawn_from_their_heads(target: specdec.Model, variant: str, t
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in sorted(VARIANTS)]
 )
-def test_heads_of_every_kind_of_target(name: str) -> None:
+def test_heads_of_every_type_of_target(name: str) -> None:
     """The shared output with its bias, scale and cap, and embeddings as the table has them."""
     model = model_of(VARIANTS[name], random_tensors(VARIANTS[name]))
     check_shared_output(model)

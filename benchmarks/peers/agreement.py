@@ -21,7 +21,7 @@ MIN_EXPECTED = 5.0
 Law = NDArray[np.float64]
 
 
-def joint_law(
+def joint_distribution(
     conditional: Callable[[tuple[int, ...]], NDArray[np.float64]], length: int, n_vocab: int
 ) -> Law:
     """The law of the first `length` tokens.

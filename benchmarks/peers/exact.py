@@ -16,7 +16,7 @@ from benchmarks.peers.agreement import (
     count,
     expected_noise,
     first_difference,
-    joint_law,
+    joint_distribution,
     marginal,
     p_value,
     probability,
@@ -118,7 +118,7 @@ def law_of_target(args: argparse.Namespace) -> tuple[Law, str]:
         finally:
             worker.close()
         conditional = dict(zip(texts, map(softmax, rows), strict=True))
-        return joint_law(conditional.__getitem__, LENGTH, n_vocab), engine
+        return joint_distribution(conditional.__getitem__, LENGTH, n_vocab), engine
     raise SystemExit("no engine gave the target's logits")
 
 

@@ -165,7 +165,7 @@ class OnlineDraft(Draft):
         self._learning = threading.Lock()  # one learns at a time
         self._changing = threading.Lock()  # of the attributes that are read together
         trainer = self.trainer
-        self._ring = _core.Corrections(
+        self._ring = _core.OnlineSamples(
             self.n_positions, trainer.n_before, trainer.n_top, trainer.n_hidden,
             everywhere=trainer.everywhere,
         )  # fmt: skip
@@ -190,14 +190,14 @@ class OnlineDraft(Draft):
                 self._target = target
             if self._thread is None and self.interval is not None and not self._closed:
                 self._thread = LearningThread(self._step, self.interval, "specdec-trainer")
-            return "watched", {"draft": self._described, "corrections": self._ring}
+            return "recorded", {"draft": self._described, "samples": self._ring}
 
     def take_update(self, session: _core.Session, description: Description) -> Description:
         method, held = description
         latest = self._described
         if latest is None or held["draft"] is latest:
             return description
-        session.swap(held["corrections"], latest)  # type: ignore[arg-type]
+        session.swap(held["samples"], latest)  # type: ignore[arg-type]
         return method, {**held, "draft": latest}
 
     @property
