@@ -365,7 +365,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
     several = specdec.recommend_draft(
         world.target, ["prompt-lookup", "random", "prompt-lookup"], PROMPTS[:1], **settings
     )
-    assert [fit.draft for fit in several.fits] == ["copy (0)", "random", "copy (2)"]
+    assert [fit.draft for fit in several.fits] == ["prompt-lookup (0)", "random", "prompt-lookup (2)"]
 
 
 def test_views_are_complete(found: specdec.Comparison) -> None:

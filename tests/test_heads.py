@@ -174,5 +174,5 @@ def test_trained_heads() -> None:
         assert found.trace.tokens_per_call > 1.3
     tree = drafts.StaticTree((2, 2))
     assert drafts.load(MODELS / "heads", small_pair("int8")[0], tree=tree).gamma == 6
-    with pytest.raises(specdec.InputError, match="for the target '[^']*target'; given is .*draft"):
+    with pytest.raises(specdec.InputError, match="for the target '[^']*target'; the given one is .*draft"):
         drafts.load(MODELS / "heads", small)

@@ -277,7 +277,7 @@ LEVELS = {f"{part}.{k}": TENSORS[f"{part}.2"] for part in PARTS for k in range(3
         ({"counts.2": np.ones(3)}, "'counts.2' has dtype F64; expected I32"),
         ({"counts.2": i32(1, 1)}, "starts has 4 entries, tokens 3 and counts 2; expected 4"),
         ({"counts.2": i32(1, 0, 1)}, r"counts\[1\] of the 2-grams is 0, expected 1 to"),
-        ({"more": np.ones(1)}, "'more' is none of a table of 2-grams"),
+        ({"more": np.ones(1)}, "'more' is not part of a table of 2-grams"),
         (LEVELS, "levels has 8 entries, expected at most 7"),
     ],
 )

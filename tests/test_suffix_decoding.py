@@ -354,7 +354,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         ({}, {"n_before": ints(3, 0)}, r"n_before\[0\] is 3"),
         ({}, {"n_before": ints(0)}, "2 lengths and 1 n_before"),
         ({}, {"tokens": np.array([1, 2, 3])}, "dtype int64; expected one dimension and int32"),
-        ({}, {"more": ints(1)}, "tensor 'more' is none of a suffix memory"),
+        ({}, {"more": ints(1)}, "tensor 'more' is not part of a suffix memory"),
     ]:
         with pytest.raises(CheckpointError, match=rf"memory\.safetensors.*{message}"):
             SuffixDecoding.load(write(metadata, arrays | changed))

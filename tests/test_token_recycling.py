@@ -177,7 +177,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         ({}, {"rows": rows[:0]}, "'rows' has 0 entries"),
         ({}, {"rows": rows.astype(np.int64)}, "expected one dimension and int32"),
         ({}, {"rows": rows.reshape(3, 2)}, "expected one dimension and int32"),
-        ({}, {"rows": rows, "more": rows}, "'more' is none of a matrix"),
+        ({}, {"rows": rows, "more": rows}, "'more' is not part of a matrix"),
     ]:
         with pytest.raises(CheckpointError, match=rf"matrix\.safetensors.*{message}"):
             TokenRecycling.load(written(path, arrays, **{"k": "2"} | metadata))
