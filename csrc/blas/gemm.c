@@ -7,7 +7,7 @@
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* Outputs of a slice: enough of them that packing rows is little work next to multiplying, and few enough that
+/* Outputs of a slice: enough of them that packing rows costs little next to multiplying, and few enough that
  * there are slices for several threads. */
 static int slice_columns(const sd_gemm* g) {
     int n = (g->n_out / 8 + UNIT - 1) / UNIT * UNIT;

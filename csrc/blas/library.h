@@ -10,7 +10,7 @@
 
 /* Load the library if it has not been loaded; SD_ERR_LIBRARY, with the loader's message, if it is not there
  * or is no OpenBLAS that can be used. No other thread may change the environment meanwhile: OpenBLAS reads
- * its settings there, and sees its own for as long as it is being loaded. A bundled copy gets the setting to use one
+ * its settings there, and sees its own for as long as it is being loaded. A bundled copy is set to use one
  * thread, and to use its kernels for AVX-512 wherever the processor has it; OPENBLAS_CORETYPE, if set,
  * chooses other kernels. */
 sd_status sd_library_load(void);

@@ -41,7 +41,7 @@ INLINE void values_block(const int n_rows, const int n_halves, const float* x, p
 /* -------------------------------------------------------------------------------------- bf16 */
 
 /* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed: what the
- * instruction VDPBF16PS computes (pairs_avx512.c). Prepared rows are rounded floats, the second of a pair first.
+ * instruction VDPBF16PS computes (pairs_avx512.c). Prepared rows are rounded floats, pairs swapped.
  * With `keep` the widened panel is left at wide [n_k rounded up to even][32], in the order of the rows. */
 INLINE void bf16_block(const int n_rows, const int n_halves, const int keep, const float* x, ptrdiff_t chunk,
                        const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy,

@@ -226,7 +226,7 @@ static inline float sd_scale_of_mxfp4(uint8_t exponent) {
     return sd_float_from_bits(exponent < 2 ? 0x200000u << exponent : (uint32_t)(exponent - 1) << 23);
 }
 
-/* What the sums of a block of a quantized row start from, in addition to its codes: for panels of every format that
+/* Starting values of the sums of a block of a quantized row, stored after its codes: for every format that
  * has codes.
  *
  * The block's scale is a power of two, 2^e, so that neither a conversion nor a product is needed to apply it:

@@ -123,7 +123,7 @@ typedef struct sd_kernels {
     int (*quantize_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
     int (*quantize_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
 
-    /* The formula x ≈ scale · code − low, low at least 0 and codes 0 … most, of the least Σ w · error² of some
+    /* Of x ≈ scale · code − low, low at least 0 and codes 0 … most, that of the least Σ w · error² of some
      * trials; x, w [SD_BLOCK], finite, w at least 0, borrowed. Scale 0: all codes are 0. */
     void (*affine_code)(const float* x, const float* w, float most, float* scale, float* low);
     /* The same of x ≈ scale · code, codes −32 … 31, of either sign; x, w [SD_BLOCK / 2]. */

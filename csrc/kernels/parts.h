@@ -1,7 +1,7 @@
 /* The parts of a table of kernels (dispatch.c): each sets its kernels and their thresholds.
  *
  * A part runs only where the processor has its instruction set. Sets that differ in one part share
- * the others: AVX-VNNI those of AVX2, and AVX-512 with and without dot product instructions all but the dots. */
+ * the others: AVX-VNNI those of AVX2; AVX-512 with and without dot product instructions all but dots. */
 #pragma once
 
 #include "kernels.h"
