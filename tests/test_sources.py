@@ -432,7 +432,7 @@ def test_the_command_lines_languages(
 ) -> None:
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
     assert main([*call, "--tgt-lang", "de"]) == 2
-    assert "tgt_lang is 'de'; expected None, as the tokenizer has no languages" in capsys.readouterr().err
+    assert "tgt_lang is 'de'; expected None: the tokenizer has no languages" in capsys.readouterr().err
     asked: list[tuple[specdec.Model, dict[str, Any]]] = []
 
     def with_languages(model: specdec.Model, **languages: Any) -> specdec.Model:
@@ -484,7 +484,7 @@ def test_what_is_refused(t5: EncoderDecoder, texts: EncoderDecoder) -> None:
         ({"prompt": [[5], [6]], "decoder_prompt": [[5], 6]}, "decoder_prompt mixes prompts with token ids"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
+def test_errors_name_what_is_wrong(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         specdec.generate(t5.target, None, **arguments)
     assert message in str(caught.value)

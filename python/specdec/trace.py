@@ -124,7 +124,7 @@ class Round:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Round:
         """The round that `to_dict` gave; InputError where a field is missing or wrong, or two do not fit."""
-        return cls._described(Fields(values, "", kind=InputError))
+        return cls._described(Fields(values, "", error_type=InputError))
 
     @classmethod
     def _described(cls, found: Fields) -> Round:
@@ -501,7 +501,7 @@ class Trace(RoundTimes):
         --------
         >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        return cls._described(Fields(values, "", kind=InputError))
+        return cls._described(Fields(values, "", error_type=InputError))
 
     @classmethod
     def _described(cls, found: Fields) -> Trace:

@@ -395,7 +395,7 @@ def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: is no JSON ({error}); expected an answer") from error
-    found = Fields(values, place, kind=InputError)
+    found = Fields(values, place, error_type=InputError)
     choices, ours = found.inner_items("choices"), found.inner(_OURS)
     if len(choices) != 1:
         raise found.error("choices", "a list with one object")

@@ -120,7 +120,7 @@ class SkipSearch(OneTable):
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
         """Read what `save` wrote; InputError if the file holds something else, or cannot be read."""
         path = check_path("path", path)
-        found = Fields(read_json_object(path, InputError), path, kind=InputError)
+        found = Fields(read_json_object(path, InputError), path, error_type=InputError)
         found.check_version("specdec_skip_search", _FORMAT)
         target, settings = found.text("target"), found.inner("settings")
         settings.amount("temperature")
