@@ -170,7 +170,7 @@ def generate(
     stop : str, int, or a list of these, optional
         The text ends before the first of these strings to be completed, or before the first of these token
         ids, exactly where plain decoding ends it. A string that contains the name of a special token is also
-        matched by the token: "<|im_end|>" is the id of that token, "END<|im_end|>" three letters and the
+        matched by the token: ``<|im_end|>`` is the id of that token, ``END<|im_end|>`` three letters and the
         token after them; of several names either all are tokens or all are text. `Model.eos_ids` of the
         target are always among the stops, except with `ignore_eos`.
     n_threads : int, optional

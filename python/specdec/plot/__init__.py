@@ -9,7 +9,7 @@
 Each function takes what a run or a measurement gave back and returns the Axes. Arguments of several
 functions:
 
-*runs : Result, Trace, list of results and traces, or Measurement
+runs : Result, Trace, list of results and traces, or Measurement
     A list counts as one run. Without runs, figures of the theory have their curves alone.
 measurement, found : Measurement, Comparison
 temperature : float, optional
