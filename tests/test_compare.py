@@ -135,7 +135,7 @@ def test_a_snapshot_knows_what_the_draft_knows_and_learns_apart(world: World, na
     assert given.snapshot().identity is given.identity or isinstance(given, drafts.OnlineDraft)
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
     """Of runs at the positions they verify, and of both whole distributions at every position."""
     options: dict[str, Any] = {"temperatures": [1.0], "gammas": [1], "timing": False}

@@ -209,7 +209,7 @@ def exact(world: World) -> Exact:
     return form, chain_distribution(lambda new: masked(world, form, new, 1.3), 5)
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize(("rule", "name"), CASES)
 def test_samples_have_the_masked_law(world: World, exact: Exact, rule: Any, name: str) -> None:
     """Chi-square on all texts of a form; a right program fails with probability 1e-3 for a fresh seed."""

@@ -155,7 +155,7 @@ def test_texts_end_with_the_shorter_context(pair: Pair, tmp_path: Path) -> None:
     for draft, n in ((short, 32 + 1), (pair[1], N_CTX)):  # the last token is not read by the draft
         found = specdec.measure(pair[0], draft, [prompt], temperatures=[0], n_tokens=500, timing=False)
         assert len(found.tokens[0][0]) == n - len(prompt)
-    with pytest.raises(InputError, match="prompt 0 has 40 tokens, which leaves no room"):
+    with pytest.raises(InputError, match="prompt 0 has 40 tokens; expected fewer than the context length"):
         specdec.measure(pair[0], short, [[1] * 40], timing=False)
     for one in (short, ModelDraft(short)):  # the text that is timed fits the draft's context
         timed = specdec.oracle(pair[0], one, [[1] * 60], gammas=[1], max_gamma=2, max_new_tokens=4)

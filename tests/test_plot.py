@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
-from colors import contrast, least_distance
 
 import specdec
+from colors import contrast, least_distance
 from specdec import Comparison, ExperimentRow, Measurement, Result, Round, Speedup, Trace
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer

@@ -41,7 +41,7 @@ def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any
     same = model_with(VOCABULARIES["target"], 3)
     given = {"same": same, "other": lambda: other, "copies": "copy", "deep": "exit:9"}
     found = specdec.recommend_draft(target, given, ["ab abc", "ca b"], **QUICK)
-    ways = [fit.ways for fit in found.fits]
+    ways = [fit.methods for fit in found.fits]
     assert ways == [
         {"same vocabulary": "same"},
         {"intersection": "other, intersection", "text": "other, text"},
@@ -74,13 +74,13 @@ def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> N
     }
     ours = model_with(DISJOINT[1], 1)
     found = specdec.recommend_draft(target, {"text": given["text"], "tree": given["tree"]}, "ab", **QUICK)
-    assert [list(fit.ways) for fit in found.fits] == [["text"], ["intersection"]]
+    assert [list(fit.methods) for fit in found.fits] == [["text"], ["intersection"]]
     assert found.drafts["tree"].tree is tree
     for model in (ours, given["disjoint"]):
         model.tokenizer.special_tokens = dict
         model.tokenizer.eos_ids = ()
     found = specdec.recommend_draft(ours, [given["disjoint"]], [[3, 4]], **QUICK)
-    assert list(found.fits[0].ways) == ["text"] and found.fits[0].n_shared == 0
+    assert list(found.fits[0].methods) == ["text"] and found.fits[0].n_shared == 0
 
 
 def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, other: Any) -> None:
@@ -251,15 +251,15 @@ def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter([recommend_module.compare_ways, None])
+    calls = iter([recommend_module.compare_drafts, None])
 
-    def compare_ways(*arguments: Any, **options: Any) -> specdec.Comparison:
+    def compare_drafts(*arguments: Any, **options: Any) -> specdec.Comparison:
         if (function := next(calls)) is None:
             raise KeyboardInterrupt
         found: specdec.Comparison = function(*arguments, **options)
         return found
 
-    monkeypatch.setattr(recommend_module, "compare_ways", compare_ways)
+    monkeypatch.setattr(recommend_module, "compare_drafts", compare_drafts)
     given = {"a": "copy", "b": "lookahead", "c": "recycling"}
     found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
     assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"

@@ -10,9 +10,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from colors import contrast, least_distance, over
 
 import hand_made_rounds
+from colors import contrast, least_distance, over
 from hand_made_rounds import tree
 from specdec import Result, Round
 from toy_pair import ToyTokenizer

@@ -76,7 +76,7 @@ def results(models: Trained) -> list[specdec.Result]:
     ]  # fmt: skip
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_two_tokens_of_a_trained_pair(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
@@ -84,7 +84,7 @@ def test_two_tokens_of_a_trained_pair(
     assert p_value(count(tokens), chain_distribution(tables[0], 2)) > FALSE_ALARM
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
@@ -93,7 +93,7 @@ def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
     assert results[0].trace.rounds[0].betas[0] == pytest.approx(beta(*tables), abs=1e-4)
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_equal_prompts_of_a_batch_are_independent(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
@@ -137,7 +137,7 @@ RULES: dict[str, tuple[dict[str, Any], Callable[[Probs, Probs], float]]] = {
 }
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize("rule", RULES)
 def test_the_other_rules(models: Trained, rule: str) -> None:
     """Two tokens; with lenience against its own law, and no first token too often for the bound T / l."""
@@ -181,10 +181,10 @@ def small(base: dict[str, Any], seed: int) -> Model:
     ("gamma", "of_target", "of_draft"),
     [
         (1, {}, {}),
-        pytest.param(3, {"temperature": 0.8}, {"temperature": 1.5}, marks=pytest.mark.law),
-        pytest.param(3, {"top_k": 3}, {"top_p": 0.7}, marks=pytest.mark.law),
-        pytest.param(2, {"temperature": 1.5, "top_p": 0.8}, {"top_k": 2}, marks=pytest.mark.law),
-        pytest.param(2, {}, {"temperature": 0.0}, marks=pytest.mark.law),
+        pytest.param(3, {"temperature": 0.8}, {"temperature": 1.5}, marks=pytest.mark.statistical),
+        pytest.param(3, {"top_k": 3}, {"top_p": 0.7}, marks=pytest.mark.statistical),
+        pytest.param(2, {"temperature": 1.5, "top_p": 0.8}, {"top_k": 2}, marks=pytest.mark.statistical),
+        pytest.param(2, {}, {"temperature": 0.0}, marks=pytest.mark.statistical),
     ],
     ids=["plain", "temperatures", "top-k-and-nucleus", "nucleus-and-top-k", "greedy-draft"],
 )

@@ -84,11 +84,11 @@ def law(p: np.ndarray, q: np.ndarray, n_draft_tokens: int) -> tuple[dict[int, fl
     def rule(tokens: Any, parents: Any, target: Any, draft: Any, uniforms: Any) -> tuple[list[int], int, Any]:
         script = Script(np.array([*middles[tokens[1:]], *uniforms[1:]]))
         out = run(p, q, n_draft_tokens=n_draft_tokens, seed=script)
-        assert out.guesses == list(tokens[1:])
+        assert out.drafts == list(tokens[1:])
         assert script.uniforms == []
         assert out.value == out.y
         if out.accepted is not None:
-            assert out.guesses[out.accepted] == out.y
+            assert out.drafts[out.accepted] == out.y
         return ([] if out.accepted is None else [out.accepted + 1]), out.y, []
 
     parents = [-1] + [0] * n_draft_tokens
@@ -121,7 +121,7 @@ def test_law_of_a_table_is_exact(pair: str, n_draft_tokens: int) -> None:
 def test_guesses_of_a_table_are_drawn_by_inversion(uniform: float, guess: int) -> None:
     q = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
     out = run(q, q, seed=Script(np.array([uniform, 0.5, 0.5])))
-    assert out.guesses == [guess]
+    assert out.drafts == [guess]
 
 
 # Functions, so that scipy.stats is imported when a test runs, not when tests are collected.
@@ -134,7 +134,7 @@ CONTINUOUS: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize("n_draft_tokens", [1, 3])
 @pytest.mark.parametrize("pair", CONTINUOUS)
 def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
@@ -149,10 +149,10 @@ def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
     alternative = "two-sided" if n_draft_tokens == 1 else "less"  # more guesses: at least as often
     assert scipy.stats.binomtest(n_accepted, len(runs), min(beta, 1.0), alternative).pvalue > P_VALUE
     for out in runs:
-        assert out.accepted is None or out.y == out.guesses[out.accepted]
+        assert out.accepted is None or out.y == out.drafts[out.accepted]
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_law_of_counts_and_vectors() -> None:
     """Distributions on the integers have pmf: a chi-square test. Vectors are tested along directions."""
     p, q = scipy.stats.poisson(3.0), scipy.stats.poisson(2.0)
@@ -203,13 +203,13 @@ def test_equal_guesses_share_a_call() -> None:
     calls: list[int] = []
     out = run([0.0, 1.0], [0.0, 1.0], calls.append, n_draft_tokens=4)
     assert calls == [1]
-    assert (out.guesses, out.accepted, out.n_g_calls) == ([1, 1, 1, 1], 0, 1)
+    assert (out.drafts, out.accepted, out.n_g_calls) == ([1, 1, 1, 1], 0, 1)
 
 
 def test_after_a_rejection_g_runs_on_what_was_drawn() -> None:
     calls: list[int] = []
     out = run([0.0, 0.0, 1.0], [0.5, 0.5, 0.0], lambda y: calls.append(y) or 10 * y, n_draft_tokens=1, seed=3)
-    assert calls == [out.guesses[0], 2]
+    assert calls == [out.drafts[0], 2]
     assert (out.y, out.value, out.accepted, out.n_g_calls) == (2, 20, None, 2)
 
 
@@ -234,7 +234,7 @@ def test_guesses_that_have_not_begun_are_cancelled() -> None:
 
     with Waiting(1) as pool:
         out = specdec.speculate(lambda x: p, lambda x: p, g, None, n_draft_tokens=3, seed=0, executor=pool)
-    assert (out.accepted, calls, out.n_g_calls) == (0, [out.guesses[0]], 1)
+    assert (out.accepted, calls, out.n_g_calls) == (0, [out.drafts[0]], 1)
 
 
 def test_wrong_guesses_have_ended_when_it_returns() -> None:

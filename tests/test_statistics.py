@@ -69,7 +69,7 @@ def test_ljung_box_is_right_of_independent_series_and_finds_dependent_ones() -> 
     assert np.median([p_value(0.4) for _ in range(20)]) < 1e-6
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize("keep", [0.0, 0.5])
 @pytest.mark.parametrize("n_texts", [1, 5, 40])
 def test_interval_covers_as_often_as_it_says(n_texts: int, keep: float) -> None:

@@ -254,7 +254,7 @@ def test_one_vocabulary() -> None:
         specdec.generate(small_pair()[0], memory, "a", max_new_tokens=2)
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 def test_a_seed_that_is_used_twice_does_not_bend_the_law() -> None:
     """The second call has the seed of the first, whose output the memory guesses.
 

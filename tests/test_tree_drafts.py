@@ -312,7 +312,7 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
     assert any(record["accepted"] for record in found)
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     "name", ["a table", "a tree", "three deep", "sample", "without replacement", "chains of three"]
 )

@@ -315,7 +315,7 @@ def test_writing_stops_where_no_text_comes_of_it(target: Any) -> None:
     assert n_forwards <= 2 * (found.trace.n_calls + 1)
 
 
-@pytest.mark.law
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("vocabulary", "verify"),
     [("intersection", "rejection"), ("intersection", "block"), ("intersection", "k-sequential"),

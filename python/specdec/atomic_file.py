@@ -16,23 +16,23 @@ from specdec.errors import InputError, shown
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the block ends, and vanishes if it fails.
+    """A new file that replaces `path` when the block ends, and vanishes if it fails.
 
     It is made in the folder of `path` under an unpredictable name: no file or link of that name is followed.
     """
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
-    beside = path.parent / f".{secrets.token_hex(8)}.part"
+    part = path.parent / f".{secrets.token_hex(8)}.part"
     with _errors_of(path):
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
             yield file
         with _errors_of(path):
-            beside.replace(path)
+            part.replace(path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            part.unlink()
         raise
 
 
@@ -47,27 +47,27 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails."""
     with _errors_of(path):
         replaces = path.exists() and any(path.iterdir())
-        place = path.resolve()  # of a link, the folder that it leads to
-        new = place.with_name(f".{secrets.token_hex(8)}.part") if replaces else place
+        target = path.resolve()  # of a link, the folder that it leads to
+        new = target.with_name(f".{secrets.token_hex(8)}.part") if replaces else target
         new.mkdir(parents=True, exist_ok=not replaces)
     try:
         yield new
         if replaces:
             with _errors_of(path):
-                _exchange(new, place)
+                _exchange(new, target)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
 
 
-def _exchange(new: Path, place: Path) -> None:
-    """Rename the folder `new` to `place`, and remove the one that was there."""
-    old = place.with_name(f".{secrets.token_hex(8)}.part")
-    place.rename(old)
+def _exchange(new: Path, target: Path) -> None:
+    """Rename the folder `new` to `target`, and remove the one that was there."""
+    old = target.with_name(f".{secrets.token_hex(8)}.part")
+    target.rename(old)
     try:
-        new.rename(place)
+        new.rename(target)
     except BaseException:
-        old.rename(place)
+        old.rename(target)
         raise
     shutil.rmtree(old)
 

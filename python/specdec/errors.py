@@ -88,11 +88,11 @@ def pass_signals_on(error: BaseException) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code in handlers:
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code in handlers:
             raise error
-        place = place.tb_next
+        frame = frame.tb_next
 
 
 def _code_of(handler: Any) -> CodeType | None:
@@ -188,9 +188,9 @@ class SpecdecError(Exception):
 
     def __init__(self, *args: object) -> None:
         handled = sys.exc_info()[1]
-        place = None if handled is None else handled.__traceback__
+        frame = None if handled is None else handled.__traceback__
         # caught here, not by a handler of the caller's that calls specdec
-        if handled is not None and place is not None and _is_own(place.tb_frame):
+        if handled is not None and frame is not None and _is_own(frame.tb_frame):
             pass_signals_on(handled)
         super().__init__(*args)
 

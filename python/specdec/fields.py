@@ -58,19 +58,19 @@ def without_nan(value: Any) -> Any:
     return value
 
 
-def read_json_object(path: Path, kind: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
+def read_json_object(path: Path, error_type: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
     """Read the object in a JSON file."""
     try:
         values = parse_json(path.read_bytes())
     except FileNotFoundError as error:
-        missing = CheckpointNotFoundError if kind is CheckpointError else kind
+        missing = CheckpointNotFoundError if error_type is CheckpointError else error_type
         raise missing(f"{path}: no such file") from error
     except OSError as error:
-        raise kind(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise error_type(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise kind(f"{path}: not valid JSON: {error}") from error
+        raise error_type(f"{path}: not valid JSON: {error}") from error
     if not isinstance(values, dict):
-        raise kind(f"{path}: holds a JSON {type(values).__name__}; expected an object")
+        raise error_type(f"{path}: holds a JSON {type(values).__name__}; expected an object")
     return values
 
 
@@ -85,7 +85,7 @@ class Fields:
 
     A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
     records which fields were read, so that the others can be reported: see `unread`. `prefix` is its name
-    inside the file, with a trailing dot; `kind` is what errors are: CheckpointError, TokenizerError or
+    inside the file, with a trailing dot; `error_type` is what errors are: CheckpointError, TokenizerError or
     InputError.
     """
 
@@ -93,10 +93,10 @@ class Fields:
 
     def __init__(
         self, values: Mapping[str, Any], file: Path | str, prefix: str = "",
-        kind: type[SpecdecError] = CheckpointError,
+        error_type: type[SpecdecError] = CheckpointError,
     ) -> None:  # fmt: skip
         self.file: Any = file
-        self._values, self._prefix, self._kind = values, prefix, kind
+        self._values, self._prefix, self._error_type = values, prefix, error_type
         if not isinstance(values, Mapping):
             self._prefix = prefix[:-1] or "values"
             raise self.error("", f"a dict, not {type_of(values)}", values)
@@ -106,21 +106,21 @@ class Fields:
 
     def error(self, name: str, expected: str, *value: Any) -> SpecdecError:
         """Return the exception for a field whose value, or whose item's `value`, is wrong."""
-        return self._error(self._kind, name, expected, *value)
+        return self._error(self._error_type, name, expected, *value)
 
     def unsupported(self, name: str, expected: str) -> SpecdecError:
         """Return the exception for a field whose value is right but asks for what specdec does not have."""
         return self._error(
-            UnsupportedModelError if self._kind is CheckpointError else self._kind, name, expected
+            UnsupportedModelError if self._error_type is CheckpointError else self._error_type, name, expected
         )
 
-    def _error(self, kind: type[Any], name: str, expected: str, *value: Any) -> SpecdecError:
+    def _error(self, error_type: type[Any], name: str, expected: str, *value: Any) -> SpecdecError:
         found = None if value or name in self._values else "missing"
         given, field = value[0] if value else self._values.get(name), f"{self._prefix}{name}"
-        if issubclass(kind, FieldError):
-            return kind.of(self.file, field, given, expected, found=found, noun=self._noun)
-        place = f"{self.file}: " if self.file else ""
-        return InputError.of(f"{place}{field}", given, expected, found=found)
+        if issubclass(error_type, FieldError):
+            return error_type.of(self.file, field, given, expected, found=found, noun=self._noun)
+        prefix = f"{self.file}: " if self.file else ""
+        return InputError.of(f"{prefix}{field}", given, expected, found=found)
 
     def has(self, name: str) -> bool:
         """Whether the field is there, null or not."""
@@ -145,7 +145,7 @@ class Fields:
 
     def replaced(self, **values: Any) -> Fields:
         """Return the same object with other values of some fields. A field read in one is read in both."""
-        other = Fields({**self._values, **values}, self.file, self._prefix, self._kind)
+        other = Fields({**self._values, **values}, self.file, self._prefix, self._error_type)
         other._absent, other._read, other._objects = self._absent, self._read, self._objects
         return other
 
@@ -254,12 +254,12 @@ class Fields:
         """Return an object inside this one, which must be there."""
         value = self._checked(name, REQUIRED, "an object", lambda x: isinstance(x, Mapping))
         if name not in self._objects:
-            self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._kind)
+            self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._error_type)
         return self._objects[name]
 
     def empty(self, name: str) -> Fields:
         """Return an object without fields, for messages that speak of `name` inside this one."""
-        return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._kind)
+        return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._error_type)
 
     def items(self, name: str, expected: str = "a list") -> list[Any]:
         """Return a list."""
@@ -268,7 +268,7 @@ class Fields:
     def inner_items(self, name: str) -> list[Fields]:
         """Return a list of objects."""
         items = enumerate(self.items(name))
-        return [Fields(item, self.file, f"{self._prefix}{name}[{i}].", self._kind) for i, item in items]
+        return [Fields(item, self.file, f"{self._prefix}{name}[{i}].", self._error_type) for i, item in items]
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts."""
@@ -307,7 +307,7 @@ class Fields:
     def rows_of_amounts(self, name: str) -> list[list[float]]:
         """Return a list of lists of such numbers."""
         rows = {f"{name}[{i}]": row for i, row in enumerate(self.items(name))}
-        inner = Fields(rows, self.file, self._prefix, self._kind)
+        inner = Fields(rows, self.file, self._prefix, self._error_type)
         return [inner.amounts(row) for row in rows]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:

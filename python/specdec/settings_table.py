@@ -49,7 +49,7 @@ class Setting:
     check: Callable[[str, Any], Any]
     """``check(name, value)`` returns the value as it is kept, or raises `InputError`."""
     scope: Scope = "text"
-    kind: type | None = None
+    value_type: type | None = None
     """The type of a flag's value on the command line: int, float or str. None: it is not a plain value."""
     help: str = ""
     """One line for the command line and for the description of the server's field."""
@@ -72,7 +72,8 @@ class Setting:
 def number(default: float | None, expected: str, fits: Callable[[float], bool], **more: Any) -> Any:
     """A row whose value is a float for which `fits` is true."""
     expected += ", or None" if default is None else ""
-    return Setting(default, lambda name, x: check_number(name, x, expected, fits), kind=float, **more).row()
+    more["value_type"] = float
+    return Setting(default, lambda name, x: check_number(name, x, expected, fits), **more).row()
 
 
 def integer(
@@ -91,7 +92,7 @@ def integer(
             raise InputError.of(name, value, expected)
         return found
 
-    return Setting(default, check, kind=int, **more).row()
+    return Setting(default, check, value_type=int, **more).row()
 
 
 def flag(**more: Any) -> Any:
@@ -101,7 +102,7 @@ def flag(**more: Any) -> Any:
 
 def choice(default: str, words: tuple[str, ...], **more: Any) -> Any:
     """A row whose value is one of some words."""
-    return Setting(default, lambda name, x: check_choice(name, x, words), kind=str, **more).row()
+    return Setting(default, lambda name, x: check_choice(name, x, words), value_type=str, **more).row()
 
 
 def other(default: Any, check: Callable[[str, Any], Any] | None = None, **more: Any) -> Any:

@@ -124,7 +124,7 @@ class Round:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Round:
         """The round that `to_dict` gave; InputError where a field is missing or wrong, or two do not fit."""
-        return cls._described(Fields(values, "", kind=InputError))
+        return cls._described(Fields(values, "", error_type=InputError))
 
     @classmethod
     def _described(cls, found: Fields) -> Round:
@@ -146,8 +146,8 @@ class Round:
             *(found.amount(name, below=MAX_TIME) for name in amounts),
         )  # fmt: skip
         rows = round_.rows
-        ways = zip([0, *path], path, strict=False)
-        if any(rows[parents[node - 1]] != rows[before] for before, node in ways):
+        steps = zip([0, *path], path, strict=False)
+        if any(rows[parents[node - 1]] != rows[before] for before, node in steps):
             expected = "nodes of which each is a child of the one before, the first of the root"
             raise found.error("path", expected)
         if len(tokens) != len(path) + 1 or round_.accepted != round_.tokens[:-1]:
@@ -501,7 +501,7 @@ class Trace(RoundTimes):
         --------
         >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        return cls._described(Fields(values, "", kind=InputError))
+        return cls._described(Fields(values, "", error_type=InputError))
 
     @classmethod
     def _described(cls, found: Fields) -> Trace:

@@ -133,7 +133,7 @@ class Setup:
         share = self.share(n_tokens) if share is None else share
         work: list[tuple[Sequence[int], int]] = []
         for prompt in self.prompts:
-            if (n := min(share, n_tokens, prompt.room(self.target))) > 0:
+            if (n := min(share, n_tokens, prompt.capacity(self.target))) > 0:
                 work.append((prompt.given, n))
                 n_tokens -= n
         return work

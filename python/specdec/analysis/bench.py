@@ -86,7 +86,7 @@ class BenchRow:
         over questions of their tokens per second.
     n_equal, n_compared : int
         Turns of all repetitions with the new tokens of plain decoding (at temperature 0 with the exact rule
-        all of them), and those that both ways answered.
+        all of them), and those that both runners answered.
     """
 
     category: str
@@ -277,21 +277,22 @@ def bench(
     fitting, skipped = asker.fitting(asked)
     how = run_options(decoding) | {"max_new_tokens": decoding.max_new_tokens}
     exact = {key: value for key, value in how.items() if key != "lenience"}
-    ways = [_Way(PLAIN, None, exact, asker, fitting)] if plain or opened is None else []
+    runners = [_Runner(PLAIN, None, exact, asker, fitting)] if plain or opened is None else []
     if opened is not None:
-        ways.append(_Way(name, opened, how | {"gamma": decoding.gamma}, asker, fitting))
-    settings = _settings(target_name or name_of(target), ways[-1], decoding, seed)
+        runners.append(_Runner(name, opened, how | {"gamma": decoding.gamma}, asker, fitting))
+    settings = _settings(target_name or name_of(target), runners[-1], decoding, seed)
     if folder is not None:
         check_settings(folder / "settings.json", settings)
-        for way in ways:
-            file = f"{_file_name(way.name)}.jsonl"
-            way.files = [AnswerFile(folder / f"run_{run + 1}" / file, way.name) for run in range(repeats)]
-    with counted(len(fitting) * len(ways) * repeats, "answer", decoding.progress) as done:
-        take_turns(ways, fitting, repeats=repeats, seed=seed, done=done)
-    ours = ways[-1].answers if opened is not None else []
-    theirs = ways[0].answers if ways[0].draft is None else []
+        for runner in runners:
+            file = f"{_file_name(runner.name)}.jsonl"
+            paths = [folder / f"run_{run + 1}" / file for run in range(repeats)]
+            runner.files = [AnswerFile(path, runner.name) for path in paths]
+    with counted(len(fitting) * len(runners) * repeats, "answer", decoding.progress) as done:
+        take_turns(runners, fitting, repeats=repeats, seed=seed, done=done)
+    ours = runners[-1].answers if opened is not None else []
+    theirs = runners[0].answers if runners[0].draft is None else []
     for i, question in enumerate(fitting):  # sampled answers of a question may end in some runs alone
-        reasons = [run[i].left_out for way in reversed(ways) for run in way.answers if run[i].left_out]
+        reasons = [run[i].left_out for one in reversed(runners) for run in one.answers if run[i].left_out]
         skipped += [(question.id, reason) for reason in reasons[:1]]
     rows = bench_rows(fitting, ours, theirs, sampled=not decoding.sampling.greedy)
     answered = (tuple(map(tuple, runs)) for runs in (ours, theirs))
@@ -299,7 +300,7 @@ def bench(
 
 
 @dataclass
-class _Way:
+class _Runner:
     """One way to answer: without a draft, or with it."""
 
     name: str
@@ -365,12 +366,12 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "draft"
 
 
-def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) -> dict[str, Any]:
+def _settings(target_name: str, runner: _Runner, options: DecodingOptions, seed: int) -> dict[str, Any]:
     """What the answers depend on, in the types of JSON."""
-    asker = way.asker
+    asker = runner.asker
     gamma: object = options.gamma
     if gamma is None:
-        gamma = 0 if way.draft is None else way.draft.gamma
+        gamma = 0 if runner.draft is None else runner.draft.gamma
     elif not isinstance(gamma, int | str):
         gamma = "auto" if isinstance(gamma, AdaptiveGamma) else type(gamma).__name__
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
@@ -378,7 +379,7 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
     return {
         "version": _core.__version__, "target": target_name,
         **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
-        "draft": way.name, "gamma": gamma,
+        "draft": runner.name, "gamma": gamma,
         **{name: in_json(getattr(options, name)) for name in dict.fromkeys((*always, *run_options(options)))},
         "seed": seed, "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),

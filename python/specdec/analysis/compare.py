@@ -26,7 +26,7 @@ from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, mark
 
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
-Ways: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
+Candidates: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
 """Drafts with their gammas, by name and gamma."""
 
 
@@ -79,8 +79,8 @@ def compare(
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> ways = {"small model": draft, "copies": specdec.drafts.PromptLookup()}
-    >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
+    >>> candidates = {"small model": draft, "copies": specdec.drafts.PromptLookup()}
+    >>> found = specdec.compare(target, candidates, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
     decoding = arguments.decoding_options(options, changes, _OWNS)
@@ -91,32 +91,32 @@ def compare(
     timing = check_flag("timing", timing)
     repeats = repeats if timing else 1
     setup = Setup.of(target, decoding, prompts)
-    ways: Ways = {
+    candidates: Candidates = {
         (name, gamma): (draft, gamma)
         for name, given in arguments.drafts_by_name("drafts", setup.target, drafts).items()
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
-    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
+    return compare_drafts(setup, candidates, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
 
 
-def compare_ways(
-    setup: Setup, ways: Ways, n_tokens: int, *, temperatures: Sequence[float], repeats: int,
+def compare_drafts(
+    setup: Setup, candidates: Candidates, n_tokens: int, *, temperatures: Sequence[float], repeats: int,
     timing: bool = True, **how: Any,
 ) -> Comparison:  # fmt: skip
     """Run drafts with gammas of their own, and plain decoding, in turns; `how` as of `interleaved`."""
     work = setup.work(n_tokens)
     rows: list[ExperimentRow] = []
     rates: dict[float, tuple[float, ...]] = {}
-    n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
+    n_steps = len(temperatures) * repeats * (len(candidates) + timing) * sum(n for _, n in work)
     with counted(n_steps, "token", setup.options.progress) as done:
         for temperature in temperatures:
             plain, running = experiment.interleaved(
-                setup.target, ways, work, setup.runs(temperature=temperature), repeats=repeats,
+                setup.target, candidates, work, setup.runs(temperature=temperature), repeats=repeats,
                 seed=setup.seed, timing=timing, done=done, **how,
             )  # fmt: skip
-            for (name, _), way in running.items():
-                rows.append(way.row(name, plain if timing else None, by_prompt=True))
+            for (name, _), run in running.items():
+                rows.append(run.row(name, plain if timing else None, by_prompt=True))
             if timing:
                 rates[temperature] = plain.tokens_per_s
     prompts = setup.prompts[: len(work)]
@@ -491,10 +491,10 @@ def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int)
     for name, one in drafts.items():
         if not isinstance(one, arguments.RUN_BY_THE_CORE):
             raise InputError(f"draft {name!r} is {type_of(one)}; expected drafts that generate takes")
-    ways: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
+    candidates: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
     for name, draft in drafts.items():
         own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
         gammas = sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})
-        ways |= {(name, gamma): (draft, gamma) for gamma in gammas}
+        candidates |= {(name, gamma): (draft, gamma) for gamma in gammas}
     temperatures = [setup.options.temperature]
-    return compare_ways(setup, ways, n_tokens, temperatures=temperatures, repeats=_REPEATS).rows
+    return compare_drafts(setup, candidates, n_tokens, temperatures=temperatures, repeats=_REPEATS).rows

@@ -395,13 +395,13 @@ class Configuration:
         Only with a verify_ratio below 1 does the speed-up exceed the ideal, tokens per round over
         draft_ratio + 1.
         """
-        guess, draft, verify = [], [], []
+        per_token, draft, verify = [], [], []
         for trace, seconds, step_s in self._shared(plain):
             if trace.n_drafted:
-                guess.append(trace.draft_s / trace.n_drafted / step_s)
+                per_token.append(trace.draft_s / trace.n_drafted / step_s)
             draft.append(trace.draft_s / trace.n_calls / step_s)
             verify.append((seconds - trace.draft_s) / trace.n_calls / step_s)
-        c = statistics.median(guess) if guess else None
+        c = statistics.median(per_token) if per_token else None
         return c, statistics.median(draft), statistics.median(verify)
 
     def _shared(self, plain: Configuration) -> list[tuple[Trace, float, float]]:
@@ -449,14 +449,14 @@ def interleaved(
     after a turn has no further turn.
     """
     plain = Configuration(target, None, **{name: one for name, one in options.items() if name != "lenience"})
-    ways = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}
+    drafted = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}
 
     def goes_on(one: Configuration) -> bool:
         return not at_least or one is plain or one.over(plain).median >= at_least
 
-    runners = [*[plain] * timing, *ways.values()]
+    runners = [*[plain] * timing, *drafted.values()]
     take_turns(runners, work, repeats=repeats, seed=seed, done=done, limit=limit, goes_on=goes_on)
-    return plain, ways
+    return plain, drafted
 
 
 def _timed(

@@ -329,7 +329,7 @@ class _Measuring:
             independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
             betas=betas, tokens={temperature: found.tokens for temperature, found in texts.items()},
             text={t: found.text for t, found in texts.items() if found.text is not None} or None,
-            prompts=[beginning.given for beginning in setup.prompts], seed=setup.seed,
+            prompts=[prompt.given for prompt in setup.prompts], seed=setup.seed,
             n_threads=setup.options.threads, stopped=stopped,
         )  # fmt: skip
 
@@ -344,9 +344,9 @@ class _Measuring:
         self._time(self.texts[self.samplings[0].temperature].tokens)
         groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
         for (options, lenience), part in self.limit.shares(groups):
-            plain, ways = self._run_timed(options, lenience, part)
-            for gamma, way in ways.items():
-                speedup = self.speedups[options.temperature, lenience, gamma] = way.over(plain)
+            plain, drafted = self._run_timed(options, lenience, part)
+            for gamma, run in drafted.items():
+                speedup = self.speedups[options.temperature, lenience, gamma] = run.over(plain)
                 self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
         return len(self.speedups) == len(groups) * len(self.gammas)
 
@@ -363,13 +363,13 @@ class _Measuring:
         groups = list(itertools.product(self.samplings, self.leniences))
         for (options, lenience), part in self.limit.shares(groups):
             _, counting = self._run(options, lenience, self.work, repeats=1, timing=False)
-            plain, ways = None, counting
+            plain, drafted = None, counting
             if lenience in self.timed_leniences:
-                plain, ways = self._run_timed(options, lenience, part)
-            for gamma, way in counting.items():
-                row = way.row(self.name)
+                plain, drafted = self._run_timed(options, lenience, part)
+            for gamma, run in counting.items():
+                row = run.row(self.name)
                 reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
-                timed = {} if plain is None else ways[gamma].timing(plain)
+                timed = {} if plain is None else drafted[gamma].timing(plain)
                 self.rows.append(replace(row, reason=reason, **timed))
                 said = _speedup_in_words(options.temperature, lenience, gamma, self.rows[-1].speedup)
                 self.say(f"{said}, {row.tokens_per_call:.2f} tokens a run")

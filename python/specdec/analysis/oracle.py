@@ -29,7 +29,7 @@ _LEARNING = 2  # runs of `auto` before the one that counts
 
 @dataclass(frozen=True)
 class OracleRow:
-    """One way of choosing gamma: "gamma 3", "auto", "oracle", "oracle, not verified".
+    """One run of choosing gamma: "gamma 3", "auto", "oracle", "oracle, not verified".
 
     `tokens_per_call` are new tokens per run of the target, replayed; of `auto` as it ran. `speedup` is over
     plain decoding by the same measured times. `closed_...` are what the paper's formulas make of alpha and c:
@@ -81,7 +81,7 @@ class Oracle(OneTable):
         return max(fixed, key=lambda row: (not row.invalid, row.speedup))
 
     def table(self) -> Table:
-        """Every way of choosing gamma; the best fixed one has a star, unless its speed-up is invalid."""
+        """Every run of choosing gamma; the best fixed one has a star, unless its speed-up is invalid."""
         best, bound = self.best, self["oracle"]
 
         def share(row: OracleRow) -> str:
@@ -188,9 +188,9 @@ def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma])
     settings = setup.runs(ignore_eos=True)
     with counted(len(work) * (_LEARNING + len(policies)), "run", setup.options.progress) as done:
         for several in (*[policies[1:2]] * _LEARNING, policies):
-            ways = [Configuration(setup.target, draft, policy, **settings) for policy in several]
-            take_turns(ways, work, repeats=1, seed=setup.seed, done=lambda n: done(1))
-    return [way.results for way in ways]
+            runs = [Configuration(setup.target, draft, policy, **settings) for policy in several]
+            take_turns(runs, work, repeats=1, seed=setup.seed, done=lambda n: done(1))
+    return [run.results for run in runs]
 
 
 Texts = Sequence[Sequence[Round]]  # the rounds of each text
@@ -200,7 +200,7 @@ def rows_of(
     longest: Texts, auto: Texts, gammas: Sequence[int], alpha: float | None, times: prediction.ForwardTimes,
     fixed: Mapping[int, Texts] | None = None,
 ) -> tuple[OracleRow, ...]:  # fmt: skip
-    """The table, from the rounds of each text with as many guesses as possible, and with auto.
+    """The table, from the rounds of each text with as many n_drafts as possible, and with auto.
 
     `fixed`: those of each gamma as they ran; None: they are replayed, and the formulas hold.
     """
@@ -208,10 +208,10 @@ def rows_of(
     rate = number_of(alpha if fixed is None else None)
 
     def row(name: str, played: Any, closed: Iterable[float], draft_s: float | None = None) -> OracleRow:
-        """`played`: guesses, rows and new tokens of each round; `draft_s` where drafting has been timed."""
-        guesses, rows, tokens = zip(*played, strict=True)
+        """`played`: n_drafts, rows and new tokens of each round; `draft_s` where drafting has been timed."""
+        n_drafts, rows, tokens = zip(*played, strict=True)
         seconds = math.fsum(times.target_s[n] for n in rows)
-        seconds += sum(guesses) * times.draft_s if draft_s is None else draft_s
+        seconds += sum(n_drafts) * times.draft_s if draft_s is None else draft_s
         speedup = sum(tokens) * times.target_s[1] / seconds
         return OracleRow(name, sum(tokens) / len(tokens), speedup, *closed)
 
@@ -227,7 +227,7 @@ def rows_of(
         return row(name, played, map(float, formulas))
 
     def perfect(name: str, *, verified: bool) -> OracleRow:
-        """Without verification a run of the target has one row, however many guesses there are."""
+        """Without verification a run of the target has one row, however many n_drafts there are."""
         n_rows = [g + 1 if verified else 1 for g in range(n_gammas)]
         seconds = [g * times.draft_s + times.target_s[n] for g, n in enumerate(n_rows)]
         per_call = math.inf if rate == 1.0 else 1.0 / (1.0 - rate)
@@ -258,7 +258,7 @@ def outcomes(rounds: Sequence[Round]) -> list[bool | None]:
 
 
 def replayed(text: Sequence[bool | None], gamma: int) -> list[tuple[int, int]]:
-    """(guesses, new tokens) of each round that a fixed gamma makes of a text's outcomes."""
+    """(n_drafts, new tokens) of each round that a fixed gamma makes of a text's outcomes."""
     rounds, at = [], 0
     while at < len(text):
         n = 0
@@ -271,14 +271,14 @@ def replayed(text: Sequence[bool | None], gamma: int) -> list[tuple[int, int]]:
 
 
 def fastest(text: Sequence[bool | None], seconds: Sequence[float]) -> list[tuple[int, int]]:
-    """(guesses, new tokens) of each round, with the gammas that take least time for a text's outcomes.
+    """(n_drafts, new tokens) of each round, with the gammas that take least time for a text's outcomes.
 
-    `seconds` is what a round takes by its number of guesses; one with NaN is not chosen.
+    `seconds` is what a round takes by its number of n_drafts; one with NaN is not chosen.
     """
     known = [math.inf if math.isnan(one) else one for one in seconds]
     rest = [0.0] * (len(text) + 1)  # seconds from each position on, by the best gammas
     chosen = [(0, 0)] * len(text)
-    run = 0  # guesses in a row that are accepted from here on; the last token is the target's own
+    run = 0  # n_drafts in a row that are accepted from here on; the last token is the target's own
     for at in reversed(range(len(text))):
         run = run + 1 if text[at] and at < len(text) - 1 else 0
         limit = 0 if text[at] is None else min(len(known) - 1, len(text) - 1 - at)

@@ -145,7 +145,7 @@ def _median(values: Iterable[float]) -> float:
 def step_seconds(setup: Setup) -> float:
     """Seconds of plain decoding for a token, by a few tokens of the first prompt: an estimate for plans."""
     prompt, n_threads = setup.prompts[0], setup.options.threads
-    n = max(1, min(_PROBED, prompt.room(setup.target)))
+    n = max(1, min(_PROBED, prompt.capacity(setup.target)))
     trace = generate(setup.target, None, prompt.given, max_new_tokens=n, n_threads=n_threads).trace
     return trace.rounds_s / max(1, trace.n_tokens)
 
@@ -190,13 +190,13 @@ def acceptance(
     text: list[list[str]] | None = None if target.tokenizer is None else []
     found = Acceptance([], text, {lenience: [] for lenience in leniences})
     for i, prompt in enumerate(setup.prompts):
-        n = min(n_tokens, _room(target, draft, prompt, i))
+        n = min(n_tokens, _capacity(target, draft, prompt, i))
         result = generate(
             target, None, prompt.given, max_new_tokens=n, seed=[(setup.seed, i)], logits=True, **settings
         )
         assert result.logits is not None
-        guesses = _draft_logits(setup, draft, prompt, result.tokens)
-        for lenience, betas in _betas(result.logits, guesses, options, leniences).items():
+        draft_logits = _draft_logits(setup, draft, prompt, result.tokens)
+        for lenience, betas in _betas(result.logits, draft_logits, options, leniences).items():
             found.betas[lenience].append(betas)
         found.tokens.append(result.tokens)
         if text is not None and (stream := prompt.stream_decoder(target)) is not None:
@@ -206,18 +206,19 @@ def acceptance(
     return found
 
 
-def _room(target: Model, draft: Model | ProbabilityDraft, prompt: PromptIds, index: int) -> int:
+def _capacity(target: Model, draft: Model | ProbabilityDraft, prompt: PromptIds, index: int) -> int:
     """New tokens that the contexts have room for; the last one needs none in the draft's."""
-    room = prompt.room(target)
+    capacity = prompt.capacity(target)
     if isinstance(draft, Model):
-        room = min(room, prompt.room(draft) + 1)
+        capacity = min(capacity, prompt.capacity(draft) + 1)
         n, encoder = len(prompt.source or ()), draft.config.encoder
         if encoder is not None and n > encoder.n_ctx:
             expected = f"at most {encoder.n_ctx}, as its draft reads"
             raise InputError(f"prompt {index} has {n} tokens; expected {expected}")
-    if room < 1:
-        raise InputError(f"prompt {index} has {len(prompt.ids)} tokens, which leaves no room in the context")
-    return room
+    if capacity < 1:
+        n, expected = len(prompt.ids), "fewer than the context length"
+        raise InputError(f"prompt {index} has {n} tokens; expected {expected}")
+    return capacity
 
 
 def _draft_logits(

@@ -24,7 +24,7 @@ _TURNS: Final = ("turns", "prompt", "messages", "question", "text")
 _IDS: Final = ("question_id", "id", "task_id", "prompt_id")
 """Fields that name a question; the first that a line has counts."""
 _PLACEHOLDER: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
-"""What SPEED-Bench's files hold in place of texts that its authors may not pass on."""
+"""What SPEED-Bench's files hold in location of texts that its authors may not pass on."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ def read_questions(
     file = check_path("path", path)
     read = _parquet_rows if file.suffix == ".parquet" else _json_lines
     questions: list[Question] = []
-    places: dict[int | str, str] = {}
-    for number, place, value in read(file):
-        question = _question(file, number, place, value)
-        if question.id in places:
-            found = f"{as_json(question.id)}, as in {places[question.id]}"
-            raise InputError.of(f"{place}: id", question.id, "another for each question", found)
-        places[question.id] = place.removeprefix(f"{file}, ")
+    locations: dict[int | str, str] = {}
+    for number, location, value in read(file):
+        question = _question(file, number, location, value)
+        if question.id in locations:
+            found = f"{as_json(question.id)}, as in {locations[question.id]}"
+            raise InputError.of(f"{location}: id", question.id, "another for each question", found)
+        locations[question.id] = location.removeprefix(f"{file}, ")
         questions.append(question)
     if not questions:
         raise InputError(f"{file}: has no question; expected at least one")
@@ -156,7 +156,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
-    """(number, place, value) of each line that is not empty."""
+    """(number, location, value) of each line that is not empty."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -164,16 +164,16 @@ def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not line.strip():
             continue
-        place = f"{file}, line {number}"
+        location = f"{file}, line {number}"
         try:
             value = parse_json(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: is no JSON ({error}); expected an object a line") from error
-        yield number, place, value
+            raise InputError(f"{location}: is no JSON ({error}); expected an object a line") from error
+        yield number, location, value
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
-    """(number, place, value) of each row."""
+    """(number, location, value) of each row."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -196,27 +196,27 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
         ) from error
 
 
-def _question(file: Path, number: int, place: str, value: Any) -> Question:
-    """The question of a line or row; what `Question` refuses is reported with its place and field."""
+def _question(file: Path, number: int, location: str, value: Any) -> Question:
+    """The question of a line or row; what `Question` refuses is reported with its location and field."""
     given = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(given, dict):
-        raise InputError.of(place, value, "a text, or an object with 'turns' or 'prompt'")
+        raise InputError.of(location, value, "a text, or an object with 'turns' or 'prompt'")
     given = {name: one for name, one in given.items() if one is not None}
     asked = next((name for name in _TURNS if name in given), None)
     if asked is None:
         names = ", ".join(map(repr, _TURNS))
-        raise InputError(f"{place}: has none of the fields {names}; expected what is asked in one of them")
+        raise InputError(f"{location}: has none of the fields {names}; expected what is asked in one of them")
     turns, system = {asked: given[asked]}, None
     if asked == "messages":
-        turns, system = _turns_of_messages(place, given[asked])
+        turns, system = _turns_of_messages(location, given[asked])
     elif isinstance(given[asked], list):
         turns = {f"{asked}[{i}]": turn for i, turn in enumerate(given[asked])}
     elif not isinstance(given[asked], str) or not given[asked]:
-        raise InputError.of(f"{place}: {asked}", given[asked], "a text, or a list of texts")
+        raise InputError.of(f"{location}: {asked}", given[asked], "a text, or a list of texts")
     for name, turn in turns.items():
         if isinstance(turn, str) and turn.startswith(_PLACEHOLDER):
             expected = "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches"
-            raise InputError.of(f"{place}: {name}", turn, expected)
+            raise InputError.of(f"{location}: {name}", turn, expected)
     names_id = next((name for name in _IDS if name in given), "id")
     category = given.get("category", file.stem)
     try:
@@ -224,34 +224,34 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
     except InputError as error:
         fields = {"id": names_id, "turns": asked} | {f"turns[{i}]": name for i, name in enumerate(turns)}
         name = str(fields.get(str(error.argument), error.argument))
-        raise InputError.of(f"{place}: {name}", error.value, str(error.expected)) from None
+        raise InputError.of(f"{location}: {name}", error.value, str(error.expected)) from None
 
 
-def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
+def _turns_of_messages(location: str, value: Any) -> tuple[dict[str, Any], Any]:
     """(what the user says by field, what the system says first) of a conversation."""
     expected = "an object with 'role' and 'content'"
     if not isinstance(value, list):
-        raise InputError.of(f"{place}: messages", value, f"a list; each is {expected}")
+        raise InputError.of(f"{location}: messages", value, f"a list; each is {expected}")
     turns, system = {}, None
     for i, message in enumerate(value):
         if not isinstance(message, dict):
-            raise InputError.of(f"{place}: messages[{i}]", message, expected)
+            raise InputError.of(f"{location}: messages[{i}]", message, expected)
         role, content = message.get("role"), message.get("content")
         if role == "system" and i == 0:
             if not isinstance(content, str) or not content:
                 expected = "a text of at least one character"
-                raise InputError.of(f"{place}: messages[0].content", content, expected)
+                raise InputError.of(f"{location}: messages[0].content", content, expected)
             system = content
         elif role == "user":
             turns[f"messages[{i}].content"] = content
         elif role != "assistant":
             roles = "'user' or 'assistant', or 'system' of the first message"
-            raise InputError.of(f"{place}: messages[{i}].role", role, roles)
+            raise InputError.of(f"{location}: messages[{i}].role", role, roles)
     return turns, system
 
 
 _OURS: Final = "specdec"
-"""The field of a line with what Spec-Bench's own have no place for."""
+"""The field of a line with what Spec-Bench's own have no location for."""
 _OF_REPLY: Final = ("tokens", "n_prompt_tokens", "finish_reason", "prefill_s", "rounds_s")
 """Fields of `Reply` in it; those of its steps are there too, each as a list."""
 
@@ -389,13 +389,13 @@ def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
+def _read(location: str, line: bytes) -> tuple[int | str, str, Answer]:
     """(id of the question, its digest, the answer) of a line."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: is no JSON ({error}); expected an answer") from error
-    found = Fields(values, place, kind=InputError)
+        raise InputError(f"{location}: is no JSON ({error}); expected an answer") from error
+    found = Fields(values, location, error_type=InputError)
     choices, ours = found.inner_items("choices"), found.inner(_OURS)
     if len(choices) != 1:
         raise found.error("choices", "a list with one object")

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from specdec import _core
 from specdec.analysis import arguments
 from specdec.analysis.arguments import Setup
-from specdec.analysis.compare import Comparison, compare_ways
+from specdec.analysis.compare import Comparison, compare_drafts
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.decoding.options import DecodingOptions, SampleOptions
@@ -53,7 +53,7 @@ class DraftFit:
     """
 
     draft: str
-    ways: dict[str, str]
+    methods: dict[str, str]
     n_shared: int | None = None  # tokens of both vocabularies; None where they are the same
     n_vocab: int | None = None
     weight_bytes: int = 0
@@ -132,7 +132,7 @@ class DraftRecommendation(Tabular):
             return "–" if fit.n_vocab is None else f"{n_shared} of {fit.n_vocab}"
 
         columns: list[Column] = [
-            ("draft", lambda fit: fit.draft), ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
+            ("draft", lambda fit: fit.draft), ("fits by", lambda fit: " and ".join(fit.methods) or "refused"),
             ("tokens in common", in_common), ("weights", lambda fit: _size(fit.weight_bytes)),
             ("cache of 1000 tokens", lambda fit: _size(1000 * fit.cache_bytes)),
         ]  # fmt: skip
@@ -250,14 +250,14 @@ def recommend_draft(
     limit = TimeLimit.of(seconds)
     arguments.check_say(say)
     setup = Setup.of(target, decoding, prompts)
-    fits, ways = _fitting(setup.target, drafts, draft_dtype)
+    fits, usable = _fitting(setup.target, drafts, draft_dtype)
     temperature, found = decoding.temperature, list[Comparison]()
     try:
-        for (name, draft), share in limit.shares(list(ways.items())):
+        for (name, draft), share in limit.shares(list(usable.items())):
             gammas_of = chosen or sorted({*_GAMMAS, max(draft.gamma, 1)})
             of_draft = {(name, gamma): (draft, gamma) for gamma in gammas_of}
             how: dict[str, Any] = {"repeats": repeats, "limit": share, "at_least": _HOPELESS}
-            found.append(compare_ways(setup, of_draft, n_tokens, temperatures=[temperature], **how))
+            found.append(compare_drafts(setup, of_draft, n_tokens, temperatures=[temperature], **how))
             for row in found[-1].rows:
                 say(_in_words(row))
         reason = limit.reason
@@ -265,14 +265,14 @@ def recommend_draft(
         if not found:
             raise
         reason = "interrupted"
-    left = list(ways)[len(found) :]
+    left = list(usable)[len(found) :]
     rates = [rate for one in found for rate in one.plain_tokens_per_s[temperature]]
     rows = tuple(row for one in found for row in one.rows)
     known = vocabulary_of(setup.target)
     return DraftRecommendation(
         target=setup.name, fits=fits,
         comparison=replace(found[0], rows=rows, plain_tokens_per_s={temperature: tuple(rates)}),
-        vocabulary="" if known is None else known.name, known=known_models(setup.target), drafts=ways,
+        vocabulary="" if known is None else known.name, known=known_models(setup.target), drafts=usable,
         stopped=f"{reason}; not measured: {', '.join(left)}" if left else "",
     )  # fmt: skip
 
@@ -282,7 +282,7 @@ def _fitting(
 ) -> tuple[tuple[DraftFit, ...], dict[str, Draft]]:
     """How each draft fits, and the ways of those that do, by name; refused if none does."""
     fits: list[DraftFit] = []
-    ways: dict[str, Draft] = {}
+    usable: dict[str, Draft] = {}
     errors: list[SpecdecError] = []
     for name, given in (_by_name(drafts) or without_model(target)).items():
         try:
@@ -290,13 +290,13 @@ def _fitting(
         except _REFUSALS as error:
             errors.append(error)
             fit, of_draft = DraftFit(name, {}, refusal=f"{error}"), {}
-        if taken := ways.keys() & of_draft.keys():
+        if taken := usable.keys() & of_draft.keys():
             raise InputError(f"drafts has the names {shown(sorted(taken))} twice; expected different ones")
         fits.append(fit)
-        ways |= of_draft
-    if not ways:
+        usable |= of_draft
+    if not usable:
         raise type(errors[0])(f"{'; '.join(map(str, errors))}; what could draft: {_what_could(target)}")
-    return tuple(fits), ways
+    return tuple(fits), usable
 
 
 def _in_words(row: ExperimentRow) -> str:
@@ -344,17 +344,17 @@ def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str
     """How a draft fits, and its ways by their names in the comparison; refused if it does not."""
     draft = as_draft(target, given)
     check_source(draft.reads_source, target)
-    ways: dict[str, Draft] = {"its own": draft}
+    by_method: dict[str, Draft] = {"its own": draft}
     n_shared = n_vocab = None
     if isinstance(draft, ModelDraft):
         n_vocab = draft.model.config.n_vocab
-        ways = {"same vocabulary": draft}
+        by_method = {"same vocabulary": draft}
         if draft.translates(target):
             n_shared = translation_of(target, draft.model).n_shared
-            ways = _translating(draft, n_shared)
-    names = {way: name if len(ways) == 1 else f"{name}, {way}" for way in ways}
+            by_method = _translating(draft, n_shared)
+    names = {method: name if len(by_method) == 1 else f"{name}, {method}" for method in by_method}
     fit = DraftFit(name, names, n_shared, n_vocab, *memory_of(draft))
-    return fit, {names[way]: one for way, one in ways.items()}
+    return fit, {names[method]: one for method, one in by_method.items()}
 
 
 def _translating(draft: ModelDraft, n_shared: int) -> dict[str, Draft]:
@@ -363,8 +363,8 @@ def _translating(draft: ModelDraft, n_shared: int) -> dict[str, Draft]:
         return {draft.vocabulary: draft}
     if draft.tree is not None:
         return {"intersection": draft}
-    ways: list[Literal["intersection", "text"]] = ["intersection", "text"] if n_shared else ["text"]
-    return {way: ModelDraft(draft.model, gamma=draft.gamma, vocabulary=way) for way in ways}
+    methods: list[Literal["intersection", "text"]] = ["intersection", "text"] if n_shared else ["text"]
+    return {method: ModelDraft(draft.model, gamma=draft.gamma, vocabulary=method) for method in methods}
 
 
 def _what_could(target: Model) -> str:

@@ -120,7 +120,7 @@ class SkipSearch(OneTable):
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
         """Read what `save` wrote; InputError if the file holds something else, or cannot be read."""
         path = check_path("path", path)
-        found = Fields(read_json_object(path, InputError), path, kind=InputError)
+        found = Fields(read_json_object(path, InputError), path, error_type=InputError)
         found.check_version("specdec_skip_search", _FORMAT)
         target, settings = found.text("target"), found.inner("settings")
         settings.amount("temperature")
@@ -351,11 +351,11 @@ class _Search:
 
     def _measured(self, draft: SkipLayers, repeats: int, seed: int) -> SkipTrial:
         """Run plain decoding and the draft in turns, prompt by prompt."""
-        plain, ways = interleaved(
+        plain, runs = interleaved(
             self._setup.target, {0: (draft, None)}, self._work, self._setup.runs(ignore_eos=True),
             repeats=repeats, seed=seed,
         )  # fmt: skip
-        drafted = ways[0]
+        drafted = runs[0]
         speedup = drafted.over(plain)
         median = speedup.ratios.index(statistics.median_low(speedup.ratios))
         betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]

@@ -19,7 +19,7 @@ AUTO_GAMMA = 16
 
 
 class RunType(NamedTuple):
-    """What acceptance and times depend on: estimates are kept for each kind of run by itself."""
+    """What acceptance and times depend on: estimates are kept for each run_type of run by itself."""
 
     target: Any
     draft: Draft
@@ -89,21 +89,21 @@ class AdaptiveGamma:
         """Guesses a round of this draft at most."""
         return self.max_gamma or max(AUTO_GAMMA, 0 if draft is None else draft.gamma)
 
-    def begin(self, kind: RunType) -> _core.AdaptiveGamma:
+    def begin(self, run_type: RunType) -> _core.AdaptiveGamma:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
-        found = self._learned.get(kind.key)
+        found = self._learned.get(run_type.key)
         return _core.AdaptiveGamma() if found is None else found[-1].copy()
 
-    def end(self, kind: RunType, estimates: _core.AdaptiveGamma) -> None:
+    def end(self, run_type: RunType, estimates: _core.AdaptiveGamma) -> None:
         """Keep what a run has learned; of two at the same time what the one that ends last has."""
-        key = kind.key
+        key = run_type.key
 
         def forget(_: object) -> None:
             self._learned.pop(key, None)
 
-        references = weakref.ref(kind.target, forget), weakref.ref(kind.draft.identity, forget)
+        references = weakref.ref(run_type.target, forget), weakref.ref(run_type.draft.identity, forget)
         self._learned.pop(key, None)
-        self._learned[key] = (*references, str(kind), estimates)
+        self._learned[key] = (*references, str(run_type), estimates)
 
     def to_dict(self) -> dict[str, Any]:
         """What the last run left, as plain lists and numbers; {} before the first.

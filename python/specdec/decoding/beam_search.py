@@ -118,8 +118,8 @@ def beam_search(
     stop_ids = _stop_ids(stop, target, () if ignore_eos else target.eos_ids)
     (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
     ids = PromptIds.of(target, prompt, "prompt", decoder_prompt=start)
-    room = ids.room(target)
-    n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
+    capacity = ids.capacity(target)
+    n_steps = capacity if max_new_tokens is None else min(capacity, max_new_tokens)
     limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"
 
     search = _core.BeamSearch(

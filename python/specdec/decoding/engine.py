@@ -30,7 +30,7 @@ from specdec.decoding.options import (
 )
 from specdec.decoding.prompt_cache import check_prompt_cache
 from specdec.decoding.prompts import Chat
-from specdec.decoding.request import Drafting, Request, most_guesses
+from specdec.decoding.request import Drafting, Request, max_draft_tokens
 from specdec.decoding.request_queue import ConstraintTurns, Counters, EngineMetrics, RequestQueue
 from specdec.decoding.scheduler import Scheduler
 from specdec.drafts.copies import PREDICTION_GAMMA
@@ -345,7 +345,7 @@ class Engine:
         core = self._drafts.settings_of(request, speculative, copied)
         self._scheduler.check(core)
         use = None if copied is None else PredictionUse(len(copied))
-        generation = Generation(next(self._ids), request, core, use, self._queue.wake)
+        generation = Generation(next(self._ids), request, core, use, self._queue.notify)
         self._queue.put(generation)
         return generation
 
@@ -358,7 +358,7 @@ class Engine:
         if not self._thread.is_alive() and not self.closed:  # as after a fork
             found = "the engine's thread is of another process"
             raise EngineClosedError(f"{found}; expected an engine that was made in this one")
-        self._queue.check_room(n)
+        self._queue.check_capacity(n)
 
     # -------------------------------------------------------------------------------------------- state
 
@@ -414,8 +414,8 @@ class EngineDrafts:
         predictions: bool, n_threads: int,
     ) -> None:  # fmt: skip
         self.names, self.drafts = _opened(draft, target)
-        guesses = [most_guesses(options, one) for one in self.drafts]
-        self._gammas = [most for most, _ in guesses]
+        gammas = [max_draft_tokens(options, one) for one in self.drafts]
+        self._gammas = [most for most, _ in gammas]
         self._prediction_gamma = PREDICTION_GAMMA if predictions else 0
         self._choice: DraftSelection | None = None
         self.of_session = Drafting()
@@ -425,9 +425,9 @@ class EngineDrafts:
             self._choice = DraftSelection(self.drafts, self._gammas, **together)
             self.of_session = Drafting(self._choice, self._choice.describe(target), self._choice.most)
         elif self.drafts and self._gammas[0] > 0:
-            (draft,), policy = self.drafts, guesses[0][1]
-            kind = RunType(target, draft, 0.0, "rejection", n_threads)
-            adapted = (policy, kind) if isinstance(policy, AdaptiveGamma) else None
+            (draft,), policy = self.drafts, gammas[0][1]
+            run_type = RunType(target, draft, 0.0, "rejection", n_threads)
+            adapted = (policy, run_type) if isinstance(policy, AdaptiveGamma) else None
             self.of_session = Drafting(draft, draft.describe(target), self._gammas[0], adapted)
 
     @property

@@ -126,12 +126,12 @@ class Sample(Sequence):
         """What is new since the last piece."""
         n_top = self.request.options.logprobs
         (begin, first), (end, last) = self._given, self._ready
-        laws, text = self.logprobs[first:last], "".join(self._texts)
+        logprobs, text = self.logprobs[first:last], "".join(self._texts)
         self._gave_last, self._given, self._texts = self.ended, self._ready, []
         return Piece(
             self.index, text, self.tokens[begin:end],
-            None if n_top is None else [x for log_probs, _, _ in laws for x in log_probs.tolist()],
-            [pairs for _, top, of_top in laws for pairs in top_pairs(top, of_top)] if n_top else None,
+            None if n_top is None else [x for log_probs, _, _ in logprobs for x in log_probs.tolist()],
+            [pairs for _, top, of_top in logprobs for pairs in top_pairs(top, of_top)] if n_top else None,
             self.finish_reason if self.ended else None, self.stop if self.ended else None,
         )  # fmt: skip
 
@@ -159,14 +159,14 @@ class Generation:
 
     def __init__(
         self, id: int, request: Request, settings: _core.Settings, prediction: PredictionUse | None,
-        wake: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:  # fmt: skip
         self.id, self.request, self.prediction = id, request, prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())
         self.samples = [Sample(request, i, settings, self) for i in range(len(request.prompts))]
         self.n_cached_tokens: int | None = None
-        self._wake = wake
+        self._notify = notify
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._n_open = len(self.samples)
@@ -200,7 +200,7 @@ class Generation:
             chosen = [self.samples[check_integer("index", index, 0, self.n - 1)]]
         for sample in chosen:
             sample.cancelled = True
-        self._wake()
+        self._notify()
 
     def next(self, timeout: float | None = None) -> Piece | None:
         """The next piece; None when all have been given.

@@ -17,7 +17,7 @@ from specdec.checks import check_integer, check_items
 from specdec.containers import Container
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.constraint import Constraint, Schema, StatefulTransform
-from specdec.decoding.guided.grammars import ConstraintKind, json_text
+from specdec.decoding.guided.grammars import ConstraintType, json_text
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown, type_of
@@ -46,7 +46,7 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 _MOST_SAMPLES = 2**20
-CONSTRAINTS: Final = (*get_args(ConstraintKind), "constraint")
+CONSTRAINTS: Final = (*get_args(ConstraintType), "constraint")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -121,7 +121,7 @@ class DecodingOptions(Sampling):
         1.0, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0, flag="L",
         help="Below 1 is not exact.",
     )  # fmt: skip
-    seed: Seed = other(None, kind=int, flag="S", help="Of the random numbers.")
+    seed: Seed = other(None, value_type=int, flag="S", help="Of the random numbers.")
     stop: Stop = other(
         None, flag="TEXT", many=True, help="End before this text or special token; may be repeated."
     )

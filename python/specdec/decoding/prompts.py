@@ -31,10 +31,10 @@ class PromptIds:
     ) -> PromptIds:
         """Check and encode a prompt, called `name` in messages; for an encoder-decoder the source.
 
-        `own_text`: the new text is a text by itself. InputError for a prompt without ids, or without room.
+        `own_text`: the new text does not continue the prompt. A prompt that is empty or too long is refused.
         """
         if target.config.encoder is None:
-            ids = _ids_with_room(target, prompt, name)
+            ids = _fitting_ids(target, prompt, name)
             return cls(ids, [] if own_text else ids)
         try:
             source: list[int] = target.source_ids(prompt).tolist()
@@ -42,7 +42,7 @@ class PromptIds:
             raise InputError.about(name, f"{name}: {error}") from None
         text_ids: list[int] = []
         if decoder_prompt is not None:
-            text_ids = _ids_with_room(target, decoder_prompt, f"decoder_prompt of {name}")
+            text_ids = _fitting_ids(target, decoder_prompt, f"decoder_prompt of {name}")
         elif not target.decoder_start:
             expected = "a decoder_prompt, or a target language by Model.with_languages"
             found = f"{target.path} names no ids that its texts begin with"
@@ -54,7 +54,7 @@ class PromptIds:
         """What `specdec.generate` takes as its prompt for these ids, without a decoder_prompt."""
         return self.ids if self.source is None else self.source
 
-    def room(self, model: Model) -> int:
+    def capacity(self, model: Model) -> int:
         """New tokens that a model's context has room for."""
         return model.config.n_ctx - len(self.ids)
 
@@ -80,7 +80,7 @@ class PromptIds:
         return StreamDecoder(tokenizer, continuing=continuing)
 
 
-def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
+def _fitting_ids(target: Model, prompt: Any, name: str) -> list[int]:
     """The ids of a prompt, without those of `Model.decoder_start`, with room for another in the context."""
     n_ctx, start = target.config.n_ctx, target.decoder_start
     try:

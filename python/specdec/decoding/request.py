@@ -15,7 +15,7 @@ from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunType
 from specdec.decoding.constraint import Constraint
-from specdec.decoding.guided.grammars import ConstraintKind
+from specdec.decoding.guided.grammars import ConstraintType
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
@@ -80,9 +80,9 @@ class Request:
         n_vocab, tokenizer = self.target.config.n_vocab, self.target.tokenizer
         asked, self.rule = _target_sampling(options)
         self.sampling = self.draft_sampling = asked.for_vocabulary(n_vocab, tokenizer)
-        guessed = options.draft_sampling or options.sampling
-        if guessed is not asked:
-            self.draft_sampling = guessed.for_vocabulary(n_vocab, tokenizer)
+        drafting_settings = options.draft_sampling or options.sampling
+        if drafting_settings is not asked:
+            self.draft_sampling = drafting_settings.for_vocabulary(n_vocab, tokenizer)
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
                 check_integer(name, getattr(options, name), 0, n_vocab)
@@ -93,13 +93,13 @@ class Request:
         prompts = _prompt_ids(self.target, given, self.is_batch, chat, decoder_prompt)
         self.prompts = [ids for ids in prompts for _ in range(n)]
         self.constraint = constraint_of(options, self.target, sorted(ends))
-        gamma, self.policy = most_guesses(options, opened)
+        gamma, self.policy = max_draft_tokens(options, opened)
         self.drafting = Drafting()
         if opened is None or gamma == 0:
             self.policy = None
         else:
-            kind = RunType(self.target, opened, self.sampling.temperature, self.rule, options.threads)
-            adaptive = (self.policy, kind) if isinstance(self.policy, AdaptiveGamma) else None
+            run_type = RunType(self.target, opened, self.sampling.temperature, self.rule, options.threads)
+            adaptive = (self.policy, run_type) if isinstance(self.policy, AdaptiveGamma) else None
             self.drafting = Drafting(opened, description, gamma, adaptive)
 
     def model(self, index: int) -> Model:
@@ -108,12 +108,12 @@ class Request:
 
     def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
-        room = self.prompts[index].room(self.target)
+        capacity = self.prompts[index].capacity(self.target)
         if self.n_text is not None:
-            room = min(room, self.n_text - len(self.prompts[index].ids))
-        if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
+            capacity = min(capacity, self.n_text - len(self.prompts[index].ids))
+        if self.options.max_new_tokens is not None and self.options.max_new_tokens <= capacity:
             return self.options.max_new_tokens, "length"
-        return room, "context"
+        return capacity, "context"
 
     def settings(self, index: int, **drafting: Any) -> _core.Settings:
         """How a sequence is decoded, as the core takes it; `drafting`: `gamma`, `drafters`, `prediction`."""
@@ -217,7 +217,7 @@ def _prompt_ids(
 
 def constraint_of(options: DecodingOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
     """The constraint that options ask for on the tokens of a target, whose `end_ids` end a text; or None."""
-    for name in get_args(ConstraintKind):
+    for name in get_args(ConstraintType):
         if (given := getattr(options, name)) is None:
             continue
         guidance = Guidance.of(name, given, target.tokenizer, target.config.n_vocab, end_ids)
@@ -246,7 +246,9 @@ def _check_given(prompt: object) -> None:
         first = first[0]
 
 
-def most_guesses(options: DecodingOptions, draft: Draft | None) -> tuple[int, AdaptiveGamma | Policy | None]:
+def max_draft_tokens(
+    options: DecodingOptions, draft: Draft | None
+) -> tuple[int, AdaptiveGamma | Policy | None]:
     """(drafted tokens a round at most, what chooses their number in each round, if anything does)."""
     policy = options.policy
     if isinstance(policy, AdaptiveGamma):

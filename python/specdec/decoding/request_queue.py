@@ -149,7 +149,7 @@ class RequestQueue:
 
     # ----------------------------------------------------------------------------------- any thread
 
-    def check_room(self, n: int) -> None:
+    def check_capacity(self, n: int) -> None:
         """Refuse n texts more, by an EngineClosedError, or a BusyError where there is no room for them."""
         with self.lock:
             if self.closing:
@@ -161,9 +161,9 @@ class RequestQueue:
                 raise BusyError(f"{waiting} wait; expected at most {self._max_waiting}, with {more} more")
 
     def put(self, generation: Generation) -> None:
-        """Let the samples of a request wait; raises as `check_room`."""
+        """Let the samples of a request wait; raises as `check_capacity`."""
         with self.lock:
-            self.check_room(generation.n)
+            self.check_capacity(generation.n)
             self._counters.n_submitted += 1
             if generation.request.options.prompt_logprobs is None:
                 self._admit(generation)
@@ -205,7 +205,7 @@ class RequestQueue:
         with self.lock:  # the thread that scores prompts counts too
             self._counters.n_failed += generation.fail(error, sample)
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Have the engine's thread look whether there is work."""
         with self.lock:
             self.lock.notify_all()

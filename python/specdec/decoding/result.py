@@ -164,7 +164,7 @@ class Result(DecodedText):
         >>> with open("results.jsonl") as file:
         ...     results = [specdec.Result.from_dict(json.loads(line)) for line in file]
         """
-        found = Fields(values, "", kind=InputError)
+        found = Fields(values, "", error_type=InputError)
         found.check_version("specdec_result", VERSION)
         trace = Trace._described(found.inner("trace"))
         tokens = found.integers("tokens")
@@ -216,7 +216,7 @@ def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in row):
             raise found.error(field, "pairs of a token id and ln p")
         ids, log_probs = [token for token, _ in row], [log_prob for _, log_prob in row]
-        pairs = Fields({field: ids, "ln p": log_probs}, "", kind=InputError)
+        pairs = Fields({field: ids, "ln p": log_probs}, "", error_type=InputError)
         numbers = pairs.numbers("ln p", None, f"a finite number in {field}", is_finite)
         top.append(list(zip(pairs.integers(field), numbers, strict=True)))
     return top

@@ -226,8 +226,8 @@ class Scheduler(Generic[AnySequence]):
                 for slot, sequence in occupied:
                     self._cached.keep(self._session, slot, sequence.model)
             if keep and self._adaptive is not None and (learned := self._session.adaptive_gamma) is not None:
-                policy, kind = self._adaptive
-                policy.end(kind, learned)
+                policy, run_type = self._adaptive
+                policy.end(run_type, learned)
                 self._adaptive = None
         finally:
             if not self._closed:

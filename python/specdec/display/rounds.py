@@ -1,7 +1,7 @@
 """Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
 
 A line is a round: accepted drafts (green), rejected drafts (red, struck out), then the target's own token
-(blue, underlined). No two kinds differ by color alone, and tints are told apart with every kind of color
+(blue, underlined). No two kinds differ by color alone, and tints are told apart with every status of color
 vision. Plain decoding, where each round is one token of the target, is shown as one paragraph.
 """
 
@@ -26,7 +26,7 @@ _ANSI = {
     "accepted": "\x1b[32m", "rejected": "\x1b[31;9m", "unseen": "\x1b[2;31;9m", "target": "\x1b[94;4m",
     "plain": "\x1b[94m", "cut": "\x1b[2m", "prompt": "\x1b[2m",
 }  # fmt: skip
-"""By kind of text; "plain" is text that is the target's altogether."""
+"""By status of text; "plain" is text that is the target's altogether."""
 _ANSI_END = "\x1b[0m"
 _MARKS = {"rejected": ("~~", "~~"), "unseen": ("~~", "~~"), "target": ("[", "]"), "cut": ("{", "}")}
 _MEANINGS = {
@@ -81,13 +81,13 @@ class DecodedText:
 class FigurePiece:
     """A token as the figure shows it: its text, with control characters made visible, and its id.
 
-    `kind` is "accepted", "rejected", "unseen" (a draft after a rejected one), "target" (a token of the
+    `status` is "accepted", "rejected", "unseen" (a draft after a rejected one), "target" (a token of the
     target) or "cut" (after the end of the text); `origin` is as in `Round.origin`, "draft" for all drafts;
     `beta` is that of the position, where it was judged.
     """
 
     text: str
-    kind: str
+    status: str
     token: int
     origin: str
     beta: float | None = None
@@ -145,13 +145,13 @@ class Figure:
         verified = (0, *(rows[node] for node in round_.path))
         judged = dict(zip(verified, round_.betas, strict=False))  # by the row that the drafts are children of
         for position, node in enumerate(round_.path):
-            kind = "accepted" if position < round_.kept else "cut"
+            status = "accepted" if position < round_.kept else "cut"
             beta = judged.get(rows[round_.parents[node - 1]])
-            pieces.append(self._piece(self._decoder, round_.drafted[node - 1], kind, "draft", beta))
+            pieces.append(self._piece(self._decoder, round_.drafted[node - 1], status, "draft", beta))
             self._remember(round_.drafted[node - 1])
         pieces += self._not_accepted(round_, judged)
-        kind = "target" if round_.kept == len(round_.tokens) else "cut"
-        pieces.append(self._piece(self._decoder, round_.token, kind, round_.origin[-1], None))
+        status = "target" if round_.kept == len(round_.tokens) else "cut"
+        pieces.append(self._piece(self._decoder, round_.token, status, round_.origin[-1], None))
         self._remember(round_.token)
         if self._texts is not None:
             texts = self._texts.rounds[self._n_rounds]
@@ -171,21 +171,21 @@ class Figure:
                 continue
             decoder = decoders.pop(parent, None) or self._branch()  # only a first child goes on with the text
             decoders[node] = decoder
-            kind = "rejected" if rows[parent] in verified else "unseen"
-            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(rows[parent])))
+            status = "rejected" if rows[parent] in verified else "unseen"
+            pieces.append(self._piece(decoder, token, status, "draft", judged.get(rows[parent])))
         if decoder is not None and (rest := visible(decoder.finish())):
             pieces[-1] = replace(pieces[-1], text=pieces[-1].text + rest)
         return pieces
 
     def _piece(
-        self, decoder: StreamDecoder | None, token: int, kind: str, origin: str, beta: float | None
+        self, decoder: StreamDecoder | None, token: int, status: str, origin: str, beta: float | None
     ) -> FigurePiece:
         if decoder is None:
-            return FigurePiece(f" {token}", kind, token, origin, beta)
+            return FigurePiece(f" {token}", status, token, origin, beta)
         text = visible(decoder.feed([token])) or self._name(token)
         if text.isspace():
             text = text.replace(" ", "␣")
-        return FigurePiece(text, kind, token, origin, beta)
+        return FigurePiece(text, status, token, origin, beta)
 
     def _name(self, token: int) -> str:
         """What stands for a token without text: its name; nothing for a part of a character."""
@@ -244,13 +244,13 @@ def use_color(stream: TextIO | None = None) -> bool:
         return False
 
 
-def paint(text: str, kind: str, color: bool) -> str:
-    """A run of text of one kind, in its color or between its marks."""
+def paint(text: str, status: str, color: bool) -> str:
+    """A run of text of one status, in its color or between its marks."""
     if not text:
         return ""
     if color:
-        return f"{_ANSI[kind]}{text}{_ANSI_END}"
-    before, after = _MARKS.get(kind, ("", ""))
+        return f"{_ANSI[status]}{text}{_ANSI_END}"
+    before, after = _MARKS.get(status, ("", ""))
     return f"{before}{text}{after}"
 
 
@@ -267,15 +267,15 @@ def _accepted(round_: Round) -> str:
 def _paint_all(pieces: Iterable[FigurePiece], color: bool) -> str:
     # The two kinds of drafts off the path have colors of their own, but one mark.
     def type_of(piece: FigurePiece) -> str:
-        return "rejected" if piece.kind == "unseen" and not color else piece.kind
+        return "rejected" if piece.status == "unseen" and not color else piece.status
 
     runs = groupby(pieces, key=type_of)
-    return "".join(paint("".join(piece.text for piece in run), kind, color) for kind, run in runs)
+    return "".join(paint("".join(piece.text for piece in run), status, color) for status, run in runs)
 
 
 def legend(*, color: bool) -> str:
     """What the colors, or the marks, mean."""
-    return " · ".join(paint(_MEANINGS[kind], kind, color) for kind in _LEGEND)
+    return " · ".join(paint(_MEANINGS[status], status, color) for status in _LEGEND)
 
 
 def terminal(result: DecodedText, *, color: bool | None = None) -> str:
@@ -316,7 +316,7 @@ def html(result: DecodedText) -> str:
     figure = Figure.of(result)
     prompt = f'<span class="specdec-prompt">{escape(figure.prompt)}</span>'
     if result.trace.n_drafted:
-        key = " ".join(f'<span class="specdec-{kind}">{escape(_MEANINGS[kind])}</span>' for kind in _LEGEND)
+        key = " ".join(f'<span class="specdec-{one}">{escape(_MEANINGS[one])}</span>' for one in _LEGEND)
         rows = [f'<tr><td></td><td></td><td class="specdec-text">{prompt}</td></tr>']
         for round_ in result.trace.rounds:
             spans = "".join(_span(piece) for piece in figure.pieces(round_) if piece.text)
@@ -334,9 +334,9 @@ def html(result: DecodedText) -> str:
 
 
 def _span(piece: FigurePiece) -> str:
-    what = _MEANINGS[piece.kind]
-    if piece.kind == "target" and piece.origin in ("correction", "bonus"):
+    what = _MEANINGS[piece.status]
+    if piece.status == "target" and piece.origin in ("correction", "bonus"):
         what = {"correction": "correction", "bonus": "bonus token"}[piece.origin]
     beta = "" if piece.beta is None else f", β = {piece.beta:.3f}"
     title = html_escapes.escape(f"id {piece.token}: {what}{beta}")
-    return f'<span class="specdec-{piece.kind}" title="{title}">{html_escapes.escape(piece.text)}</span>'
+    return f'<span class="specdec-{piece.status}" title="{title}">{html_escapes.escape(piece.text)}</span>'

@@ -76,8 +76,8 @@ def comparison_by_prompt(
         label = _name(row, rows)
         if not speed:
             mark(ax, [one.tokens_per_call for one in row.prompts], y, look, label=label)
-        for place, one in zip(y, row.prompts, strict=True) if speed else ():
-            _mark_speedup(ax, one, place, look, label)
+        for height, one in zip(y, row.prompts, strict=True) if speed else ():
+            _mark_speedup(ax, one, height, look, label)
     ax.set_yticks(range(n_prompts), found.labels)
     ax.set_ylim(n_prompts - 0.5, -0.5)
     what = "Speed-up over plain decoding" if speed else "New tokens per run of the target"

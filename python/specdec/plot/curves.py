@@ -91,9 +91,9 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
         )  # fmt: skip
     highest = {pair.name: gamma for pair, gamma in fastest}
     for pair, gamma in zip(pairs, best, strict=True):
-        place = pair.alpha, max(gamma, highest.get(pair.name, 0))
+        position = pair.alpha, max(gamma, highest.get(pair.name, 0))
         ax.annotate(
-            pair.name, place, (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
+            pair.name, position, (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
             bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )  # fmt: skip
     top = max([16.0, *(1.2 * gamma for gamma in (*best, *highest.values()))])

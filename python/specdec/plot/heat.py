@@ -14,7 +14,7 @@ from specdec.checks import as_integer, check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, shown, type_of
-from specdec.plot.points import check_law
+from specdec.plot.points import check_distribution
 from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def cells_of(
     if n_tokens is not None:
         n_tokens = check_integer("n_tokens", n_tokens, 1)
     if isinstance(source, Measurement):
-        check_law(source)
+        check_distribution(source)
         cells = _measured_cells(source, prompt, temperature)
     elif isinstance(source, Result):
         cells = _run_cells(source)
@@ -168,7 +168,7 @@ def _run_cells(result: Result) -> list[Cell]:
         raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
     figure, cells = Figure.of(result), []
     for round_ in result.trace.rounds:
-        pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]
+        pieces = [piece for piece in figure.pieces(round_) if piece.status not in ("rejected", "unseen")]
         for position, piece in enumerate(pieces[: round_.kept]):
             beta = min(1.0, round_.betas[position]) if position < len(round_.betas) else None
             cells.append(Cell(piece.text or _PART, beta, piece.token))

@@ -136,7 +136,7 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
         found = f"there are {len(runs)} things to draw"
         raise InputError(f"{found}; expected one Measurement, or runs of one pair")
     pairs = []
-    check_law(measurement)
+    check_distribution(measurement)
     for temperature in measurement.betas:
         rows = [row for row in _exact_rows(measurement) if row.temperature == temperature]
         if rows[0].c is None:
@@ -186,7 +186,7 @@ def _measured_point(measurement: Measurement, row: ExperimentRow) -> Point:
 
 
 def _exact_rows(measurement: Measurement) -> list[ExperimentRow]:
-    check_law(measurement)
+    check_distribution(measurement)
     rows = [row for row in measurement.rows if row.lenience == 1.0]
     if not rows:
         found = "the Measurement has no row with lenience 1"
@@ -194,7 +194,7 @@ def _exact_rows(measurement: Measurement) -> list[ExperimentRow]:
     return rows
 
 
-def check_law(measurement: Measurement) -> None:
+def check_distribution(measurement: Measurement) -> None:
     """Refuse what was measured by running where a picture is of the draft's distribution."""
     if not measurement.betas:
         found = f"{measurement.draft} was measured by running: it has no distribution to draw everywhere"

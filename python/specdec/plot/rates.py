@@ -12,7 +12,7 @@ from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, type_of
 from specdec.plot import style
-from specdec.plot.points import Run, betas_of, check_law, labels_of, name_of, trace_of
+from specdec.plot.points import Run, betas_of, check_distribution, labels_of, name_of, trace_of
 from specdec.plot.style import BLACK, GREY, Axes, axes, label_axes, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 
@@ -36,9 +36,9 @@ def acceptance_by_position(
         positions = np.arange(1, len(one.shares) + 1)
         label = f"αⁱ, α = {one.alpha:.2f}"
         compared += ax.plot(positions, one.alpha**positions, **look.line, label=label)
-        beside = _beside(positions, i, len(series), 0.06)
+        dodged = _dodged(positions, i, len(series), 0.06)
         label = f"{one.name}measured {one.measured_on}"
-        measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
+        measured.append(mark(ax, dodged, one.shares, look, y_bounds=one.bounds, label=label))
     longest = max(len(one.shares) for one in series)
     label_axes(
         ax, "Drafts accepted, by position in their round", "position i of the draft", "share of rounds",
@@ -119,9 +119,9 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
         lags = np.arange(1, len(found.autocorrelation) + 1)
         p_value = "< 1e-99" if found.p_value < 1e-99 else f"= {found.p_value:.2g}"
         label = f"T = {found.temperature:g}, p {p_value}"
-        beside = _beside(lags, i, n_series, 0.16)
-        ax.vlines(beside, 0.0, found.autocorrelation, color=look.color, linewidth=1.2)
-        mark(ax, beside, found.autocorrelation, look, label=label)
+        dodged = _dodged(lags, i, n_series, 0.16)
+        ax.vlines(dodged, 0.0, found.autocorrelation, color=look.color, linewidth=1.2)
+        mark(ax, dodged, found.autocorrelation, look, label=label)
     bands = sorted({found.band for found in measurement.independence.values()})
     for i, end in enumerate([end for band in bands for end in (-band, band)]):
         label = "_" if i else "95 % without correlation"
@@ -138,7 +138,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
 def _check_measurement(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
         raise InputError.of("measurement", measurement, "a Measurement", found=type_of(measurement))
-    check_law(measurement)
+    check_distribution(measurement)
 
 
 class _Series(NamedTuple):
@@ -156,7 +156,7 @@ def _series_of(runs: Sequence[Run | Measurement], labels: Sequence[str] | None) 
     series = []
     for run in runs:
         if isinstance(run, Measurement):
-            check_law(run)
+            check_distribution(run)
             series += [_measured_series(run, temperature) for temperature in run.betas]
         else:
             series.append(_run_series(trace_of(run, drafted=True)))
@@ -184,6 +184,6 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     return _Series(f"T = {temperature:g}", float(betas.mean()), betas, np.cumprod(chances), None, where)
 
 
-def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
+def _dodged(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
     """Positions of series `i`, shifted a little, so that series do not cover one another."""
     return positions.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)

@@ -131,5 +131,5 @@ def legend_below(ax: Axes, n_columns: int, **options: Any) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     below = ax.transAxes + ScaledTranslation(0.0, -0.55, ax.figure.dpi_scale_trans)  # inches
-    place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below}
-    ax.legend(**place, ncols=n_columns, borderaxespad=0.0, **options)
+    anchor = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below}
+    ax.legend(**anchor, ncols=n_columns, borderaxespad=0.0, **options)

@@ -12,7 +12,7 @@ from specdec.trace import Trace
 _WIDTH = 10.0  # inches
 
 # Blocks differ in height as well as in color.
-_KINDS = {
+_BLOCKS = {
     "prompt": ("prompt, both models", ORANGE, 0.72),
     "draft": ("run of the draft", SKY, 0.44),
     "target": ("run of the target", BLUE, 0.72),
@@ -21,18 +21,18 @@ _KINDS = {
 
 
 def blocks(trace: Trace) -> dict[str, list[tuple[float, float]]]:
-    """(begin, duration) in milliseconds of every block of a run, by kind.
+    """(begin, duration) in milliseconds of every block of a run, by name.
 
     A round is its runs of the draft, of equal length each, then the run of the target, then the rest. The
     rest is measured as a whole; what of it passed between two runs of the draft is drawn with it.
     """
-    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in _KINDS}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in _BLOCKS}
     now = 0.0
 
-    def add(kind: str, seconds: float) -> None:
+    def add(name: str, seconds: float) -> None:
         nonlocal now
         if seconds > 0.0:
-            found[kind].append((now, seconds * 1e3))
+            found[name].append((now, seconds * 1e3))
             now += seconds * 1e3
 
     add("prompt", trace.prefill_s)
@@ -64,18 +64,18 @@ def timeline(
     width_ms = max_ms or 1e3 * max(trace.total_s for trace in traces)
     labeled = set()
     for row, trace in enumerate(traces):
-        for kind, spans in blocks(trace).items():
+        for name, spans in blocks(trace).items():
             if not spans:
                 continue
-            name, color, height = _KINDS[kind]
+            block_label, color, height = _BLOCKS[name]
             # White seams part runs that follow each other, and take no more than a part of a short one.
             points = [duration / width_ms * _WIDTH * 72.0 for _, duration in spans]
             ax.broken_barh(
                 spans, (row - height / 2.0, height), facecolors=color, edgecolors="white",
                 linewidths=[min(0.6, 0.12 * width) for width in points],
-                label="_" if kind in labeled else name,
+                label="_" if name in labeled else block_label,
             )  # fmt: skip
-            labeled.add(kind)
+            labeled.add(name)
     ticks = [
         f"{name}\n{trace.n_tokens} tokens, {trace.n_calls} runs\nof the target, {trace.total_s * 1e3:.1f} ms"
         for name, trace in zip(names, traces, strict=True)

@@ -31,7 +31,7 @@ def encode(
         own["token_embedding"] = tensors["token_embedding"]
     if not isinstance(format, str):
         named = {**format, "encoder.token_embedding": format["token_embedding"], **format}
-        format = {name[8:]: form for name, form in named.items() if name.startswith("encoder.")}
+        format = {name[8:]: row_format for name, row_format in named.items() if name.startswith("encoder.")}
     numbers = (dtype, format, cache_format)
     return _Forward(encoder, own, _chain(len(source)), numbers, bidirectional=True).hidden_states(source)
 
@@ -123,7 +123,7 @@ class _Forward:
             self.encoded = encode(
                 config, tensors, source, dtype=dtype, format=format, cache_format=cache_format
             )
-        self._place(parents, bidirectional)
+        self._set_positions(parents, bidirectional)
         self._lay_out_layers()
         self.skip(0, (), ())
 
@@ -132,7 +132,7 @@ class _Forward:
         self.passing = np.arange(self.n_rows)[:, None] >= n_whole
         self.skip_attn, self.skip_mlp = attn, mlp
 
-    def _place(self, parents: Sequence[int], bidirectional: bool) -> None:
+    def _set_positions(self, parents: Sequence[int], bidirectional: bool) -> None:
         """Positions, distances and what each row sees."""
         # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
         self.visible, self.position = np.eye(self.n_rows, dtype=bool), np.zeros(self.n_rows, dtype=int)
@@ -177,11 +177,11 @@ class _Forward:
         return self.norm(x, "output_norm") if self.settings["output_norm"] else x
 
     def embed(self, ids: Sequence[int]) -> Array:
-        own, form = self.settings, self.format_of("token_embedding")
+        own, row_format = self.settings, self.format_of("token_embedding")
         rows: Array = self.tensors["token_embedding"][np.asarray(ids, dtype=int)]
-        if form in BLOCK_TYPES:
-            rows = stored(rows, form)
-        elif form in ("bf16", "int8", "int4"):
+        if row_format in BLOCK_TYPES:
+            rows = stored(rows, row_format)
+        elif row_format in ("bf16", "int8", "int4"):
             rows = round_bf16(rows)
         x = rows.astype(self.dtype) * own["embedding_scale"]
         if own["position"] == "learned":
@@ -270,10 +270,10 @@ class _Forward:
 
     def normed_heads(self, x: Array, name: str) -> Array:
         """Queries or keys, normalized head by head."""
-        kind, size = self.settings["qk_norm"], x.shape[-1]
-        if kind in ("none", "whole"):
+        qk_norm, size = self.settings["qk_norm"], x.shape[-1]
+        if qk_norm in ("none", "whole"):
             return x
-        return self.norm(x, name, (1, size) if kind == "head" else (-1, size))
+        return self.norm(x, name, (1, size) if qk_norm == "head" else (-1, size))
 
     def rotate(self, x: Array, rotation: int) -> Array:
         """Turn each pair (x[i], x[i + n]) of n frequencies by the angle position * inv_freq[i]."""
@@ -351,10 +351,10 @@ class _Forward:
         return self.format if isinstance(self.format, str) else self.format[name]
 
     def times(self, x: Array, name: str) -> Array:
-        form = self.format_of(name)
-        if form == "exact":
+        row_format = self.format_of(name)
+        if row_format == "exact":
             return x @ self.tensor(name).T
-        return product(x, self.tensors[name], form).astype(self.dtype)
+        return product(x, self.tensors[name], row_format).astype(self.dtype)
 
     def linear(self, x: Array, name: str) -> Array:
         y = self.times(x, f"{name}.weight")

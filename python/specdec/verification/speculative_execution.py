@@ -51,18 +51,18 @@ class Speculation(NamedTuple):
     value: Any
     """g(y)."""
     accepted: int | None
-    """Which guess y is; None if y was drawn after all guesses had been rejected."""
-    guesses: list[Any]
+    """Which draft y is; None if y was drawn after all drafts had been rejected."""
+    drafts: list[Any]
     """Draws from f_approx(x)."""
     n_g_calls: int
-    """Calls of g that began, for guesses and for y."""
+    """Calls of g that began, for drafts and for y."""
     errors: list[BaseException]
-    """What g raised on guesses that were not taken. Without speculation these calls would not have been, so
+    """What g raised on drafts that were not taken. Without speculation these calls would not have been, so
     they are no errors of the result."""
     times: SpeculationTimes
 
 
-MAX_GUESSES = 1024
+MAX_DRAFTS = 1024
 
 
 class _Timed(NamedTuple):
@@ -77,7 +77,7 @@ def speculate(
 ) -> Speculation:  # fmt: skip
     """Draw y from the distribution f(x) and compute g(y), with f and g running at the same time.
 
-    A guess is drawn from the distribution f_approx(x); g runs on it beside f. It is accepted with probability
+    A draft is drawn from the distribution f_approx(x); g runs on it beside f. It is accepted with probability
     min(1, p / q), p being f's and q f_approx's distribution; otherwise y is drawn from norm(max(0, p - q))
     and g runs again. So y is distributed as p whatever q is (Leviathan et al., section 2.3 and appendix A.1);
     a good q only makes it faster: with t_f and t_g for the two calls and beta = sum(min(p, q)) it takes
@@ -91,15 +91,15 @@ def speculate(
         ``pmf(y)``, as scipy.stats' frozen distributions are. Its own random numbers have nothing to do with
         y.
     f_approx : callable
-        The cheap one, of the same kind and over the same outcomes. It runs in the calling thread.
+        The cheap one, of the same description and over the same outcomes. It runs in the calling thread.
     g : callable
-        The slow function of y. Calls for wrong guesses are wasted: g should have no side effects.
+        The slow function of y. Calls for wrong drafts are wasted: g should have no side effects.
     x : object
         Passed to f and f_approx.
     n_draft_tokens : int
-        How many guesses are drawn, 1 to 1024, independently of each other; g runs on all different ones at
+        How many drafts are drawn, 1 to 1024, independently of each other; g runs on all different ones at
         once. Of arrays, each is held against what those rejected before it left of p (the iterative rule of
-        :func:`verify`). Of other distributions, a second guess serves as a proposal in drawing from
+        :func:`verify`). Of other distributions, a second draft serves as a proposal in drawing from
         max(0, p - q), which is exact as well, but takes it less often.
     seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
         Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
@@ -119,7 +119,7 @@ def speculate(
     InputError
         If an argument is not what it should be, f and f_approx give different kinds of distributions or
         numbers of outcomes, an array is no distribution (see :func:`verify`), a density is negative or not
-        finite, or a guess has density 0 where it was drawn from.
+        finite, or a draft has density 0 where it was drawn from.
     Exception
         Whatever f, f_approx, or g(y) for the y returned raises. In every case calls that have not begun are
         cancelled, and those that have are waited for: when this returns or raises, nothing of it is running.
@@ -136,7 +136,7 @@ def speculate(
     for name, function in (("f", f), ("f_approx", f_approx), ("g", g)):
         if not callable(function):
             raise InputError.of(name, function, "a function of one argument")
-    n_draft_tokens = check_integer("n_draft_tokens", n_draft_tokens, 1, MAX_GUESSES)
+    n_draft_tokens = check_integer("n_draft_tokens", n_draft_tokens, 1, MAX_DRAFTS)
     if executor is not None and not hasattr(executor, "submit"):
         raise InputError.of("executor", executor, "a concurrent.futures.Executor or None")
     rng = _generator(seed)
@@ -149,21 +149,21 @@ def speculate(
         exact = calls.submit(f, x)
         approx = _timed(f_approx, x)
         q = _distribution(approx.value, "f_approx(x)")
-        guesses = q.draw(n_draft_tokens, rng)
-        for i, guess in enumerate(guesses):
-            calls.g(q.key(i, guess), guess)
+        drafts = q.draw(n_draft_tokens, rng)
+        for i, draft in enumerate(drafts):
+            calls.g(q.key(i, draft), draft)
 
         p = _distribution(exact.result().value, "f(x)")
-        if type(p) is not type(q) or p.kind != q.kind:
-            raise InputError(f"f(x) is {p.kind} and f_approx(x) is {q.kind}; expected the same")
-        y, accepted = p.settle(q, guesses, rng)
+        if type(p) is not type(q) or p.description != q.description:
+            raise InputError(f"f(x) is {p.description} and f_approx(x) is {q.description}; expected the same")
+        y, accepted = p.settle(q, drafts, rng)
         key = q.key(accepted, y)
         calls.cancel_all_but(key)
         kept = calls.g(key, y).result()
         calls.finish()
         total_s = time.perf_counter() - begun
     times = SpeculationTimes(exact.result().seconds, approx.seconds, kept.seconds, total_s)
-    return Speculation(y, kept.value, accepted, guesses, calls.n_begun, calls.errors(but=key), times)
+    return Speculation(y, kept.value, accepted, drafts, calls.n_begun, calls.errors(but=key), times)
 
 
 class _Calls:
@@ -224,11 +224,11 @@ class _Table:
         self.probs: NDArray[np.float64] = probs
 
     @property
-    def kind(self) -> str:
+    def description(self) -> str:
         return f"an array of {len(self.probs)} probabilities"
 
     def key(self, i: int | None, y: int) -> Hashable:
-        """Equal guesses share one call of g."""
+        """Equal drafts share one call of g."""
         return y
 
     def draw(self, n: int, rng: np.random.Generator) -> list[int]:
@@ -237,18 +237,18 @@ class _Table:
         drawn: list[int] = np.searchsorted(ends / ends[-1], rng.random(n), side="right").tolist()
         return drawn
 
-    def settle(self, q: _Table, guesses: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
-        """Verify the guesses as siblings in a tree one level deep; what would follow has no meaning."""
-        rows = np.tile(self.probs, (len(guesses) + 1, 1))
-        drafts = np.tile(q.probs, (len(guesses), 1))
-        verified = verify(guesses, rows, drafts, parents=[0] * len(guesses), seed=rng)
+    def settle(self, q: _Table, drafts: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
+        """Verify the drafts as siblings in a tree one level deep; what would follow has no meaning."""
+        target_probs = np.tile(self.probs, (len(drafts) + 1, 1))
+        draft_probs = np.tile(q.probs, (len(drafts), 1))
+        verified = verify(drafts, target_probs, draft_probs, parents=[0] * len(drafts), seed=rng)
         return verified.tokens[0], verified.path[0] - 1 if verified.path else None
 
 
 class _Density:
     """A distribution given by draws from it and its density."""
 
-    kind = "an object with rvs and a density"
+    description = "an object with rvs and a density"
 
     def __init__(self, distribution: Any, name: str) -> None:
         self._distribution, self._name = distribution, name
@@ -266,30 +266,30 @@ class _Density:
         return float(density.item())
 
     def key(self, i: int | None, y: Any) -> Hashable:
-        """Each guess, and what is drawn after them, has a call of its own."""
+        """Each draft, and what is drawn after them, has a call of its own."""
         return i
 
     def draw(self, n: int, rng: np.random.Generator) -> list[Any]:
-        guesses = [self._distribution.rvs(random_state=rng) for _ in range(n)]
-        for guess in guesses:
-            if self.density(guess) == 0:
-                raise InputError.of(self._name, guess, "more than its density there, 0", verb="gave")
-        return guesses
+        drafts = [self._distribution.rvs(random_state=rng) for _ in range(n)]
+        for draft in drafts:
+            if self.density(draft) == 0:
+                raise InputError.of(self._name, draft, "more than its density there, 0", verb="gave")
+        return drafts
 
-    def settle(self, q: _Density, guesses: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
+    def settle(self, q: _Density, drafts: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
         """Speculative sampling where sums over all outcomes cannot be taken.
 
         norm(max(0, p - q)) is drawn by rejection from p: z ~ p is kept with probability max(0, 1 - q / p),
-        and may be a speculative draw, made with the next guess.
+        and may be a speculative draw, made with the next draft.
         """
-        untried = iter(enumerate(guesses))
+        untried = iter(enumerate(drafts))
 
         def target() -> tuple[Any, int | None]:
-            index, guess = next(untried, (None, None))
+            index, draft = next(untried, (None, None))
             if index is None:
                 return self._distribution.rvs(random_state=rng), None
-            if rng.random() * q.density(guess) < self.density(guess):
-                return guess, index
+            if rng.random() * q.density(draft) < self.density(draft):
+                return draft, index
             return residual()
 
         def residual() -> tuple[Any, int | None]:

@@ -91,13 +91,13 @@ class ConstraintVocabulary:
         return ids
 
 
-def checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
+def checked(tokenizer: Tokenizer | None, name: str) -> ByteTokenizer:
     """A tokenizer whose tokens are byte strings; any other raises an `InputError`."""
     if isinstance(tokenizer, ByteTokenizer):
         return tokenizer
     expected = "one whose tokens are byte strings, as those of specdec.tokenizer"
     what = "no tokenizer" if tokenizer is None else f"the tokenizer {type_of(tokenizer)}"
-    raise InputError.of(kind, tokenizer, expected, f"given, but the target has {what}")
+    raise InputError.of(name, tokenizer, expected, f"given, but the target has {what}")
 
 
 class LibraryTokenizer:
@@ -120,7 +120,7 @@ class LibraryTokenizer:
 
     @classmethod
     def of(
-        cls, library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: Sequence[int], kind: str
+        cls, library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: Sequence[int], name: str
     ) -> LibraryTokenizer:
         """The library's tokenizer, made once for each tokenizer."""
         ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
@@ -128,7 +128,7 @@ class LibraryTokenizer:
             known = _tokenizers.setdefault(tokenizer, {})
             made = known.get((n_vocab, ends))
         if made is None:
-            made = cls(library, tokenizer, n_vocab, ends, kind == "schema")
+            made = cls(library, tokenizer, n_vocab, ends, name == "schema")
             with _lock:
                 made = known.setdefault((n_vocab, ends), made)
         return cast("LibraryTokenizer", made)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from specdec.errors import ConstraintError, InputError, type_of
 from specdec.time_limit import TimeLimit
 
-ConstraintKind: TypeAlias = Literal["schema", "regex", "grammar"]
+ConstraintType: TypeAlias = Literal["schema", "regex", "grammar"]
 
 _MOST_BYTES: Final = 1 << 17
 """Of a constraint's text; larger ones are refused."""
@@ -47,22 +47,22 @@ def json_text(schema: Any) -> str:
         raise ConstraintError.about("schema", f"schema cannot be written as JSON: {error}") from None
 
 
-def _check_size(kind: str, text: str) -> None:
+def _check_size(name: str, text: str) -> None:
     n_bytes = len(text.encode("utf-8", "surrogatepass"))
     if n_bytes > _MOST_BYTES:
-        raise ConstraintError.about(kind, f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
+        raise ConstraintError.about(name, f"{name} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
 
 
-def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
+def grammar_of(library: Any, name: ConstraintType, given: Any) -> str:
     """The grammar that the library compiles; a ConstraintError for what is too large or would never end."""
-    text: str = json_text(given) if kind == "schema" else given
-    _check_size(kind, text)
+    text: str = json_text(given) if name == "schema" else given
+    _check_size(name, text)
     matcher: Any = library.LLMatcher
-    if kind == "schema":
+    if name == "schema":
         _check_schema(schema := json.loads(text))
         rewrite_schema(library, schema)
         return str(matcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE))
-    if kind == "regex":
+    if name == "regex":
         return str(matcher.grammar_from_regex(text))
     from llguidance.gbnf_to_lark import any_to_lark
 
@@ -174,7 +174,7 @@ def close_objects(schema: Any) -> None:
 
 
 def rewrite_schema(library: Any, schema: Any) -> None:
-    """Rewrite in place what ``llguidance`` would refuse or misread, with the same meaning."""
+    """Rewrite in pointer what ``llguidance`` would refuse or misread, with the same meaning."""
     limit = TimeLimit(_REWRITE_S, time.thread_time)
     for part in _schemas(schema):
         if part.get("format") in _ANNOTATING_FORMATS:
@@ -247,7 +247,7 @@ _NO_SCHEMAS: Final = ("const", "default", "enum", "examples")
 _SHARED: Final = ("$defs", "definitions")
 
 
-def place_of_fault(given: Any, error_of: Callable[[Any], str]) -> str:
+def fault_pointer(given: Any, error_of: Callable[[Any], str]) -> str:
     """Find the JSON pointer of the innermost part of a schema with its error, as far as time allows.
 
     `error_of` is the library's error of a schema, "" where it has none.
@@ -255,13 +255,13 @@ def place_of_fault(given: Any, error_of: Callable[[Any], str]) -> str:
     schema = json.loads(json_text(given))
     shared = {name: schema[name] for name in _SHARED if name in schema}
     wanted, until = error_of(schema), time.monotonic() + _FAULT_S
-    place, left = "", _parts(schema)
+    pointer, left = "", _parts(schema)
     while time.monotonic() < until and (tried := next(left, None)) is not None:
         names, part = tried
         if error_of(shared | part) == wanted:
-            place += "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
+            pointer += "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
             left = _parts(part)
-    return place
+    return pointer
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

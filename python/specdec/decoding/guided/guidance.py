@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from specdec.decoding.guided.constraint_vocabulary import LibraryTokenizer, Watcher, checked, unforced
-from specdec.decoding.guided.grammars import LIBRARY_LIMITS, ConstraintKind, grammar_of, place_of_fault
+from specdec.decoding.guided.grammars import LIBRARY_LIMITS, ConstraintType, fault_pointer, grammar_of
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import ConstraintError, InputError, MissingConstraintError, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
@@ -48,7 +48,7 @@ class Guidance:
 
     @classmethod
     def of(
-        cls, kind: ConstraintKind, given: Any, tokenizer: Tokenizer | None, n_vocab: int,
+        cls, name: ConstraintType, given: Any, tokenizer: Tokenizer | None, n_vocab: int,
         end_ids: Sequence[int],
     ) -> Guidance:  # fmt: skip
         """Compile a JSON schema, a regular expression, or a grammar in Lark's syntax or GBNF, each once.
@@ -56,20 +56,20 @@ class Guidance:
         `n_vocab` are the tokens of the target, which may have more than its tokenizer; `end_ids` end a text.
         """
         library = _library()
-        tokenizer = checked(tokenizer, kind)
-        made = LibraryTokenizer.of(library, tokenizer, n_vocab, end_ids, kind)
+        tokenizer = checked(tokenizer, name)
+        made = LibraryTokenizer.of(library, tokenizer, n_vocab, end_ids, name)
         try:
-            grammar = grammar_of(library, kind, given)
+            grammar = grammar_of(library, name, given)
         except InputError:  # a ConstraintError is one
             raise
         except Exception as error:  # what the library raises has no common type
-            raise ConstraintError.about(kind, f"{kind} cannot be read: {error}") from None
-        key = (id(made), kind, grammar)
+            raise ConstraintError.about(name, f"{name} cannot be read: {error}") from None
+        key = (id(made), name, grammar)
         with _lock:
             if (compiled := _known.get(key)) is not None:
                 _known.move_to_end(key)
                 return cls(compiled, tokenizer)
-        compiled = in_time(kind, partial(_Compiled, library, made, kind, given, grammar))
+        compiled = in_time(name, partial(_Compiled, library, made, name, given, grammar))
         with _lock:
             _known[key] = compiled
             while len(_known) > _MOST_COMPILED:
@@ -80,9 +80,9 @@ class Guidance:
         """The state in which a new text begins; the prompt does not count."""
         compiled = self._compiled
         # Only the rows of a grammar's parser can get long: the lexer of the others has a bound on its steps.
-        meter = MaskMeter(compiled.kind, compiled.kind == "grammar", self._spend)
-        watched = None if compiled.watcher is None else compiled.watcher.matcher
-        return GuidanceState(_Reader(compiled, compiled.matcher, watched), meter)
+        meter = MaskMeter(compiled.name, compiled.name == "grammar", self._spend)
+        leading = None if compiled.watcher is None else compiled.watcher.matcher
+        return GuidanceState(_Reader(compiled, compiled.matcher, leading), meter)
 
     def _spend(self, seconds: float) -> None:
         self.mask_s += seconds
@@ -169,14 +169,14 @@ class _Reader:
     masks that are those of other positions, and is refused by grammars with ``stop=`` or ``max_tokens=``.
     """
 
-    __slots__ = ("_matcher", "_watched", "compiled")
+    __slots__ = ("_leading", "_matcher", "compiled")
 
-    def __init__(self, compiled: _Compiled, matcher: Any, watched: Any | None) -> None:
-        self.compiled, self._matcher, self._watched = compiled, matcher, watched
+    def __init__(self, compiled: _Compiled, matcher: Any, leading: Any | None) -> None:
+        self.compiled, self._matcher, self._leading = compiled, matcher, leading
 
     def after(self, tokens: Sequence[int]) -> _Reader:
         """The reader after some more tokens."""
-        copies = [None if one is None else one.deep_copy() for one in (self._matcher, self._watched)]
+        copies = [None if one is None else one.deep_copy() for one in (self._matcher, self._leading)]
         for copy in copies:
             if copy is not None and tokens and not copy.consume_tokens(list(tokens)):
                 raise self.compiled.error_of(copy)
@@ -185,7 +185,7 @@ class _Reader:
     def forced(self) -> list[int]:
         """The tokens that must come here, one after the other."""
         if self.compiled.watcher is not None:
-            self.compiled.watcher.check(self._watched)
+            self.compiled.watcher.check(self._leading)
         tokens: list[int] = self._matcher.compute_ff_tokens()
         if self._matcher.is_error():
             raise self.compiled.error_of(self._matcher)
@@ -207,14 +207,14 @@ class _Compiled:
     """
 
     def __init__(
-        self, library: Any, made: LibraryTokenizer, kind: ConstraintKind, given: Any, grammar: str
+        self, library: Any, made: LibraryTokenizer, name: ConstraintType, given: Any, grammar: str
     ) -> None:
-        self.kind, self.made = kind, made
-        self._has_patterns = kind == "schema" and '"patternProperties"' in grammar
+        self.name, self.made = name, made
+        self._has_patterns = name == "schema" and '"patternProperties"' in grammar
         limits = library.LLParserLimits(**LIBRARY_LIMITS)
         matcher_of = partial(library.LLMatcher, made.tokenizer, log_level=0, limits=limits)
         self.watcher: Watcher | None = None
-        if kind == "grammar" and (unwritten := unforced(grammar)) is not None:
+        if name == "grammar" and (unwritten := unforced(grammar)) is not None:
             self.watcher = Watcher(matcher_of(unwritten), made, grammar)
             self.watcher.check(self.watcher.matcher)
         self.matcher = matcher_of(grammar)
@@ -223,10 +223,8 @@ class _Compiled:
         begun.compute_bitmask()
         if begun.is_error():
             pointer = ""
-            if kind == "schema" and self.matcher.is_error():
-                pointer = place_of_fault(
-                    given, lambda x: matcher_of(grammar_of(library, kind, x)).get_error()
-                )
+            if name == "schema" and self.matcher.is_error():
+                pointer = fault_pointer(given, lambda x: matcher_of(grammar_of(library, name, x)).get_error())
             raise self.error_of(begun, pointer)
 
     def word_of(self, token: int) -> bytes:
@@ -237,7 +235,7 @@ class _Compiled:
 
     def error_of(self, matcher: Any, pointer: str = "") -> ConstraintError:
         """What the library says of a fault, in a line; `pointer` is a JSON pointer in a schema."""
-        reason = _fault_of_pattern(self.kind, matcher)
+        reason = _fault_of_pattern(self.name, matcher)
         reason = reason or " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
         if "NoExtension" in reason:
             reason = "no text satisfies it that goes on from here in the target's tokens"
@@ -252,24 +250,24 @@ class _Compiled:
                 'ipv4, ipv6, uuid, uri), a pattern, or "x-guidance": {"lenient": true} in the schema, with '
                 "which unknown formats are ignored"
             )
-        where = f"{self.kind}, at {pointer}" if pointer else self.kind
-        return ConstraintError.about(self.kind, f"{where}: {reason or 'a token may not come here'}")
+        where = f"{self.name}, at {pointer}" if pointer else self.name
+        return ConstraintError.about(self.name, f"{where}: {reason or 'a token may not come here'}")
 
 
 _PATTERN_ERROR: Final = re.compile(
-    r"(?P<place>at \d+\(\d+\): )?.*regex parse error:\n"
+    r"(?P<line>at \d+\(\d+\): )?.*regex parse error:\n"
     r" {4}(?P<pattern>.*)\n {4}(?P<before> *)\^+\nerror: (?P<why>.*)"
 )
 
 
-def _fault_of_pattern(kind: ConstraintKind, matcher: Any) -> str | None:
+def _fault_of_pattern(name: ConstraintType, matcher: Any) -> str | None:
     """What is wrong with a regular expression, and where; the library shows its own grammar of it."""
     found = _PATTERN_ERROR.search(matcher.get_error())
     if found is None:
         return None
-    place = (found["place"] or "") if kind == "grammar" else ""
+    line = (found["line"] or "") if name == "grammar" else ""
     pattern, at = found["pattern"], len(found["before"])
-    return f"{place}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
+    return f"{line}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
 
 
 # ---------------------------------------------------------------------------------------------- compiling
@@ -283,7 +281,7 @@ _threads_lock: Final = threading.Lock()
 _left: Final[list[threading.Thread]] = []
 
 
-def in_time(kind: str, compile_it: Callable[[], T]) -> T:
+def in_time(name: str, compile_it: Callable[[], T]) -> T:
     """What a function returns, in a thread with a deep stack, if that takes no longer than it may.
 
     A thread that takes longer cannot be ended: when there are several such, other constraints are refused.
@@ -301,7 +299,7 @@ def in_time(kind: str, compile_it: Callable[[], T]) -> T:
         _left[:] = [one for one in _left if one.is_alive()]
         if len(_left) >= _MOST_LEFT:
             found = f"while {len(_left)} that took longer than {_COMPILE_S:g} s are still being compiled"
-            raise ConstraintError.of(kind, None, "none", found, "is refused")
+            raise ConstraintError.of(name, None, "none", found, "is refused")
         usual = threading.stack_size(_STACK)
         try:
             thread.start()
@@ -312,7 +310,7 @@ def in_time(kind: str, compile_it: Callable[[], T]) -> T:
         with _threads_lock:
             _left.append(thread)
         found = f"longer than {_COMPILE_S:g} s to compile"
-        raise ConstraintError.of(kind, None, "a simpler one", found, "takes")
+        raise ConstraintError.of(name, None, "a simpler one", found, "takes")
     (result,) = results
     if isinstance(result, BaseException):
         raise result

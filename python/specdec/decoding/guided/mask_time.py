@@ -117,10 +117,10 @@ class MaskMeter:
     measured. `spend` is called with the processor time of each mask that a caller has waited for.
     """
 
-    __slots__ = ("_in_thread", "_kind", "_n_masks", "_seconds", "_spend")
+    __slots__ = ("_in_thread", "_n_masks", "_name", "_seconds", "_spend")
 
-    def __init__(self, kind: str, in_thread: bool, spend: Callable[[float], object]) -> None:
-        self._kind, self._in_thread, self._spend = kind, in_thread, spend
+    def __init__(self, name: str, in_thread: bool, spend: Callable[[float], object]) -> None:
+        self._name, self._in_thread, self._spend = name, in_thread, spend
         self._n_masks = 0
         self._seconds = 0.0
 
@@ -139,18 +139,18 @@ class MaskMeter:
         self._spend(seconds)
         if not in_time:
             found = f"longer than {_MOST_MASK_S:g} s to find the tokens that may come next"
-            raise ConstraintError.of(self._kind, None, "a less ambiguous one", found, "takes")
+            raise ConstraintError.of(self._name, None, "a less ambiguous one", found, "takes")
         return job.result()
 
     def _check(self) -> None:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
             found = f"{self._seconds:.2f} s to find what may come next in {self._n_masks} positions of a text"
             expected = f"at most {_EACH_MASK_S:g} s each on average"
-            raise ConstraintError.of(self._kind, None, expected, found, "has taken")
+            raise ConstraintError.of(self._name, None, expected, found, "has taken")
         is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
         if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:
             found = f"while masks of {len(_late)} texts that were given up are still being found"
-            raise ConstraintError.of(self._kind, None, "none", found, "is refused")
+            raise ConstraintError.of(self._name, None, "none", found, "is refused")
 
 
 def _forget() -> None:

@@ -169,7 +169,7 @@ class _Tokens:
 
 def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
     """Return the vocabulary of a file's metadata; None if there is none."""
-    fields = MetadataFields(values, file, kind=TokenizerError)
+    fields = MetadataFields(values, file, error_type=TokenizerError)
     model = fields.raw(PREFIX + "model")
     if model is None or model == "none" or model == "no_vocab":
         return None
@@ -192,7 +192,7 @@ def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
 
 def read_end_ids(values: Mapping[str, Any], file: Path, n: int) -> tuple[int | None, tuple[int, ...]]:
     """Return BOS and the ids that end a text, which the metadata name among `n` ids."""
-    return _end_ids(MetadataFields(values, file, kind=TokenizerError), n)
+    return _end_ids(MetadataFields(values, file, error_type=TokenizerError), n)
 
 
 def _end_ids(fields: Fields, n: int) -> tuple[int | None, tuple[int, ...]]:
