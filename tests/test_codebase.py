@@ -475,7 +475,7 @@ def test_architecture_page_names_every_file() -> None:
     assert sorted(documented) == sorted(existing), "rows of docs/ARCHITECTURE.md, and files"
 
 
-DRAFT_LISTS = ["docs/DRAFTS.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
+DRAFT_LISTS = ["docs/WHICH_DRAFT.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]
 """Files that name every drafting method, which `NAMES` registers."""
 
 

@@ -18,22 +18,25 @@ import specdec
 
 PAGES = {
     "Guides": [
+        "docs/GETTING_STARTED",
+        "docs/WHICH_DRAFT",
         "docs/FAMILIES",
-        "docs/TEXT",
+        "docs/GENERATING",
         "docs/GUIDED",
         "docs/COMMAND_LINE",
         "docs/ADAPTERS",
-        "docs/DRAFTS",
         "docs/TRAINING",
-        "docs/SPECULATION",
         "docs/BENCHMARKING",
         "docs/ACCEPTANCE",
         "docs/EVALUATION",
         "docs/RAY",
         "docs/SERVER",
         "docs/OPENAI",
+        "docs/HOW_IT_WORKS",
         "docs/NUMERICS",
         "docs/ARCHITECTURE",
+        "docs/TROUBLESHOOTING",
+        "docs/GLOSSARY",
     ],
     "Notebooks": [
         "notebooks/01_quickstart",
