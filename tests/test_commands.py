@@ -271,7 +271,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     ("given", "meant"),
     [
         (["generat", "Once upon"], "generate"), (["evl", "--tasks", "a"], "eval"), (["mesure"], "measure"),
-        (["comapre", "copy"], "compare"), (["help"], "--help"), (["help", "serve"], "serve --help"),
+        (["comapre", "prompt-lookup"], "compare"), (["help"], "--help"), (["help", "serve"], "serve --help"),
     ],
 )  # fmt: skip
 def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(given: Any, meant: str, prompts: list[Any]) -> None:
@@ -287,7 +287,7 @@ def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(given: Any, meant: str,
     ("arguments", "is_prose"),
     [
         (["serve", "the", "king"], True), (["drafts", "of", "beer"], True), (["serve", "--king"], False),
-        (["convert", "a", "b", "--type", "king"], False), (["recommend", "embedded", "copy", "copy"], False),
+        (["convert", "a", "b", "--type", "king"], False), (["recommend", "x", "random", "random"], False),
     ],
 )  # fmt: skip
 def test_words_behind_a_verb_may_be_a_prompt(arguments: list[str], is_prose: bool) -> None:
@@ -306,12 +306,12 @@ def test_a_prompt_may_begin_with_the_name_of_a_verb(prompts: list[tuple[str, ...
         assert run(*given).exit_code == 0 and " ".join(prompts.pop()) == wanted
 
 
-@pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])
+@pytest.mark.parametrize("rest", [[], ["--method", "small"], ["drafts", "--method", "small"]])
 def test_the_command_train_is_asked_for_by_its_whole_name(rest: list[str]) -> None:
     done = run("train", *rest)
     assert done.exit_code == 2 and done.stderr.startswith("specdec train: error: ")
     assert "specdec train --help says" in done.stderr
-    assert ("specdec -- train drafts --kind small" in done.stderr) == (rest[:1] == ["drafts"])
+    assert ("specdec -- train drafts --method small" in done.stderr) == (rest[:1] == ["drafts"])
 
 
 def test_options_have_their_own_names_in_errors() -> None:
@@ -392,7 +392,7 @@ def test_training_says_that_torch_is_missing(tmp_path: Path) -> None:
 import sys
 sys.modules["torch"] = None
 from specdec.commands.program import main
-assert main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
+assert main(["train", "draft", "--method", "small", "--out", "nowhere"]) == 2
 import specdec.drafts.learned.networks
 """
     run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)

@@ -176,7 +176,7 @@ def compared(monkeypatch: Any, world: World, *turns: tuple[list[Any], list[float
     monkeypatch.setattr("specdec.analysis.experiment._timed", timed)
     prompts = [PROMPTS[0]] * n_prompts
     settings = {"temperatures": [1.0], "gammas": [3], "repeats": len(turns), "n_tokens": N_NEW * n_prompts}
-    (row,) = specdec.compare(world.target, {"it": "copy"}, prompts, **settings | options).rows
+    (row,) = specdec.compare(world.target, {"it": "prompt-lookup"}, prompts, **settings | options).rows
     return row
 
 
@@ -251,7 +251,9 @@ def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatc
 def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(world: World, monkeypatch: Any) -> None:
     """As `specdec.recommend_draft` has it, where less than half the speed is hopeless."""
     use_speedups(monkeypatch, lambda way: Speedup((0.4 if way.gamma == 1 else 0.6,) * 3, (2.0,) * 3))
-    found = specdec.recommend_draft(world.target, "copy", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3)
+    found = specdec.recommend_draft(
+        world.target, "prompt-lookup", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3
+    )
     assert [len(row.tokens_per_s) for row in found.comparison.rows] == [1, 3]
 
 
@@ -352,14 +354,17 @@ def test_a_narrow_terminal_has_fewer_columns(found: specdec.Comparison) -> None:
 
 
 def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -> None:
-    ways = {"one": "copy", "two": "lookahead:2,2"}
+    ways = {"one": "prompt-lookup", "two": "lookahead:2,2"}
     found = specdec.compare(world.target, ways, PROMPTS, temperatures=[0.0], n_tokens=6, repeats=1)
     assert found.drafts == ("one", "two")
-    with pytest.raises(specdec.InputError, match="copy perhaps"):
-        specdec.compare(world.target, {"one": "cpoy"}, PROMPTS)
-    assert specdec.tune(world.target, "copy", PROMPTS, max_gamma=1, n_tokens=6).draft == "promptlookup"
+    with pytest.raises(specdec.InputError, match="prompt-lookup perhaps"):
+        specdec.compare(world.target, {"one": "prompt-lokup"}, PROMPTS)
+    tuned = specdec.tune(world.target, "prompt-lookup", PROMPTS, max_gamma=1, n_tokens=6)
+    assert tuned.draft == "promptlookup"
     settings = {"n_tokens": 3, "repeats": 1, "gammas": [1]}
-    several = specdec.recommend_draft(world.target, ["copy", "random", "copy"], PROMPTS[:1], **settings)
+    several = specdec.recommend_draft(
+        world.target, ["prompt-lookup", "random", "prompt-lookup"], PROMPTS[:1], **settings
+    )
     assert [fit.draft for fit in several.fits] == ["copy (0)", "random", "copy (2)"]
 
 

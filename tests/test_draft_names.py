@@ -35,15 +35,15 @@ def used(memory: Any, target: specdec.Model) -> Any:
 
 NAMED = [
     "model:{model}", "unigram:{text}", "bigram:{text}", "ngram:{text}", "online-ngram", "online-ngram:{text}",
-    "copy:", "copy:{text}", "input", "input:{text}", "suffix", "recycling", "lookahead", "lookahead:3,2",
-    "exit:1", "skip:0/1", "eagle:{eagle}", "random", "online:ngram:{text}",
-    "ensemble:copy+ngram:{text}+random",
+    "prompt-lookup:", "prompt-lookup:{text}", "input-copy", "input-copy:{text}", "suffix-decoding",
+    "token-recycling", "lookahead", "lookahead:3,2", "early-exit:1", "skip-layers:0/1", "eagle:{eagle}",
+    "random", "online:ngram:{text}", "ensemble:prompt-lookup+ngram:{text}+random",
 ]  # fmt: skip
 """Drafts for the toy target by their names."""
 SAVED: dict[str, Callable[[specdec.Model], Any]] = {
     "ngram": lambda target: drafts.Ngram.from_text(TEXT, target),
-    "suffix": lambda target: used(drafts.SuffixDecoding(), target),
-    "recycling": lambda target: used(drafts.TokenRecycling(), target),
+    "suffix-decoding": lambda target: used(drafts.SuffixDecoding(), target),
+    "token-recycling": lambda target: used(drafts.TokenRecycling(), target),
     "heads": random_heads,
     "recurrent": lambda target: recurrent_weights(target, [5, 6, 7]),
     "pass": look_ahead_weights,
@@ -88,14 +88,16 @@ def test_drafts_that_come_with_their_target() -> None:
 def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> None:
     window = named("lookahead:4,3", target)
     assert isinstance(window, drafts.Lookahead) and (window.window, window.ngram) == (4, 3)
-    for name, attn, mlp in [("skip:0/1", {0}, {1}), ("skip:1", {1}, {1})]:
+    for name, attn, mlp in [("skip-layers:0/1", {0}, {1}), ("skip-layers:1", {1}, {1})]:
         skipped = named(name, target)
         assert isinstance(skipped, drafts.SkipLayers) and (set(skipped.attn), set(skipped.mlp)) == (attn, mlp)
-    parts = named("ensemble:random+exit:1", target)
+    parts = named("ensemble:random+early-exit:1", target)
     assert isinstance(parts, drafts.Ensemble)
     assert [type(part) for part in parts.drafts] == [drafts.RandomDraft, drafts.EarlyExit]
     heads = random_heads(target).save(tmp_path / "heads")
-    mixed = named(f"ensemble:copy+heads:{heads}", target, dtype="int8")  # the format is for the heads
+    mixed = named(
+        f"ensemble:prompt-lookup+heads:{heads}", target, dtype="int8"
+    )  # the format is for the heads
     assert isinstance(mixed, drafts.Ensemble)
 
 
@@ -132,14 +134,15 @@ def test_wrong_parameters_are_named() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "draft is ''"), ("ngram", "expected ngram:FILE"), ("exit:", "expected exit:LAYER"),
-        ("exit:x", "expected LAYER, one integer"), ("exit:1,2", "one integer"), ("exit:9", "layer is 9"),
-        ("random:3", "expected random, uniform tokens"), ("lookahead:3", "expected WINDOW,NGRAM"),
-        ("skip:/", "attn and mlp are empty"), ("ngram:no-such-file", "no-such-file: no such file"),
-        ("copy:no-such-file", "no-such-file: no such file"), ("lokahead", "expected lookahead perhaps"),
-        ("ensemble:copy+", "draft is ''"),
-        ("online:" * 3000 + "copy", "at most 8 drafts within each other"),
-        ("ensemble:copy+" + "ensemble:" * 9 + "copy", "at most 8 drafts within each other"),
+        ("", "draft is ''"), ("ngram", "expected ngram:FILE"), ("early-exit:", "expected early-exit:LAYER"),
+        ("early-exit:x", "expected LAYER, one integer"), ("early-exit:1,2", "one integer"),
+        ("early-exit:9", "layer is 9"), ("random:3", "expected random, uniform tokens"),
+        ("lookahead:3", "expected WINDOW,NGRAM"), ("skip-layers:/", "attn and mlp are empty"),
+        ("ngram:no-such-file", "no-such-file: no such file"),
+        ("prompt-lookup:no-such-file", "no-such-file: no such file"),
+        ("lokahead", "expected lookahead perhaps"), ("ensemble:prompt-lookup+", "draft is ''"),
+        ("online:" * 3000 + "prompt-lookup", "at most 8 drafts within each other"),
+        ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 drafts within each other"),
     ],
 )  # fmt: skip
 def test_wrong_names(text: str, message: str, target: specdec.Model) -> None:
@@ -151,11 +154,13 @@ def test_a_name_that_is_a_file_too(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    random_heads(target).save(tmp_path / "recycling")
-    with pytest.raises(InputError, match=r"'./recycling' for the file, or 'recycling:' for the draft"):
-        named("recycling", target)
-    assert isinstance(named("./recycling", target), drafts.DecodingHeads)
-    assert isinstance(named("recycling:", target), drafts.TokenRecycling)
+    random_heads(target).save(tmp_path / "token-recycling")
+    with pytest.raises(
+        InputError, match=r"'./token-recycling' for the file, or 'token-recycling:' for the draft"
+    ):
+        named("token-recycling", target)
+    assert isinstance(named("./token-recycling", target), drafts.DecodingHeads)
+    assert isinstance(named("token-recycling:", target), drafts.TokenRecycling)
 
 
 def test_what_is_no_name_is_a_path(target: specdec.Model, tmp_path: Path) -> None:
@@ -163,6 +168,6 @@ def test_what_is_no_name_is_a_path(target: specdec.Model, tmp_path: Path) -> Non
     with pytest.raises(CheckpointError):
         named(str(tmp_path / "nothing"), target)
     with pytest.raises(InputError, match="has no weights"):
-        named("copy", target, dtype="int8")
+        named("prompt-lookup", target, dtype="int8")
     with pytest.raises(InputError, match=r"expected the specdec.Model"):
-        named("copy", None)  # type: ignore[arg-type]
+        named("prompt-lookup", None)  # type: ignore[arg-type]

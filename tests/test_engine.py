@@ -235,7 +235,7 @@ def test_requests_choose_among_drafts(world: World, predictions: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
-@pytest.mark.parametrize("method", ["remember", "text_key"])
+@pytest.mark.parametrize("method", ["remember", "rng_key"])
 def test_a_draft_that_fails_before_or_after_a_text(
     world: World, kind: type[BaseException], method: str
 ) -> None:

@@ -69,7 +69,7 @@ def test_the_provider_is_found_and_texts_are_those_of_generate() -> None:
     assert point.value == "specdec.integrations.inspect"
     target, draft = specdec.embedded_pair()
     wanted = specdec.generate(target, None, PROMPTS, max_new_tokens=20)
-    for options in ({}, {"draft": "embedded", "gamma": 3}, {"draft": "copy", "batch_size": 2}):
+    for options in ({}, {"draft": "embedded", "gamma": 3}, {"draft": "prompt-lookup", "batch_size": 2}):
         api = model.get_model("specdec/embedded", memoize=False, **options).api
         assert isinstance(api, SpecdecAPI) and api.pair.target is target
         outputs = ask(api, *PROMPTS, max_tokens=20)
@@ -142,7 +142,7 @@ def test_log_probabilities() -> None:
 
 def test_prompts_by_the_chat_template(make_llama: Factory) -> None:
     target = make_chat(make_llama, "qwen2.5")
-    api = SpecdecAPI(str(target.path), draft="copy")
+    api = SpecdecAPI(str(target.path), draft="prompt-lookup")
     function = WEATHER["function"]
     parameters = tool.ToolParams.model_validate(function["parameters"])
     info = tool.ToolInfo(name=function["name"], description=function["description"], parameters=parameters)

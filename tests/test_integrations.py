@@ -21,8 +21,8 @@ def test_pairs_by_name(embedded: Embedded) -> None:
     pair = EvaluatedPair.open("embedded", "embedded")
     assert (pair.target, pair.name, pair.draft_name) == (embedded[0], "embedded", "embedded")
     assert EvaluatedPair.open("embedded", "none").draft is EvaluatedPair.open("embedded").draft is None
-    int8 = EvaluatedPair.open(str(MODELS / "target"), "copy", dtype="int8", n_ctx=64)
-    assert (int8.target.dtype, int8.target.config.n_ctx, int8.draft_name) == ("int8", 64, "copy")
+    int8 = EvaluatedPair.open(str(MODELS / "target"), "prompt-lookup", dtype="int8", n_ctx=64)
+    assert (int8.target.dtype, int8.target.config.n_ctx, int8.draft_name) == ("int8", 64, "prompt-lookup")
     given = EvaluatedPair.open(*embedded)
     assert given.draft is embedded[1] and given.draft_name == str(embedded[1].path)
     assert given.description("auto", "block")["gamma"] == "auto"

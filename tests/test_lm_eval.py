@@ -184,7 +184,7 @@ def test_an_encoder_decoder_against_the_harness_model(shared: Path, tmp_path: Pa
         eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
     ).save_pretrained(tmp_path)  # fmt: skip
     theirs = HFLM(pretrained=str(tmp_path), backend="seq2seq", dtype="float32", device="cpu", batch_size=2)
-    ours = SpecdecLM(str(tmp_path), "input", batch_size=2, n_threads=1)
+    ours = SpecdecLM(str(tmp_path), "input-copy", batch_size=2, n_threads=1)
     source = "translate English to German: The house is wonderful."
     pairs = asked("loglikelihood", (source, " Das Haus"), ("A cat ", "sat"), (source, " Die"), ("", "None"))
     for one, two in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
@@ -210,7 +210,9 @@ def test_samples_depend_on_nothing_but_the_seed() -> None:
 
     plain = samples()
     assert plain[0] != plain[2]  # equal prompts, different keys
-    assert samples(draft=draft, gamma=3, batch_size=16) == samples(draft="copy", batch_size=2) == plain
+    assert (
+        samples(draft=draft, gamma=3, batch_size=16) == samples(draft="prompt-lookup", batch_size=2) == plain
+    )
     assert samples(seed=1) != plain
 
 

@@ -25,7 +25,7 @@ from refusals import refuses, refuses_field
 from specdec import drafts
 from specdec.decoding.request import Request
 from specdec.decoding.scheduler import Scheduler, decode, sequences_of
-from specdec.drafts.learned.online.learner import Corrections, passages
+from specdec.drafts.learned.online.online_trainer import OnlineSamples, passages
 from specdec.errors import CheckpointError, LearningError
 from toy_pair import blurred
 from worlds.folders import llama_config, tensors_for, write_hf
@@ -62,8 +62,8 @@ class Takes(drafts.OnlineTrainer):
         self.answers = list(answers)
         self.given: list[tuple[int, int]] = []
 
-    def learn(self, corrections: Corrections, n_new: int, goes_on: Any) -> Any:
-        self.given.append((len(corrections), n_new))
+    def learn(self, samples: OnlineSamples, n_new: int, goes_on: Any) -> Any:
+        self.given.append((len(samples), n_new))
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -83,18 +83,18 @@ KINDS = ("table", "model", "recurrent", "reduced", "heads")
 
 def learning(kind: str, models: list[specdec.Model], **options: Any) -> drafts.OnlineDraft:
     """One of `KINDS`; "reduced": a recurrent network of two thirds of the tokens, in an order of its own."""
-    ids, draft, learner = list(range(N_VOCAB)), a_table(), drafts.OnlineNetworkTrainer
+    ids, draft, trainer = list(range(N_VOCAB)), a_table(), drafts.OnlineNetworkTrainer
     if kind == "table":
         return drafts.OnlineDraft(draft, interval=None)
     if kind == "model":
         draft = drafts.ModelDraft(models[3])
     elif kind == "heads":
         draft = drafts.DecodingHeads(random_heads(models[0], see_draft_tokens=True, tokens=ids[1:]))
-        learner = partial(drafts.OnlineHeadsTrainer, target=models[0])
+        trainer = partial(drafts.OnlineHeadsTrainer, target=models[0])
     else:
         tokens = [*range(60, 30, -1), *range(10)] if kind == "reduced" else None
         draft = drafts.RecurrentDraft(recurrent_weights(models[0], ids, (16, 32, 1), tokens=tokens))
-    return drafts.OnlineDraft(draft, learner=learner(draft, **options), interval=None)
+    return drafts.OnlineDraft(draft, trainer=trainer(draft, **options), interval=None)
 
 
 def serve(target: specdec.Model, draft: Any, seed: int) -> tuple[int, int]:
@@ -125,7 +125,7 @@ def test_output_is_plain_output_whatever_is_learned(
     options: dict[str, Any] = how | {"max_new_tokens": 40, "ignore_eos": True}
     ways = [drafts.ModelDraft(model, tree=tree) for model in models[1:]]
     plain = specdec.generate(target, None, PROMPTS, **options)
-    online = drafts.OnlineDraft(ways[0], learner=Takes(*ways[1:], ways[0]), interval=None)
+    online = drafts.OnlineDraft(ways[0], trainer=Takes(*ways[1:], ways[0]), interval=None)
     n_updates = 0
     for within in (online, drafts.Ensemble(drafts.RandomDraft(), online, adaptive=False)):
         for prompt, wanted in zip(PROMPTS, plain, strict=True):
@@ -140,7 +140,7 @@ def test_output_is_plain_output_whatever_is_learned(
 def test_a_run_that_goes_on_takes_what_has_been_learned(models: list[specdec.Model]) -> None:
     """After the target itself has become the draft, every draft token is right."""
     target = models[0]
-    online = drafts.OnlineDraft(models[3], learner=Takes(drafts.ModelDraft(target)), interval=None)
+    online = drafts.OnlineDraft(models[3], trainer=Takes(drafts.ModelDraft(target)), interval=None)
     before = specdec.generate(target, online, PROMPTS[0], max_new_tokens=30).trace
     assert before.n_accepted < before.n_drafted
     sequence, more = begun(target, online, PROMPTS[0], max_new_tokens=60)
@@ -171,11 +171,11 @@ def test_runs_can_be_repeated_without_a_thread(models: list[specdec.Model]) -> N
 
 @pytest.mark.parametrize("learns", [False, pytest.param(True, marks=pytest.mark.oracle)])
 def test_threads_serve_and_learn_together(models: list[specdec.Model], learns: bool) -> None:
-    """From a learner that changes nothing but the draft, and a network that really learns."""
+    """From a trainer that changes nothing but the draft, and a network that really learns."""
     plain = [result.tokens for result in specdec.generate(models[0], None, PROMPTS, max_new_tokens=60)]
-    learner = None if learns else Takes(*(drafts.ModelDraft(model) for model in models[1:]))
+    trainer = None if learns else Takes(*(drafts.ModelDraft(model) for model in models[1:]))
     got: list[Any] = []
-    with drafts.OnlineDraft(models[1], learner=learner, interval=0.001) as online:
+    with drafts.OnlineDraft(models[1], trainer=trainer, interval=0.001) as online:
 
         def serve() -> None:
             for _ in range(3):
@@ -189,7 +189,7 @@ def test_threads_serve_and_learn_together(models: list[specdec.Model], learns: b
             thread.join()
         wait_for(lambda: online.n_updates > 0)
     assert got == [plain] * 9
-    assert learner is None or online.n_updates == len(learner.given)
+    assert trainer is None or online.n_updates == len(trainer.given)
 
 
 # -------------------------------------------------------------------------------------- what is learned
@@ -215,17 +215,17 @@ def test_alpha_rises_beyond_chance(models: list[specdec.Model], kind: str) -> No
     assert greedy[0] == greedy[1]
 
 
-def corrections_of(rows: list[tuple[int, list[int]]], n_before: int) -> Corrections:
-    """Corrections after texts, of which only numbers and tokens matter."""
+def samples_of(rows: list[tuple[int, list[int]]], n_before: int) -> OnlineSamples:
+    """Samples after texts, of which only numbers and tokens matter."""
     before = [([-1] * n_before + text)[-n_before:] for _, text in rows]
     numbers, lengths = zip(*((number, len(text)) for number, text in rows), strict=True)
     zeros = np.zeros((len(rows), 1), np.int32)
     none = zeros.astype(np.float32)
     ints = (np.array(x, np.int32) for x in (before, zeros[:, 0], numbers, lengths, zeros))
-    return Corrections(*ints, none, none[:, 0], none[:, :0])
+    return OnlineSamples(*ints, none, none[:, 0], none[:, :0])
 
 
-def test_passages_have_each_correction_once_after_its_text() -> None:
+def test_passages_have_each_sample_once_after_its_text() -> None:
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 9, 60).tolist() for _ in range(4)]
     rows = []
@@ -233,7 +233,7 @@ def test_passages_have_each_correction_once_after_its_text() -> None:
         number = int(rng.integers(4))
         rows.append((number, texts[number][: int(rng.integers(1, 60))]))
     rows = list({(number, len(text)): (number, text) for number, text in rows}.values())
-    found = passages(corrections_of(rows, 8), 20)
+    found = passages(samples_of(rows, 8), 20)
     assert sorted(row for passage in found for row in passage.rows) == list(range(len(rows)))
     for passage in found:
         assert len(passage.ids) <= 20
@@ -247,8 +247,8 @@ def test_passages_have_each_correction_once_after_its_text() -> None:
 def test_a_table_learns_what_the_target_predicts(models: list[specdec.Model]) -> None:
     """Counted again in plain Python, from the rounds and the target's logits."""
     target, ids = models[0], (np.arange(120) * 11 % N_VOCAB).tolist()
-    learner = drafts.OnlineTableTrainer(table := drafts.Ngram(ids, N_VOCAB, 3), weight=50)
-    online = drafts.OnlineDraft(table, learner=learner, interval=None)
+    trainer = drafts.OnlineTableTrainer(table := drafts.Ngram(ids, N_VOCAB, 3), weight=50)
+    online = drafts.OnlineDraft(table, trainer=trainer, interval=None)
     result = specdec.generate(target, online, PROMPTS[1], max_new_tokens=25, ignore_eos=True)
     assert online.learn() and not online.learn()
     text, counted = list(PROMPTS[1]), [ids]
@@ -272,7 +272,7 @@ def test_weights_that_have_learned_nothing_are_what_they_were(models: list[specd
     """Through torch, a file or memory, and packing, to the bit."""
     online = learning(kind, models)
     before = proposals(models[0], online)
-    online._draft = online.learner._exported()  # type: ignore[attr-defined]
+    online._draft = online.trainer._exported()  # type: ignore[attr-defined]
     assert proposals(models[0], online) == before
 
 
@@ -283,7 +283,7 @@ def test_what_is_never_drafted_is_not_learned(models: list[specdec.Model]) -> No
     online = learning("reduced", models, loss="fkl")
     first = online.draft
     assert isinstance(first, drafts.RecurrentDraft) and first.weights.tokens is not None
-    network = online.learner._network  # type: ignore[attr-defined]
+    network = online.trainer._network  # type: ignore[attr-defined]
     ids = [3, 9, 27, 20, 60]
     logits = network(torch.tensor([ids]))[0].detach().numpy()
     np.testing.assert_allclose(logits, first.core.logits(ids), atol=1e-5)  # -inf where nothing is drafted
@@ -302,7 +302,7 @@ def test_the_loss_is_that_of_the_distributions(models: list[specdec.Model]) -> N
     import torch
 
     from specdec.drafts.learned.networks import Objective
-    from specdec.drafts.learned.online.learner import target_of
+    from specdec.drafts.learned.online.online_trainer import target_of
 
     online = learning("model", models)
     model = online.draft.model  # type: ignore[attr-defined]
@@ -311,8 +311,8 @@ def test_the_loss_is_that_of_the_distributions(models: list[specdec.Model]) -> N
     top = np.argsort(-probs[0])[:32]
     ints = (np.array(x, np.int32) for x in ([[-1] * 59 + text], [0], [0], [5], [top]))
     floats = (np.array(x, np.float32) for x in ([np.log(probs[0][top])], [1 - probs[0][top].sum()], [[]]))
-    one = Corrections(*ints, *floats)
-    got = online.learner._logits(passages(one, 128))  # type: ignore[attr-defined]
+    one = OnlineSamples(*ints, *floats)
+    got = online.trainer._logits(passages(one, 128))  # type: ignore[attr-defined]
     np.testing.assert_allclose(got.detach().numpy()[0], model.logits(text)[-1], atol=2e-4)
     padded = torch.nn.functional.pad(got, (0, 1), value=float("-inf"))
     loss = Objective({"fkl": 1.0})(target_of(one, np.array([0]), N_VOCAB), padded).item()
@@ -331,13 +331,13 @@ def test_a_loss_that_is_no_number_reaches_the_caller(models: list[specdec.Model]
             online.learn()
 
 
-def test_the_last_corrections_are_kept(models: list[specdec.Model]) -> None:
-    learner = Takes(drafts.ModelDraft(models[3]))
-    online = drafts.OnlineDraft(models[3], learner=learner, interval=None, n_positions=2)
+def test_the_last_samples_are_kept(models: list[specdec.Model]) -> None:
+    trainer = Takes(drafts.ModelDraft(models[3]))
+    online = drafts.OnlineDraft(models[3], trainer=trainer, interval=None, n_positions=2)
     for seed in range(3):
         serve(models[0], online, seed)
         online.learn()
-    assert learner.given == [(2, 2)] * 3
+    assert trainer.given == [(2, 2)] * 3
 
 
 def test_no_two_texts_have_the_same_random_numbers(models: list[specdec.Model], tmp_path: Path) -> None:
@@ -360,38 +360,38 @@ def test_a_thread_of_low_priority_learns_until_it_is_closed(models: list[specdec
     names: list[Any] = []
 
     class Notes(Takes):
-        def learn(self, corrections: Corrections, n_new: int, goes_on: Any) -> Any:
+        def learn(self, samples: OnlineSamples, n_new: int, goes_on: Any) -> Any:
             where = threading.get_native_id()
             names.append((threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, where)))
-            return super().learn(corrections, n_new, goes_on)
+            return super().learn(samples, n_new, goes_on)
 
-    learner = Notes(drafts.ModelDraft(models[2]))
-    with drafts.OnlineDraft(models[3], learner=learner, interval=0.001) as online:
+    trainer = Notes(drafts.ModelDraft(models[2]))
+    with drafts.OnlineDraft(models[3], trainer=trainer, interval=0.001) as online:
         assert not online.is_learning
         specdec.generate(models[0], online, PROMPTS[1], max_new_tokens=80, temperature=1.0, seed=1)
         assert online.is_learning
         wait_for(lambda: online.n_updates > 0)
     assert not online.is_learning
-    assert names[0] == ("specdec-learner", 19 if sys.platform == "linux" else names[0][1])
-    assert not any(thread.name == "specdec-learner" for thread in threading.enumerate())
+    assert names[0] == ("specdec-trainer", 19 if sys.platform == "linux" else names[0][1])
+    assert not any(thread.name == "specdec-trainer" for thread in threading.enumerate())
     n = online.n_updates
     assert specdec.generate(models[0], online, PROMPTS[1], max_new_tokens=20).tokens
-    assert online.n_updates == n and not online.is_learning and online.draft is learner.answers[0]
+    assert online.n_updates == n and not online.is_learning and online.draft is trainer.answers[0]
     online.close()
 
 
 def test_the_thread_goes_with_its_object(models: list[specdec.Model]) -> None:
-    online = drafts.OnlineDraft(models[1], learner=Takes(drafts.ModelDraft(models[2])), interval=0.001)
+    online = drafts.OnlineDraft(models[1], trainer=Takes(drafts.ModelDraft(models[2])), interval=0.001)
     specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=10)
     gone = weakref.ref(online)
     del online
     wait_for(lambda: gc.collect() >= 0 and gone() is None)
-    wait_for(lambda: not any(thread.name == "specdec-learner" for thread in threading.enumerate()))
+    wait_for(lambda: not any(thread.name == "specdec-trainer" for thread in threading.enumerate()))
 
 
-def test_an_error_of_the_learner_is_raised_by_the_next_run(models: list[specdec.Model]) -> None:
+def test_an_error_of_the_trainer_is_raised_by_the_next_run(models: list[specdec.Model]) -> None:
     fault = FloatingPointError("the loss is nan")
-    with drafts.OnlineDraft(models[3], learner=Takes(fault), interval=0.001) as online:
+    with drafts.OnlineDraft(models[3], trainer=Takes(fault), interval=0.001) as online:
         specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=40, temperature=1.0, seed=1)
         wait_for(lambda: not online.is_learning)
         for within in (online, drafts.Ensemble(online)):
@@ -399,7 +399,7 @@ def test_an_error_of_the_learner_is_raised_by_the_next_run(models: list[specdec.
                 specdec.generate(models[0], within, PROMPTS[0])
             assert caught.value.__cause__ is fault
     assert specdec.generate(models[0], online.draft, PROMPTS[0], max_new_tokens=3).tokens
-    online = drafts.OnlineDraft(models[3], learner=Takes(fault), interval=None)
+    online = drafts.OnlineDraft(models[3], trainer=Takes(fault), interval=None)
     specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=40, temperature=1.0, seed=1)
     with pytest.raises(FloatingPointError):
         online.learn()
@@ -443,34 +443,34 @@ def test_forks_and_the_end_of_the_interpreter() -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], kind: str, tmp_path: Path) -> None:
-    """Weights, moments, corrections and counts: both objects draft alike after the next step."""
+    """Weights, moments, samples and counts: both objects draft alike after the next step."""
     online, target = learning(kind, models), models[0]
     serve(target, online, 0)
     online.learn()
     online.save(tmp_path / "learned")
     made = learning(kind, models)
-    loaded = drafts.OnlineDraft.load(tmp_path / "learned", made.draft, learner=made.learner, interval=None)
+    loaded = drafts.OnlineDraft.load(tmp_path / "learned", made.draft, trainer=made.trainer, interval=None)
     assert (loaded.n_seen, loaded.n_updates) == (online.n_seen, online.n_updates)
     for one in (online, loaded):
-        one.learner._rng = np.random.default_rng(4)  # type: ignore[attr-defined]  # draws corrections; not saved
+        one.trainer._rng = np.random.default_rng(4)  # type: ignore[attr-defined]  # draws samples; not saved
         serve(target, one, 1)
         assert one.learn()
-    ours, theirs = online.learner.state(), loaded.learner.state()
+    ours, theirs = online.trainer.state(), loaded.trainer.state()
     assert ours.keys() == theirs.keys() and (kind == "table" or len(ours) > 4)
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert proposals(target, online) == proposals(target, loaded)
     few = drafts.OnlineDraft.load(
-        tmp_path / "learned", made.draft, learner=made.learner, interval=None, n_positions=2
+        tmp_path / "learned", made.draft, trainer=made.trainer, interval=None, n_positions=2
     )
-    assert len(few._corrections) == 2
+    assert len(few._samples) == 2
 
 
 def changed(path: Path, metadata: Mapping[str, str] | None = None, **arrays: Any) -> Path:
-    """A copy of a file of corrections in which some arrays are others, or missing."""
+    """A copy of a file of samples in which some arrays are others, or missing."""
     with safe_open(path, "numpy") as file:
         held = {name: file.get_tensor(name) for name in file.keys()}
         words = file.metadata() | (metadata or {})
-    held |= {f"corrections.{name}": array for name, array in arrays.items()}
+    held |= {f"samples.{name}": array for name, array in arrays.items()}
     save_file({name: array for name, array in held.items() if array is not None}, f"{path}.changed", words)
     return Path(f"{path}.changed")
 
@@ -480,25 +480,25 @@ def test_damaged_files_are_refused_by_name(models: list[specdec.Model], tmp_path
     serve(models[0], online, 1)
     online.learn()
     online.save(file)
-    n, load = len(online._corrections), partial(drafts.OnlineDraft.load, interval=None)
-    for field, value in (("format", "x"), ("learner", "network")):
+    n, load = len(online._samples), partial(drafts.OnlineDraft.load, interval=None)
+    for field, value in (("format", "x"), ("trainer", "network")):
         with refuses_field(f"{file}.changed", field):
             load(changed(file, {field: value}), a_table())
     cases: dict[str, dict[str, Any]] = {
         "'n_seen' is 'many'; expected a whole number": {"metadata": {"n_seen": "many"}},
-        "'corrections.rest' is missing": {"rest": None},
-        "tensor 'corrections.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
-        "tensor 'corrections.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},
-        "tensor 'corrections.before' has -2; expected -1 or more": {"before": np.full((n, 2), -2, np.int32)},
-        "tensor 'corrections.before' does not end with": {"before": np.full((n, 2), -1, np.int32)},
-        "tensor 'corrections.position' has 0; expected 1 or more": {"position": np.zeros(n, np.int32)},
-        "tensor 'corrections.rest' has numbers outside": {"rest": np.full(n, np.nan, np.float32)},
-        "tensor 'corrections.log_probs' has numbers outside": {"log_probs": np.ones((n, 8), np.float32)},
+        "'samples.rest' is missing": {"rest": None},
+        "tensor 'samples.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
+        "tensor 'samples.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},
+        "tensor 'samples.before' has -2; expected -1 or more": {"before": np.full((n, 2), -2, np.int32)},
+        "tensor 'samples.before' does not end with": {"before": np.full((n, 2), -1, np.int32)},
+        "tensor 'samples.position' has 0; expected 1 or more": {"position": np.zeros(n, np.int32)},
+        "tensor 'samples.rest' has numbers outside": {"rest": np.full(n, np.nan, np.float32)},
+        "tensor 'samples.log_probs' has numbers outside": {"log_probs": np.ones((n, 8), np.float32)},
     }
     for message, changes in cases.items():
         with pytest.raises(CheckpointError, match=message):
             load(changed(file, **changes), a_table())
-    with pytest.raises(CheckpointError, match=r"corrections\.before"):
+    with pytest.raises(CheckpointError, match=r"samples\.before"):
         load(file, drafts.Ngram([1, 2, 3], N_VOCAB, 5))
     (tmp_path / "cut").write_bytes(file.read_bytes()[:-3])
     for path in (tmp_path / "cut", tmp_path / "none"):
@@ -511,7 +511,7 @@ def test_damaged_states_are_refused_by_name(models: list[specdec.Model]) -> None
     online = learning("recurrent", models)
     serve(models[0], online, 0)
     online.learn()
-    state, name = dict(online.learner.state()), "output.bias"
+    state, name = dict(online.trainer.state()), "output.bias"
     for part, array, message in (
         ("parameter", None, "is missing"),
         ("first", np.zeros(3, np.float32), "is of float32, .3.; expected float32, .61."),
@@ -523,7 +523,7 @@ def test_damaged_states_are_refused_by_name(models: list[specdec.Model]) -> None
     ):
         bad = {key: held for key, held in (state | {f"{part}.{name}": array}).items() if held is not None}
         with pytest.raises(ValueError, match=f"'{part}.{name}' {message}"):
-            online.learner.restore(bad, online._corrections)
+            online.trainer.restore(bad, online._samples)
 
 
 @pytest.mark.oracle
@@ -531,7 +531,7 @@ def test_arguments_are_refused_by_name(models: list[specdec.Model]) -> None:
     table, model = a_table(), drafts.ModelDraft(models[3])
     for make, name, value in (
         *((drafts.OnlineDraft, "interval", value) for value in (0, float("nan"))),
-        (drafts.OnlineDraft, "n_positions", 0), (drafts.OnlineDraft, "learner", 3),
+        (drafts.OnlineDraft, "n_positions", 0), (drafts.OnlineDraft, "trainer", 3),
         (drafts.OnlineTableTrainer, "weight", 0),
     ):  # fmt: skip
         with refuses(name, value):

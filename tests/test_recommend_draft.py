@@ -39,16 +39,16 @@ def other() -> specdec.Model:
 
 def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any) -> None:
     same = model_with(VOCABULARIES["target"], 3)
-    given = {"same": same, "other": lambda: other, "copies": "copy", "deep": "exit:9"}
+    given = {"same": same, "other": lambda: other, "copies": "prompt-lookup", "deep": "early-exit:9"}
     found = specdec.recommend_draft(target, given, ["ab abc", "ca b"], **QUICK)
-    ways = [fit.methods for fit in found.fits]
-    assert ways == [
+    methods = [fit.methods for fit in found.fits]
+    assert methods == [
         {"same vocabulary": "same"},
         {"intersection": "other, intersection", "text": "other, text"},
         {"its own": "copies"},
         {},
     ]
-    assert list(found.comparison.drafts) == [name for fit in ways for name in fit.values()]
+    assert list(found.comparison.drafts) == [name for fit in methods for name in fit.values()]
     # special tokens, and the strings of both lists
     n_shared = 3 + len(set(VOCABULARIES["target"]) & set(VOCABULARIES["overlapping"]))
     assert [(fit.n_shared, fit.n_vocab) for fit in found.fits] == [
@@ -87,10 +87,11 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
     for given, kind, message in (
         (drafts.ModelDraft(other, vocabulary="same"), VocabularyMismatchError,
          "different vocabularies.*what could draft: a model with"),
-        ({"a": "exit:9", "b": drafts.EarlyExit(8)}, InputError,
-         "expected 1 to 1: the target has 2; what could draft: .* copy, input"),
-        ("no/such/model", CheckpointNotFoundError, "no/such/model"), ("coppy", InputError, "copy perhaps"),
-        ({"o": other, "o, text": "copy"}, InputError, "'o, text'.* twice"),
+        ({"a": "early-exit:9", "b": drafts.EarlyExit(8)}, InputError,
+         "expected 1 to 1: the target has 2; what could draft: .* prompt-lookup, input-copy"),
+        ("no/such/model", CheckpointNotFoundError, "no/such/model"),
+        ("prompt-lokup", InputError, "prompt-lookup perhaps"),
+        ({"o": other, "o, text": "prompt-lookup"}, InputError, "'o, text'.* twice"),
     ):  # fmt: skip
         with pytest.raises(kind, match=message):
             specdec.recommend_draft(target, given, "ab", **QUICK)
@@ -98,17 +99,17 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
 
 def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], **QUICK)
-    names = [*recommend_module.WITHOUT_MODEL, "exit:1"]
+    names = [*recommend_module.WITHOUT_MODEL, "early-exit:1"]
     assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
     small, _ = small_pair()
-    assert "exit:3" in recommend_module.without_model(small)
+    assert "early-exit:3" in recommend_module.without_model(small)
     assert "mtp" not in recommend_module.without_model(small)
 
 
 def test_names_of_drafts_are_short() -> None:
     for given, wanted in {
-        "/a/b/c/": "c", "heads:a/b": "heads:b", "ensemble:copy+path/to/small": "ensemble:copy+small",
-        "org/name:Q4_K_M": "name:Q4_K_M", "copy": "copy", "/": "/",
+        "/a/b/c/": "c", "heads:a/b": "heads:b", "ensemble:random+path/to/small": "ensemble:random+small",
+        "org/name:Q4_K_M": "name:Q4_K_M", "prompt-lookup": "prompt-lookup", "/": "/",
     }.items():  # fmt: skip
         assert short_names([given]) == [wanted]
     assert short_names(["a/x", "b/x", "b/y"]) == ["a/x", "b/x", "y"]
@@ -260,7 +261,7 @@ def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr(recommend_module, "compare_drafts", compare_drafts)
-    given = {"a": "copy", "b": "lookahead", "c": "recycling"}
+    given = {"a": "prompt-lookup", "b": "lookahead", "c": "token-recycling"}
     found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
     assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"
     calls = iter([None])

@@ -149,18 +149,18 @@ def test_the_name_of_a_folder_that_one_is_in(
 
 
 def test_several_drafts(started: SimpleNamespace, tmp_path: Path) -> None:
-    done = run("--draft", "small=embedded", "--draft", "copy=copy")
+    done = run("--draft", "small=embedded", "--draft", "copy=prompt-lookup")
     assert done.exit_code == 0, done.output
     assert started.service.draft_names == ["small", "copy"]
     assert list(started.service.engine.drafts) == ["small", "copy"]
     assert "with small or copy at" in done.stderr
     for drafts, message in (
-        (("copy", "a=copy"), "--draft copy: has no name; expected NAME=copy"),
-        (("a=copy", "a=embedded"), "--draft a=embedded: the name stands twice"),
-        (("none=copy",), "--draft none=copy: requests ask for no draft so"),
+        (("copy", "a=prompt-lookup"), "--draft copy: has no name; expected NAME=copy"),
+        (("a=prompt-lookup", "a=embedded"), "--draft a=embedded: the name stands twice"),
+        (("none=prompt-lookup",), "--draft none=prompt-lookup: requests ask for no draft so"),
     ):
         assert message in fails(*(word for draft in drafts for word in ("--draft", draft)))
-    done = run("--draft", "a=copy", "--draft", f"b={tmp_path}", "--plain-without-draft")
+    done = run("--draft", "a=prompt-lookup", "--draft", f"b={tmp_path}", "--plain-without-draft")
     assert done.exit_code == 0 and "warning: no draft b, which is left out" in done.stderr
     assert started.service.draft_names == ["a"]
 

@@ -297,16 +297,16 @@ def test_seeds_of_a_memory() -> None:
 def test_keys_are_never_given_twice(tmp_path: Path) -> None:
     """Nor after a file; and what was added by hand changes them, as another memory may have made it."""
     memory = SuffixDecoding()
-    keys = [memory.text_key() for _ in range(3)]
+    keys = [memory.rng_key() for _ in range(3)]
     memory.save(tmp_path / "memory")
-    keys += [memory.text_key()]
+    keys += [memory.rng_key()]
     again = SuffixDecoding.load(tmp_path / "memory")
-    later = again.text_key()
+    later = again.rng_key()
     assert len({*keys}) == 4 and later not in keys[:3]
     other = SuffixDecoding()
     other.add([1, 2, 3])
-    assert other.text_key() != keys[0]
-    assert len(Ensemble(memory, other).text_key()) == 4
+    assert other.rng_key() != keys[0]
+    assert len(Ensemble(memory, other).rng_key()) == 4
 
 
 # --------------------------------------------------------------------------------------------- files

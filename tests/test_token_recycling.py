@@ -158,7 +158,7 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
     found = TokenRecycling.load(tmp_path / "matrix", tree=StaticTree((2, 2)))
     assert (found.k, found.gamma, found.n_vocab) == (4, 6, recycled.n_vocab)
     assert np.array_equal(found.rows(), recycled.rows())
-    assert found.text_key() not in [(i,) for i in range(3)]
+    assert found.rng_key() not in [(i,) for i in range(3)]
     with pytest.raises(InputError):
         TokenRecycling().save(tmp_path / "nothing")
 

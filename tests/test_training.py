@@ -52,21 +52,21 @@ def interrupted_at(patch: pytest.MonkeyPatch, limit: int) -> None:
     patch.setattr(run, "train_step", stepped)
 
 
-OF_TARGET = [(kind, "target") for kind in ("small", "exit", "heads", "eagle", "pass")]
+OF_TARGET = [(method, "target") for method in ("small", "early-exit", "heads", "eagle", "pass")]
 
 
-@pytest.mark.parametrize(("kind", "data"), [*OF_TARGET, ("small", "mixture"), ("recurrent", "draft")])
+@pytest.mark.parametrize(("method", "data"), [*OF_TARGET, ("small", "mixture"), ("recurrent", "draft")])
 def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
-    kind: str, data: str, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, data: str, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"data": data, "steps": 40, "passes": 1}
-    train(target, tmp_path / "whole", kind, **options)
+    train(target, tmp_path / "whole", method, **options)
     monkeypatch.setattr(run, "_CHECKPOINT_S", 0.0)
     for limit in (3, 21, 37):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             interrupted_at(patch, limit)
-            train(target, tmp_path / "parts", kind, **options)
-    train(target, tmp_path / "parts", kind, **options)
+            train(target, tmp_path / "parts", method, **options)
+    train(target, tmp_path / "parts", method, **options)
     parts, whole = (load_file(tmp_path / part / "model.safetensors") for part in ("parts", "whole"))
     assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
     curves = [loop.LossCurve.read(tmp_path / part / "training" / "losses.tsv") for part in ("parts", "whole")]
@@ -192,8 +192,8 @@ def test_a_training_of_minutes_goes_on_with_its_plan(
             train(target, tmp_path, minutes=0.5, **how)
 
 
-def command_of(kind: str, out: Path, *words: str) -> list[str]:
-    return ["train", "draft", "--kind", kind, "--out", str(out), "--threads", "1", *words]
+def command_of(method: str, out: Path, *words: str) -> list[str]:
+    return ["train", "draft", "--method", method, "--out", str(out), "--threads", "1", *words]
 
 
 def test_the_command_refuses_by_name(
@@ -211,7 +211,7 @@ def test_the_command_refuses_by_name(
         assert main([*command, *words]) == 2
         assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["train", "draft", "--kind", "small"])
+        main(["train", "draft", "--method", "small"])
     assert "specdec train draft: error" in capsys.readouterr().err
 
 
@@ -224,7 +224,7 @@ def test_the_command_trains_a_draft_for_the_embedded_target(
     command = command_of("eagle", tmp_path, *sizes, *settings)
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("Loading torch and the trainer of this kind of draft;")
+    assert shown.startswith("Loading torch and the trainer of this method;")
     assert "12 steps in about" in shown and "tokens/call" in shown
     gain = re.search(r"after, T = 1 .*\(([+-][0-9.]+) to", shown)
     assert gain is not None and float(gain[1]) > 0
@@ -290,7 +290,7 @@ def test_other_arguments_and_folders_are_refused(target: specdec.Model, work: Pa
             train(target, work.parent, steps=2, prompts=prompts)
     for out in (target.path, target.path / "config.json" / "out"):  # a model is not overwritten
         with refuses("out", str(out)):
-            train(target, out, "exit")
+            train(target, out, "early-exit")
 
 
 BAD: dict[str, list[tuple[str, dict[str, Any]]]] = {
@@ -301,7 +301,7 @@ BAD: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("prompts", {"prompts": None}), ("--set", {"shape": {"d_modell": 3}}),
         ("d_model", {"shape": {"d_model": "wide"}}), ("n_heads", {"shape": {"d_model": 33}}),
     ],
-    "exit": [
+    "early-exit": [
         ("layer", {"shape": {"layer": 2}}), ("curriculum", {"shape": {"curriculum": "none"}}),
         ("dropout", {"shape": {"dropout": "2"}}), ("data", {"data": "draft"}),
     ],
@@ -315,18 +315,18 @@ BAD: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("n_draft_vocab", {"shape": {"version": 1, "n_draft_vocab": 8}}),
     ],
     "pass": [("n_tokens", {"shape": {"n_tokens": 0}}), ("length", {"shape": {"n_tokens": 30}})],
-    "none": [("kind", {})],
+    "none": [("method", {})],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kind", "argument", "options"), [(kind, *case) for kind, cases in BAD.items() for case in cases]
+    ("method", "argument", "options"), [(method, *case) for method, cases in BAD.items() for case in cases]
 )
 def test_bad_arguments_are_refused_by_name(
-    kind: str, argument: str, options: dict[str, Any], target: specdec.Model, tmp_path: Path
+    method: str, argument: str, options: dict[str, Any], target: specdec.Model, tmp_path: Path
 ) -> None:
     with refuses(argument):
-        train(target, tmp_path, kind, **options)
+        train(target, tmp_path, method, **options)
     assert not (tmp_path / "training" / "settings.json").exists()  # so that the right command begins there
 
 
@@ -365,7 +365,7 @@ def test_damaged_files_are_refused_by_name(name: str, target: specdec.Model, wor
 
 
 def test_texts_of_another_training_are_refused_by_name(target: specdec.Model, work: Path) -> None:
-    """Other sizes, kinds and tokens."""
+    """Other sizes, methods and tokens."""
     path = work / "texts" / "00000.safetensors"
     sound = load_file(path)
     (work / "checkpoint.pt").unlink()

@@ -480,7 +480,7 @@ def test_a_target_with_a_cap_after_its_head_has_no_exits() -> None:
 def test_an_exit_is_trained_and_the_summary_tells_how_far_the_target_moved(
     target: specdec.Model, tmp_path: Path
 ) -> None:
-    found = train(target, tmp_path, "exit", steps=48, shape={"dropout": 0.05}, learning_rate=2e-3)
+    found = train(target, tmp_path, "early-exit", steps=48, shape={"dropout": 0.05}, learning_rate=2e-3)
     text = str(found)
     assert found.gains[1.0][1] > 0, text  # the lower end of the interval: no chance
     assert "the target itself was trained" in text and "KL" in text

@@ -149,7 +149,7 @@ def test_generate_prints_the_text_alone(models: Pair) -> None:
     sampled = ["--max-new-tokens", "8", "--seed", "3", "abc"]
     named = run("generate", "--target", "embedded", *sampled)
     assert named.exit_code == 0 and named.output and named.output == run("generate", *sampled).output
-    asked = ["generate", "--target", "big", "--draft", "copy", "--max-new-tokens", "20"]
+    asked = ["generate", "--target", "big", "--draft", "prompt-lookup", "--max-new-tokens", "20"]
     wanted = run(*asked, "abc").output
     for sent in ("abc\n", "abc", "abc\r\n"):
         assert run(*asked, "-", sent=sent).output == wanted
@@ -235,7 +235,17 @@ def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.
 
 def test_chat(chat_model: specdec.Model) -> None:
     """Each turn goes on with all turns before, of which it reads what is new; orders begin with a slash."""
-    asked = ["chat", "--target", "m", "--draft", "copy", "--max-new-tokens", "12", "--system", "Be brief."]
+    asked = [
+        "chat",
+        "--target",
+        "m",
+        "--draft",
+        "prompt-lookup",
+        "--max-new-tokens",
+        "12",
+        "--system",
+        "Be brief.",
+    ]
     done = run(*asked, sent="Hello!\n\nAnd now?\n/figures\n/what\n/new\n/figures\nHello!\n/quit\nno more\n")
     assert done.exit_code == 0, done.output
     messages: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
@@ -363,7 +373,7 @@ def test_tables_have_names_of_ones_own(models: Pair, prompts: str, tmp_path: Pat
         ["bench", str(tmp_path / "questions.jsonl"), "--max-new-tokens", "2", "--repeats", "1", *both],
         ["measure", "abc", "--n-tokens", "4", "--no-timing", *both],
         ["tune", "abc", "--n-tokens", "4", "--max-gamma", "1", *both],
-        ["compare", "copy", "--prompts", prompts, "--n-tokens", "4", "--no-timing", *asked],
+        ["compare", "prompt-lookup", "--prompts", prompts, "--n-tokens", "4", "--no-timing", *asked],
     ):
         names = found(*arguments)
         assert names["target"] == "the large one"
@@ -373,30 +383,32 @@ def test_tables_have_names_of_ones_own(models: Pair, prompts: str, tmp_path: Pat
 def test_compare_and_recommend(models: Pair, prompts: str) -> None:
     asked = ["compare", "--target", "big", "--prompts", prompts, "--n-tokens", "20", "--no-timing"]
     asked += ["--temperatures", "0", "--gammas", "1,3"]
-    ways = {"mine": models[1], "copy": specdec.drafts.PromptLookup(), "random": specdec.drafts.RandomDraft()}
+    lookup, random = specdec.drafts.PromptLookup(), specdec.drafts.RandomDraft()
+    ways = {"mine": models[1], "prompt-lookup": lookup, "random": random}
     options: dict[str, Any] = {"gammas": [1, 3], "n_tokens": 20}
     wanted = specdec.compare(models[0], ways, ["abc", "ba ab"], temperatures=[0.0], timing=False, **options)
-    assert found(*asked, "mine=small", "copy", "random") == as_read(wanted)
-    assert run(*asked, "mine=small", "copy", "random").output == f"{wanted}\n"
+    assert found(*asked, "mine=small", "prompt-lookup", "random") == as_read(wanted)
+    assert run(*asked, "mine=small", "prompt-lookup", "random").output == f"{wanted}\n"
     for wrong, message in (
-        (["copy", "copy"], "two drafts are called 'copy'"), (["=copy"], "expected NAME=DRAFT or DRAFT"),
+        (["random", "random"], "two drafts are called 'random'"),
+        (["=random"], "expected NAME=DRAFT or DRAFT"),
         (["x="], "expected NAME=DRAFT or DRAFT"), ([], "Missing argument"),
     ):  # fmt: skip
         done = run(*asked, *wrong)
         assert done.exit_code == 2 and message in done.output
     asked = ["--prompts", prompts, "--n-tokens", "20", "--gamma", "1,3", "--repeats", "1"]
     asked += ["--temperature", "0.7", "--target-name", "large"]
-    ways = {"mine": models[1], "copy": "copy"}
+    ways = {"mine": models[1], "prompt-lookup": "prompt-lookup"}
     best = specdec.recommend_draft(
         {"large": models[0]}, ways, ["abc", "ba ab"], repeats=1, temperature=0.7, **options
     )
-    said = found("recommend", "big", "mine=small", "copy", *asked)
+    said = found("recommend", "big", "mine=small", "prompt-lookup", *asked)
     assert said["fits"] == best.to_dict()["fits"]
     tokens = [row.tokens_per_call for row in best.comparison.rows]
     assert [row["tokens_per_call"] for row in said["comparison"]["rows"]] == tokens
     done = run("recommend", "big", *asked)
     assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
-    assert "what could draft: " in fails("recommend", "big", "exit:9", *asked)
+    assert "what could draft: " in fails("recommend", "big", "early-exit:9", *asked)
 
 
 @pytest.mark.slow
@@ -407,8 +419,8 @@ def test_tune(models: Pair) -> None:
     assert "gamma" in run(*asked, "small").output
     assert "--draft is missing" in fails("tune", "--target", "big")
     message = "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype"
-    assert message in fails("tune", "--target", "big", "--draft", "exit", "--draft-dtype", "int8")
-    tuned = found(*asked, "exit")
+    assert message in fails("tune", "--target", "big", "--draft", "early-exit", "--draft-dtype", "int8")
+    tuned = found(*asked, "early-exit")
     names = {one["draft"] for one in (tuned, *tuned["others"])}
     assert names == {f"exit at layer {layer}" for layer in range(1, models[0].config["n_layer"])}
 

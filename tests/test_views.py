@@ -22,7 +22,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "tune": PAIR | {"n_tokens": 8},
     "oracle": PAIR | {"max_new_tokens": 8},
     "compare": {"target": TARGET, "drafts": {"a": DRAFT}, "prompts": ["It was"], "n_tokens": 4},
-    "recommend_draft": {"target": TARGET, "drafts": "copy", "prompts": ["It was"]},
+    "recommend_draft": {"target": TARGET, "drafts": "prompt-lookup", "prompts": ["It was"]},
     "bench": {"target": TARGET, "draft": DRAFT, "questions": ["a"]},
 }
 

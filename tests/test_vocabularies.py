@@ -457,8 +457,8 @@ def test_same_vocabularies_are_not_translated() -> None:
 
 def test_drafts_that_learn_need_the_targets_ids(target: Any, models: Any) -> None:
     draft = drafts.ModelDraft(models["bytes"])
-    learner = drafts.OnlineTableTrainer(drafts.Ngram([3, 4], target.config.n_vocab, 2))
-    learning = drafts.OnlineDraft(draft, learner=learner, interval=None)
+    trainer = drafts.OnlineTableTrainer(drafts.Ngram([3, 4], target.config.n_vocab, 2))
+    learning = drafts.OnlineDraft(draft, trainer=trainer, interval=None)
     with pytest.raises(VocabularyMismatchError, match="expected the target's, in whose ids a draft learns"):
         specdec.generate(target, learning, [3])
 

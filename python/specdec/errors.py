@@ -287,7 +287,7 @@ class ConstraintError(InputError):
 
 
 class LearningError(SpecdecError, RuntimeError):
-    """A draft that learns while it serves has failed to; the cause is what its learner raised."""
+    """A draft that learns while it serves has failed to; the cause is what its trainer raised."""
 
 
 class WorkerError(SpecdecError, RuntimeError):

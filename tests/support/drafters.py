@@ -147,7 +147,7 @@ class Learns(drafts.OnlineTrainer):
     def __init__(self, world: World) -> None:
         self.draft = drafts.ModelDraft(world.draft)
 
-    def learn(self, corrections: Any, n_new: int, goes_on: Any) -> drafts.Draft:
+    def learn(self, samples: Any, n_new: int, goes_on: Any) -> drafts.Draft:
         return self.draft
 
 
@@ -167,7 +167,7 @@ def in_tree(shape: Any) -> Make:
 
 def learning(make: Callable[[World], Any], taught: bool = True) -> Make:
     """A draft that learns; by default it is taught what it knows."""
-    return lambda w: drafts.OnlineDraft(make(w), learner=Learns(w) if taught else None, interval=None)
+    return lambda w: drafts.OnlineDraft(make(w), trainer=Learns(w) if taught else None, interval=None)
 
 
 CHAINS: dict[str, Make] = {

@@ -55,7 +55,7 @@ def compare(
     target, prompts, temperatures
         As of `specdec.measure`.
     drafts : dict of str to Model, path, hub name, Draft, Drafter or str
-        By names of your own. A text is what `specdec.drafts.named` takes, such as ``"copy"``.
+        By names of your own. A text is what `specdec.drafts.named` takes, such as ``"prompt-lookup"``.
     gammas : sequence of int, optional
         Drafted tokens of a round at most, each 1 to 1024; None: as many as each draft asks for by itself.
     n_tokens, repeats : int, default 400 and 5

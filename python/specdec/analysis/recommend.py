@@ -33,7 +33,9 @@ from specdec.settings_table import Unpack
 from specdec.tables import Column, Table, Tabular
 from specdec.time_limit import TimeLimit
 
-WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
+WITHOUT_MODEL: Final = (
+    "prompt-lookup", "input-copy", "suffix-decoding", "token-recycling", "online-ngram", "lookahead"
+)  # fmt: skip
 """Drafts that need nothing but the target, by name."""
 _GAMMAS: Final = (2, 4, 8)
 _HOPELESS: Final = 0.5  # speed-up in the first turn, below which there is no other
@@ -239,7 +241,9 @@ def recommend_draft(
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> found = specdec.recommend_draft(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
+    >>> found = specdec.recommend_draft(
+    ...     target, {"small": draft, "copies": "prompt-lookup"}, ["Once upon a time"]
+    ... )
     >>> print(found)
     >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
     """
@@ -310,9 +314,9 @@ def without_model(target: Model) -> dict[str, Openable]:
     found: dict[str, Openable] = {name: partial(named, name, target) for name in WITHOUT_MODEL}
     n_layer = target.config.n_layer
     if (target.path / EXIT_NAME).is_file():
-        found["exit"] = partial(load, target.path, target)
+        found["early-exit"] = partial(load, target.path, target)
     elif n_layer > 1:
-        found[f"exit:{n_layer // 2}"] = partial(named, f"exit:{n_layer // 2}", target)
+        found[f"early-exit:{n_layer // 2}"] = partial(named, f"early-exit:{n_layer // 2}", target)
     with suppress(SpecdecError):  # a target without a head for it
         found["mtp"] = named("mtp", target)
     return found

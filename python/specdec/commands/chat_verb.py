@@ -26,7 +26,7 @@ _HELP = (
 @verb(
     "chat",
     "specdec chat --target HuggingFaceTB/SmolLM2-1.7B-Instruct --draft HuggingFaceTB/SmolLM2-135M-Instruct",
-    'specdec chat --target path/to/model --draft suffix --system "Answer in one sentence."',
+    'specdec chat --target path/to/model --draft suffix-decoding --system "Answer in one sentence."',
     "specdec chat --target path/to/model --recommended   sampled as the model's authors recommend",
     "specdec chat --target path/to/model < questions.txt   a message a line",
 )

@@ -22,8 +22,8 @@ from specdec.models.model import Model
     "generate",
     'specdec generate "Once upon a time"                          the target in the package, plainly',
     "specdec generate --target big --draft small A ship           two models: the same text, sooner",
-    "specdec generate --draft copy - < chapter.txt                standard input; a draft by name",
-    "specdec generate --draft ensemble:copy+embedded Tell me      two drafts at once",
+    "specdec generate --draft prompt-lookup - < chapter.txt                standard input; a draft by name",
+    "specdec generate --draft ensemble:prompt-lookup+embedded Tell me      two drafts at once",
     "specdec generate --json --lines - < prompts.txt > out.jsonl  a prompt a line, a result a line",
 )
 @click.argument("prompt", nargs=-1)

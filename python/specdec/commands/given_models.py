@@ -28,7 +28,7 @@ _TARGET = click.option(
 _DRAFT = click.option(
     "--draft",
     metavar="DRAFT",
-    help="What guesses ahead: path or hub name of a model or a learned draft, or a name such as copy, "
+    help="Draft: path or hub name of a model or a learned draft, or a name such as prompt-lookup, "
     "heads:DIR or ngram:FILE; specdec drafts lists them.",
 )
 _DRAFTS = click.option(
@@ -107,7 +107,7 @@ def open_pair(given: Mapping[str, Any], *, optional: bool = False) -> tuple[Mode
             target = _loaded(None, given["dtype"], given)
         return _with_languages(target, given), small
     if given["draft"] is None and not optional:
-        raise InputError("--draft is missing; expected what guesses ahead, such as copy or a path")
+        raise InputError("--draft is missing; expected a draft, such as prompt-lookup or a path")
     return open_models(given)
 
 

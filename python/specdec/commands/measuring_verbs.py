@@ -149,8 +149,8 @@ def measure_verb(
 @verb(
     "compare",
     "specdec compare embedded copy lookahead:2,2                  for the target in the package",
-    "specdec compare --target big small=path/to/small copies=copy --prompts mine.txt",
-    "specdec compare --target big both=ensemble:copy+path/to/small small=path/to/small --gammas 2,4",
+    "specdec compare --target big small=path/to/small copies=prompt-lookup --prompts mine.txt",
+    "specdec compare --target big both=ensemble:prompt-lookup+path/to/small small=path/to/small --gammas 2,4",
 )
 @click.argument("drafts", metavar="[NAME=]DRAFT...", nargs=-1, required=True)
 @target_options
@@ -195,7 +195,7 @@ def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
     "tune",
     "specdec tune                                         the pair in the package",
     "specdec tune --target big --draft small --prompts mine.txt --temperature 0.7",
-    "specdec tune --target my-exits --draft exit          which layer should draft, and how far",
+    "specdec tune --target my-exits --draft early-exit          which layer should draft, and how far",
     "specdec tune --json | jq .gamma                      the number alone",
 )
 @_prompt
@@ -209,11 +209,11 @@ def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **giv
     """Choose gamma, the drafted tokens a round, by what is measured on this machine.
 
     The acceptance rate, the cost of the draft and the time of verification say what each gamma gains; the
-    best one is marked. Prompts that resemble your use give the gamma of your use. With --draft exit every
-    layer at which the target may leave early is tried, and the best is marked.
+    best one is marked. Prompts that resemble your use give the gamma of your use. With --draft early-exit,
+    try every layer at which the target may exit, and mark the best.
     """
     texts = given_prompts(prompt, prompts)
-    target, draft = _target_and_exits(given) if given["draft"] == "exit" else open_pair(given)
+    target, draft = _target_and_exits(given) if given["draft"] == "early-exit" else open_pair(given)
     return _print(tune(*_named(given, target, draft), texts, **_chosen(given)), as_json)
 
 
@@ -231,7 +231,7 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
     "bench",
     "specdec bench question.jsonl                                  the pair in the package",
     "specdec bench question.jsonl --target big --draft small --answers answers",
-    "specdec bench qualitative.parquet --draft copy --limit 5 --category coding",
+    "specdec bench qualitative.parquet --draft prompt-lookup --limit 5 --category coding",
     "specdec bench prompts.jsonl --target big --gamma auto --draft small --json > bench.json",
 )
 @click.argument("questions", metavar="FILE")
@@ -275,7 +275,7 @@ def bench_verb(
     "recommend",
     "specdec recommend embedded                                  what needs no model",
     "specdec recommend big path/to/small --prompts mine.txt",
-    "specdec recommend big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
+    "specdec recommend big Qwen/Qwen3-0.6B copies=prompt-lookup --temperature 0.7",
     "specdec recommend big path/to/small --json | jq .reason     the choice in a sentence",
 )
 @click.argument("target", metavar="TARGET")

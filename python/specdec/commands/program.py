@@ -196,7 +196,7 @@ program = Program(
         'specdec "Once upon a time"                      the trained pair in the package',
         "specdec --target big --draft small A ship       a pair of yours: paths or hub names",
         "echo Once upon a time | specdec generate        the text alone, from a pipe",
-        "specdec generate --draft copy --json Tell me    another draft; an object of JSON",
+        "specdec generate --draft prompt-lookup --json Tell me    another draft; an object of JSON",
         "specdec chat --target model --draft small       a conversation",
         "specdec -- train of thought                     a prompt that begins with a verb",
     )

@@ -56,7 +56,7 @@ def _limit(name: str, text: str) -> Any:
     "serve",
     "specdec serve                                                the pair in the package",
     "specdec serve --target big --draft small --gamma auto        two models of yours",
-    "specdec serve --target model.gguf --draft copy --port 9000   a GGUF file; a draft by name",
+    "specdec serve --target model.gguf --draft prompt-lookup --port 9000   a GGUF file; a draft by name",
     "SPECDEC_API_KEY=... specdec serve --host 0.0.0.0             for other machines, with a key",
 )
 @drafts_options

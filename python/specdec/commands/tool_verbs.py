@@ -68,7 +68,7 @@ def convert_verb(source: str, out: str, no_tokenizer: bool, **how: Any) -> None:
 @verb(
     "drafts",
     "specdec drafts",
-    "specdec generate --draft ensemble:copy+embedded Tell me    two of them at once",
+    "specdec generate --draft ensemble:prompt-lookup+embedded Tell me    two of them at once",
 )
 def drafts_verb() -> None:
     """List the drafts that --draft takes by name, and what each needs.
@@ -91,7 +91,7 @@ _OTHER_COMMANDS = ("ls", "validate")
     context_settings=CONTEXT | {"ignore_unknown_options": True},
     epilog=examples(
         "specdec eval --target big --draft small --tasks hellaswag,gsm8k --batch_size 16",
-        "specdec eval --target big --draft copy --gamma auto --tasks humaneval --limit 20",
+        "specdec eval --target big --draft prompt-lookup --gamma auto --tasks humaneval --limit 20",
         "specdec eval --tasks my_task --include_path folder    the target in the package, plainly",
         "specdec eval ls tasks                                 what can be evaluated",
         "specdec eval -- --help                                the options of the harness",
@@ -141,9 +141,9 @@ def _harness_arguments(arguments: tuple[str, ...], given: dict[str, Any]) -> lis
     context_settings=CONTEXT,
     no_args_is_help=False,
     epilog=examples(
-        "specdec train draft --kind small --prompts prompts.txt --out my-draft --minutes 10",
-        "specdec train draft --target path/to/model --kind heads --prompts chat.jsonl --out my-heads",
-        "specdec train draft --help                  kinds of drafts and what can be set",
+        "specdec train draft --method small --prompts prompts.txt --out my-draft --minutes 10",
+        "specdec train draft --target path/to/model --method heads --prompts chat.jsonl --out my-heads",
+        "specdec train draft --help                  methods of training and what can be set",
     ),
 )
 def train_verb() -> None:

@@ -169,12 +169,12 @@ class Scheduler(Generic[AnySequence]):
     def _rng_key(self, sequence: AnySequence) -> tuple[int, int]:
         """The RNG stream key (seed, sequence) of a text that begins.
 
-        With a draft that remembers earlier texts it is one that none of them had (`Draft.text_key`). Under
+        With a draft that remembers earlier texts it is one that none of them had (`Draft.rng_key`). Under
         the coupled rule the numbers are those of plain decoding: there the text is a function of them alone.
         """
         request = sequence.request
         seed, number = request.seeds[sequence.index]
-        if self._draft is None or request.rule == "coupled" or not (key := self._draft.text_key()):
+        if self._draft is None or request.rule == "coupled" or not (key := self._draft.rng_key()):
             return seed, number
         digest = blake2b(struct.pack(f"<{len(key) + 1}Q", seed, *key), digest_size=8).digest()
         return int.from_bytes(digest, "little"), number

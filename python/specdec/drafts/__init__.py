@@ -27,10 +27,14 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.drafts.ensemble import Ensemble
     from specdec.drafts.learned.eagle.draft import MTP, Eagle
     from specdec.drafts.learned.heads.draft import DecodingHeads
-    from specdec.drafts.learned.heads.learner import OnlineHeadsTrainer
+    from specdec.drafts.learned.heads.online_trainer import OnlineHeadsTrainer
     from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-    from specdec.drafts.learned.online.learner import OnlineNetworkTrainer, OnlineTableTrainer, OnlineTrainer
     from specdec.drafts.learned.online.online_draft import OnlineDraft
+    from specdec.drafts.learned.online.online_trainer import (
+        OnlineNetworkTrainer,
+        OnlineTableTrainer,
+        OnlineTrainer,
+    )
     from specdec.drafts.learned.recurrent.draft import RecurrentDraft
     from specdec.drafts.memories import SuffixDecoding, TokenRecycling
     from specdec.drafts.model_draft import ModelDraft
@@ -46,9 +50,9 @@ _NAMES = {  # the public names of each module, which is imported when one of the
     "ensemble": "Ensemble",
     "learned.eagle.draft": "MTP Eagle",
     "learned.heads.draft": "DecodingHeads",
-    "learned.heads.learner": "OnlineHeadsTrainer",
+    "learned.heads.online_trainer": "OnlineHeadsTrainer",
     "learned.look_ahead.draft": "LookAheadEmbeddings",
-    "learned.online.learner": "OnlineTrainer OnlineNetworkTrainer OnlineTableTrainer",
+    "learned.online.online_trainer": "OnlineTrainer OnlineNetworkTrainer OnlineTableTrainer",
     "learned.online.online_draft": "OnlineDraft",
     "learned.recurrent.draft": "RecurrentDraft",
     "model_draft": "ModelDraft",

@@ -64,12 +64,12 @@ class Draft(ABC):
         counts = [part.shares(target) for part in self.parts]
         return sum(n for n, _ in counts), sum(total for _, total in counts)
 
-    def text_key(self) -> tuple[int, ...]:
+    def rng_key(self) -> tuple[int, ...]:
         """Return a key for a text that begins, never returned before; empty where nothing outlives a text.
 
         With the seed it makes a text's random numbers, on which learned draft tokens must not depend.
         """
-        return tuple(number for part in self.parts for number in part.text_key())
+        return tuple(number for part in self.parts for number in part.rng_key())
 
     def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         """Take note that a text has ended, with these new tokens."""

@@ -101,7 +101,7 @@ class MemoryDraft(Draft):
             raise InputError(f"{self!r} cannot be pickled, as it lives in this process; expected {expected}")
         return partial(type(self), **self._settings), ()
 
-    def text_key(self) -> tuple[int, ...]:
+    def rng_key(self) -> tuple[int, ...]:
         self._has_begun = True
         return (self._next_text(),)
 
@@ -272,8 +272,8 @@ class SuffixDecoding(MemoryDraft):
     def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         self._add(np.array(prompt[-self.max_depth :], np.int64), np.array(tokens, np.int64))
 
-    def text_key(self) -> tuple[int, ...]:
-        return *super().text_key(), self._origin
+    def rng_key(self) -> tuple[int, ...]:
+        return *super().rng_key(), self._origin
 
     def snapshot(self) -> SuffixDecoding:
         copy = SuffixDecoding(**self._settings)

@@ -102,24 +102,24 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
     Parameters
     ----------
     text : str
-        - One of `specdec.drafts.NAMES`: ``"copy"``, ``"ngram:novels.txt"``, ``"heads:path/to/heads"``,
-          ``"exit:4"``, ``"skip:1,3/2"``, ``"lookahead:4,3"``.
-        - ``"ensemble:copy+model:path/to/small"``: several, each by its name.
-        - ``"online:heads:path"``: one that learns while it serves.
-        - Anything else is a path or a hub name, as in `specdec.drafts.load`.
+        - One of `specdec.drafts.NAMES`: ``"prompt-lookup"``, ``"ngram:novels.txt"``, ``"lookahead:4,3"``,
+          ``"heads:path/to/heads"``, ``"early-exit:4"``, ``"skip-layers:1,3/2"``.
+        - ``"ensemble:prompt-lookup+model:path/to/small"``: several drafts by their names.
+        - ``"online:model:path"``: a draft that learns while it serves.
+        - Anything else: a path or a hub name, as in `specdec.drafts.load`.
     target : Model
-        The model that it drafts for.
+        The model to draft for.
     dtype
         See `specdec.drafts`; None for a draft without weights.
 
     Examples
     --------
     >>> target, _ = specdec.embedded_pair()
-    >>> draft = specdec.drafts.named("ensemble:copy+embedded", target)
+    >>> draft = specdec.drafts.named("ensemble:prompt-lookup+embedded", target)
     >>> out = specdec.generate(target, draft, "Once upon a time")
     """
     if not isinstance(text, str) or not text:
-        raise InputError.of("draft", text, "a name such as 'copy', a path or a hub name")
+        raise InputError.of("draft", text, "a name such as 'prompt-lookup', a path or a hub name")
     check_model("target", target)
     dtype = check_choice("dtype", dtype, DTYPES, optional=True)
     nested = takewhile(lambda word: word in ("ensemble", "online"), text.split(":"))
@@ -208,24 +208,24 @@ NAMES: Final[dict[str, DraftName]] = {
     "online-ngram": DraftName(
         OnlineNgram, "[FILE]", "the same, counted while the text grows",
         lambda file, target, dtype: OnlineNgram(*([_table(Ngram)(file, target, dtype)] if file else []))),
-    "copy": DraftName(
+    "prompt-lookup": DraftName(
         PromptLookup, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
         lambda file, target, dtype: PromptLookup([_read(file)] if file else None)),
-    "input": DraftName(
+    "input-copy": DraftName(
         InputCopy, "[FILE]", "the prompt or the source, for outputs that are the input with edits",
         lambda file, target, dtype: InputCopy(_read(file) if file else None)),
-    "suffix": DraftName(
+    "suffix-decoding": DraftName(
         SuffixDecoding, "[FILE]", "past outputs of this run, or of a saved memory", _memory(SuffixDecoding)),
-    "recycling": DraftName(
+    "token-recycling": DraftName(
         TokenRecycling, "[FILE]", "what the target predicted after each token", _memory(TokenRecycling)),
     "lookahead": DraftName(
         Lookahead, "[WINDOW,NGRAM]", "the target's own predictions ahead of the text",
         lambda text, target, dtype:
             Lookahead(*(_integers(text, "WINDOW,NGRAM, two integers", 2) if text else ()))),
-    "exit": DraftName(
+    "early-exit": DraftName(
         EarlyExit, "LAYER", "the target's first layers",
         lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1))),
-    "skip": DraftName(
+    "skip-layers": DraftName(
         SkipLayers, "ATTN/MLP", "the target without these layers",
         lambda layers, target, dtype: _skip(layers)),
     "heads": DraftName(

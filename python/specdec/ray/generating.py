@@ -156,7 +156,7 @@ def open_generation(
     """Load the pair in an actor: return what decodes a block, by arguments of `specdec.generate`."""
     model = opened_target(target)
     opened = opened_draft(draft, model)
-    if opened is not None and by_seed and (opened.adaptive or opened.text_key()):
+    if opened is not None and by_seed and (opened.adaptive or opened.rng_key()):
         raise InputError(
             f"draft is {type_of(opened)} that goes by earlier texts or measured times: the text of a seed "
             "would depend on the actor; expected another draft, temperature 0, or verify='coupled'"

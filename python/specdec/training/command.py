@@ -26,16 +26,16 @@ def train_command(argv: Sequence[str]) -> int:
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
         raise MissingPackageError("training needs torch, which is not installed: pip install torch")
-    check_choice("kind", arguments["kind"], tuple(METHODS))
-    say("Loading torch and the trainer of this kind of draft; the first time this may take a minute.")
+    check_choice("method", arguments["method"], tuple(METHODS))
+    say("Loading torch and the trainer of this method; the first time this may take a minute.")
     from specdec.training.training_run import check_device, train_draft
 
     check_device(arguments["device"])
     shape = _shape(arguments.pop("set"))
-    target, kind, out, quiet = (arguments.pop(name) for name in ("target", "kind", "out", "quiet"))
+    target, method, out, quiet = (arguments.pop(name) for name in ("target", "method", "out", "quiet"))
     own = {name: arguments.pop(name) for name in ("prompts", "dtype")}
     own |= {"progress": not quiet and find_spec("tqdm") is not None, "say": say}
-    print(train_draft(target, kind, out, TrainingOptions(**arguments, shape=shape), **own))
+    print(train_draft(target, method, out, TrainingOptions(**arguments, shape=shape), **own))
     return 0
 
 
@@ -46,13 +46,13 @@ def _parser() -> argparse.ArgumentParser:
         "The same command again continues where it was interrupted.",
         epilog="kinds:\n"
         + "".join(f"  {name:<11}{method.meaning}\n" for name, method in METHODS.items())
-        + "\ndocs/TRAINING.md says what each kind learns, and which settings --set takes.",
+        + "\ndocs/TRAINING.md says what each method learns, and which settings --set takes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--target", metavar="MODEL", help="path or hub name (default: the target in the package)")
     add("--dtype", choices=DTYPES, metavar="FORMAT", help="the target's number format")
-    add("--kind", required=True, metavar="KIND", help="what is trained: see below")
+    add("--method", required=True, metavar="METHOD", help="what is trained: see below")
     add("--out", required=True, metavar="DIR", help="folder of the draft; its folder training keeps the rest")
     prompts = "a prompt a line, or .jsonl with prompts or messages (default: the token that begins a text)"
     add("--prompts", metavar="FILE", help=prompts)
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         words = row.help.replace("%", "%%")
         flag = f"--{name.replace('_', '-')}"
         holder.add_argument(flag, default=row.default, help=words, metavar=row.flag, **more)
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the kind")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the method")
     add("--quiet", action="store_true", help="no progress bar")
     return parser
 

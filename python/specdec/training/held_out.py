@@ -107,7 +107,7 @@ def _betas(
     on_device = batch.to(trainer.settings.device)
     own = trainer.target_logits(network, on_device)
     target = (batch.target.log_probs if own is None else own)[0, first:last].float().cpu().numpy()
-    draft = trainer.first_guess(network, on_device)[0, first:last].float().cpu().numpy()
+    draft = trainer.first_token_logits(network, on_device)[0, first:last].float().cpu().numpy()
     if temperature == 0.0:
         tokens = target.argmax(-1)
         equal = tokens == draft.argmax(-1)
@@ -166,7 +166,7 @@ class TrainedDraft(OneTable):
     """
 
     folder: str  # of the draft
-    kind: str
+    method: str
     target: str
     n_parameters: int  # that were trained
     n_steps: int
@@ -191,7 +191,7 @@ class TrainedDraft(OneTable):
                 interval = f"{low:.3f} to {high:.3f}"
                 rows.append((f"{name}, T = {temperature:g}", f"{alpha:.3f}", interval, rose, calls))
         title = (
-            f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, "
+            f"{self.method} draft for {self.target}: {self.n_parameters:,} parameters, "
             f"{number_of(self.n_steps, 'step')}, {self.n_tokens:,} tokens, {self.minutes:.1f} minutes\n"
             f"draft: {self.folder}\nlosses: {self.losses}"
         )

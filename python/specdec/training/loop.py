@@ -53,16 +53,16 @@ class Optimizers:
         groups: dict[str, dict[float, Any]] = {"muon": {}, "adamw": {}}
         for name, weight in named:
             rate = trainer.rate(name)
-            kind = "muon" if weight.dim() == 2 and not trainer.is_table(name) else "adamw"
-            group = groups[kind].setdefault(rate, {"params": [], "rate": rate})
+            optimizer = "muon" if weight.dim() == 2 and not trainer.is_table(name) else "adamw"
+            group = groups[optimizer].setdefault(rate, {"params": [], "rate": rate})
             group["params"].append(weight)
         makers = {
             "muon": partial(torch.optim.Muon, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
             "adamw": partial(torch.optim.AdamW, betas=(0.9, 0.95), weight_decay=0.0),
         }
         self._all: dict[str, Any] = {
-            kind: makers[kind](list(by_rate.values()), lr=learning_rate)
-            for kind, by_rate in groups.items()
+            optimizer: makers[optimizer](list(by_rate.values()), lr=learning_rate)
+            for optimizer, by_rate in groups.items()
             if by_rate
         }
         self._learning_rate = learning_rate

@@ -89,7 +89,7 @@ class TrainingOptions:
     length: int | None = integer(None, 8, help="tokens of a text (default: 256)", flag="N")
     batch: int = integer(16, 1, help="texts a step (default: 16)", flag="N")
     passes: int = integer(4, 1, help="how often a text is used (default: 4)", flag="N")
-    learning_rate: float | None = _positive(None, help="(default: the kind's)", flag="R")
+    learning_rate: float | None = _positive(None, help="(default: the method's)", flag="R")
     top: int = integer(0, 0, help="tokens of a distribution that are learned one by one", flag="K")
     weights: str = choice("bf16", WEIGHTS, help=f"of the file: {_words(WEIGHTS)}", flag="FORMAT")
     begin: Any = other(None, help="folder of a draft to begin with", flag="DIR", value_type=str)
@@ -118,7 +118,7 @@ class TrainingSettings(TrainingOptions):
     learning_rate: float = 4e-3
     threads: int = 1
     device: str = "cpu"
-    kind: str = ""  # the method's name
+    method: str = ""  # the method's name
     target: str = ""
     prompts: str = ""
 

@@ -188,7 +188,7 @@ class DraftTrainer(ABC):
     takes progress messages.
     """
 
-    name: ClassVar[str]  # as --kind takes it
+    name: ClassVar[str]  # as --method takes it
     shape_type: ClassVar[type]  # a frozen dataclass of numbers and flags: settings that a caller may change
     learning_rate: ClassVar[float] = 4e-3  # the default
     gamma: int = 4  # draft tokens of a round in the runs that measure the draft
@@ -209,7 +209,7 @@ class DraftTrainer(ABC):
         """Return the loss of a step; `progress`, from 0 to 1, is the share of the steps that are done."""
 
     @abstractmethod
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         """Logits [n, time, n_vocab] of the first draft token after each position, which give alpha."""
 
     @abstractmethod
@@ -227,7 +227,7 @@ class DraftTrainer(ABC):
 
     def writer(self, network: Any, folder: Path) -> TextWriter:
         """Return what writes texts as this draft; `folder` may be used for an export."""
-        raise InputError.of("data", self.settings.data, f"'target' or 'text' for kind {self.name!r}")
+        raise InputError.of("data", self.settings.data, f"'target' or 'text' for method {self.name!r}")
 
     def is_table(self, name: str) -> bool:
         """Return whether AdamW trains a matrix, a table or a head by its name; Muon trains others."""
@@ -288,19 +288,19 @@ class LearnedTrainer(DraftTrainer):
         weights.save(folder, self.settings.weights)
 
 
-def trainer_type(kind: str) -> type[DraftTrainer]:
+def trainer_type(method: str) -> type[DraftTrainer]:
     """Return the trainer of a method by its name."""
-    method = METHODS[check_choice("kind", kind, tuple(METHODS))]
+    method = METHODS[check_choice("method", method, tuple(METHODS))]
     found: type[DraftTrainer] = method.load("trainer", method.trainer)
     return found
 
 
-def shape_of(shape_type: type, given: Mapping[str, object], kind: str) -> Any:
+def shape_of(shape_type: type, given: Mapping[str, object], method: str) -> Any:
     """Make a dataclass of numbers and flags from texts by name."""
     known = {each.name: each.default for each in fields(shape_type)}
     for name in given:
         if name not in known:
-            expected = f"a setting of kind {kind!r}: {', '.join(known) or 'none'}"
+            expected = f"a setting of method {method!r}: {', '.join(known) or 'none'}"
             raise InputError.of("--set", name, expected, verb="has")
     found = shape_type(**{name: _value(name, str(text), known[name]) for name, text in given.items()})
     check_settings(found)

@@ -60,8 +60,9 @@ _FEW_STEPS = 100  # with fewer a draft has hardly learned
 
 
 def train_draft(
-    target: ModelLike | None, kind: str, out: str | os.PathLike[str], options: TrainingOptions | None = None,
-    *, prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None, dtype: Dtype | None = None,
+    target: ModelLike | None, method: str, out: str | os.PathLike[str],
+    options: TrainingOptions | None = None, *,
+    prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None, dtype: Dtype | None = None,
     progress: bool = False, say: Callable[[str], object] = lambda text: None,
 ) -> TrainedDraft:  # fmt: skip
     """Train a draft for a target; called again with the same arguments, continue an interrupted training.
@@ -70,8 +71,8 @@ def train_draft(
     ----------
     target : Model, path or hub name, or None
         None: the one in the package.
-    kind : str
-        The method: "small", "recurrent", "exit" and others, see docs/TRAINING.md.
+    method : str
+        The method: "small", "recurrent", "early-exit" and others, see docs/TRAINING.md.
     out : path-like
         The draft's folder. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
     options : TrainingOptions, optional
@@ -110,7 +111,7 @@ def train_draft(
         model = load(target, dtype)
     else:
         model = as_model("target", target)
-    trainer, folder, threads = trainer_type(kind), check_path("out", out), check_threads(asked.threads)
+    trainer, folder, threads = trainer_type(method), check_path("out", out), check_threads(asked.threads)
     n_ctx, speed, work = model.config.n_ctx, WritingSpeed(0.0, 0.0), folder / "training"
     given = asked.length or _stored_length(work)
     length = given or min(LENGTHS[0], n_ctx)
@@ -123,7 +124,7 @@ def train_draft(
         length = given or affordable_length(speed, asked.batch, limit.left_s, n_ctx)
     found = Prompts.read(model, prompts, max(1, length // 2))
     settled = {
-        "kind": kind, "length": length, "threads": threads, "device": device,
+        "method": method, "length": length, "threads": threads, "device": device,
         "learning_rate": asked.learning_rate or trainer.learning_rate,
         "begin": None if asked.begin is None else str(check_path("begin", asked.begin)),
         "after": tuple(str(check_path("after", one)) for one in asked.after),

@@ -1,7 +1,7 @@
 """The methods of learned drafts: their base, and the one place where a method is registered.
 
 A method is a folder here: ``draft.py`` (the draft and how its files are read), ``trainer.py``, ``network.py``
-(in PyTorch, where others than the trainer use it) and, where it learns while it serves, ``learner.py``.
+(in PyTorch, where others than the trainer use it) and, where it learns while it serves, ``trainer.py``.
 Modules are imported when they are used.
 """
 
@@ -96,7 +96,7 @@ METHODS: Final[dict[str, Method]] = {
         "recurrent", "RecurrentTrainer", "gated recurrent units, whose step takes microseconds",
         "RecurrentDraft", "recurrent",
     ),
-    "exit": Method(
+    "early-exit": Method(
         "early_exit", "ExitTrainer", "the target itself, so that its first layers draft for it: another model"
     ),
     "heads": Method(
@@ -109,7 +109,7 @@ METHODS: Final[dict[str, Method]] = {
         "LookAheadEmbeddings", "look_ahead_embeddings",
     ),
 }  # fmt: skip
-"""By the name that `specdec train draft --kind` takes."""
+"""By the name that `specdec train draft --method` takes."""
 
 
 def open_learned(

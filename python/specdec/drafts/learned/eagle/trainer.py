@@ -319,7 +319,7 @@ class EagleTrainer(DraftTrainer):
         token = objective(batch.target[:, 1:], network.logits(found))
         return batch.mean(away + self.shape.token_weight * token, offset=1)
 
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         hidden = next(network.steps(self._states(batch)[:, :-1], batch.ids[:, 1:], 1))
         return F.pad(self._logits(network, hidden), (0, 0, 1, 0))  # uniform before the first token
 

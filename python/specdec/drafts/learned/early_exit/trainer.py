@@ -156,7 +156,7 @@ class ExitTrainer(DraftTrainer):
     of the text: the same on average over the target's own texts, with less noise.
     """
 
-    name = "exit"
+    name = "early-exit"
     shape_type = ExitShape
     learning_rate = 2e-4
 
@@ -190,7 +190,7 @@ class ExitTrainer(DraftTrainer):
         ]
         return torch.stack(losses).sum()
 
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         logits: Tensor = network.exit_logits(network.states(batch.ids)[self._layer - 1])
         return logits
 

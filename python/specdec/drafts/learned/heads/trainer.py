@@ -137,7 +137,7 @@ class HeadsTrainer(LearnedTrainer):
             total = total + settings.decay ** (k - 1) * batch.mean(found, offset=k)
         return total
 
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         heads, hidden = network, batch.hidden.get(self.captures[0])
         if self.shape.joint:
             heads, (hidden, _) = network.heads, network.read(batch.ids, learn=False)

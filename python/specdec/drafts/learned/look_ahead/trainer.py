@@ -133,7 +133,7 @@ class LookAheadTrainer(LearnedTrainer):
             total = total + (found * weights[..., k - 1]).sum()
         return total / weights.sum().clamp(min=1e-9)
 
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         points = torch.arange(batch.ids.shape[1] - 1, device=batch.ids.device)
         guesses, _ = network(batch.ids, points, 1)
         return F.pad(guesses[:, :, 0], (0, 0, 1, 0))  # uniform before the first token

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft, loaded_again
-from specdec.drafts.learned.online.learner import (
-    Corrections,
+from specdec.drafts.learned.online.online_trainer import (
     OnlineNetworkTrainer,
+    OnlineSamples,
     OnlineTableTrainer,
     OnlineTrainer,
 )
@@ -96,26 +96,26 @@ class OnlineDraft(Draft):
     draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
         The first draft: a model from a Hugging Face folder, a recurrent network or heads (learning needs
         ``pip install torch transformers``), or a table, or an `OnlineNgram` that has one.
-    learner : OnlineTrainer, optional
+    trainer : OnlineTrainer, optional
         By default an `OnlineNetworkTrainer` or `OnlineTableTrainer` of the draft; heads need an
         `OnlineHeadsTrainer`.
     interval : float or None, default 10.0
         Seconds between two times of learning. None: there is no thread, and `learn` must be called.
     n_positions : int, default 4096
-        Corrections that are kept.
+        Samples that are kept.
 
     Attributes
     ----------
     n_seen : int
-        Corrections that the learner has been given.
+        Samples that the trainer has been given.
     n_updates : int
         Times that it has learned.
 
     Notes
     -----
-    An exception in the learner ends the learning; every later call that drafts with the object raises a
+    An exception in the trainer ends the learning; every later call that drafts with the object raises a
     `LearningError` with it as its cause. `draft` is then still the last that was learned. Pickles are as of
-    `SuffixDecoding`; with a `learner` that was given there is none.
+    `SuffixDecoding`; with a `trainer` that was given there is none.
 
     Examples
     --------
@@ -126,36 +126,36 @@ class OnlineDraft(Draft):
     """
 
     def __init__(
-        self, draft: DraftLike, *, learner: OnlineTrainer | None = None, interval: float | None = 10.0,
+        self, draft: DraftLike, *, trainer: OnlineTrainer | None = None, interval: float | None = 10.0,
         n_positions: int = 4096,
     ) -> None:  # fmt: skip
         begun = open_draft("draft", draft)
-        if learner is not None and not isinstance(learner, OnlineTrainer):
-            raise InputError.of("learner", learner, "a specdec.drafts.OnlineTrainer or None")
+        if trainer is not None and not isinstance(trainer, OnlineTrainer):
+            raise InputError.of("trainer", trainer, "a specdec.drafts.OnlineTrainer or None")
         if interval is not None:
             expected = "a finite number above 0, or None"
             interval = check_number("interval", interval, expected, lambda x: 0.0 < x < 1e9)
         self.n_positions = check_integer("n_positions", n_positions, 1, 1 << 20)
         self.interval = interval
-        self.learner = _learner_of(begun) if learner is None else learner
+        self.trainer = _trainer_of(begun) if trainer is None else trainer
         self.gamma, self.adaptive, self.in_target_cache = begun.gamma, begun.adaptive, begun.in_target_cache
         self.n_seen = self.n_updates = self._n_begun = 0
-        self._begun = begun if learner is None else None  # what the default learner is made of
+        self._begun = begun if trainer is None else None  # what the default trainer is made of
         self._file: ReadFiles | None = None  # loaded from or saved to last
         self._draft, self._closed = begun, False
         self._target: Model | None = None
         self._described: Description | None = None  # the draft for that target
         self._error: BaseException | None = None
         self._thread: LearningThread | None = None
-        sizes = self.learner.n_before, self.learner.n_top, self.learner.n_hidden
-        self._corrections = Corrections.none(*sizes)
+        sizes = self.trainer.n_before, self.trainer.n_top, self.trainer.n_hidden
+        self._samples = OnlineSamples.none(*sizes)
         self._begin_apart()
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is None or self._begun is None:
-            why = "lives in this process" if self._file is None else "was given its learner"
-            expected = "one with the usual learner that was saved to a file or loaded from one"
+            why = "lives in this process" if self._file is None else "was given its trainer"
+            expected = "one with the usual trainer that was saved to a file or loaded from one"
             raise InputError(f"{self!r} cannot be pickled, as it {why}; expected {expected}, or its `draft`")
         settings = {"interval": self.interval, "n_positions": self.n_positions}
         return loaded_again, (OnlineDraft, self._file.reference(), (self._begun,), settings)
@@ -164,19 +164,19 @@ class OnlineDraft(Draft):
         """Make locks and the buffer of sessions, which a forked child needs again."""
         self._learning = threading.Lock()  # one learns at a time
         self._changing = threading.Lock()  # of the attributes that are read together
-        learner = self.learner
+        trainer = self.trainer
         self._ring = _core.Corrections(
-            self.n_positions, learner.n_before, learner.n_top, learner.n_hidden,
-            everywhere=learner.everywhere,
+            self.n_positions, trainer.n_before, trainer.n_top, trainer.n_hidden,
+            everywhere=trainer.everywhere,
         )  # fmt: skip
-        self._first_text = self._corrections.n_texts  # of those that are stored from now on
+        self._first_text = self._samples.n_texts  # of those that are stored from now on
 
     def _after_fork(self) -> None:
         self._begin_apart()
         self._thread, self._closed = None, True
 
     def describe(self, target: Model) -> Description:
-        """Describe the draft with a recorder of corrections; the first call begins the learning thread."""
+        """Describe the draft with a recorder of samples; the first call begins the learning thread."""
         if self._error is not None:
             failure = f"{type(self._error).__name__}: {self._error}"
             raise LearningError(f"{shown(self._draft)} has failed to learn: {failure}") from self._error
@@ -189,7 +189,7 @@ class OnlineDraft(Draft):
                 self._described = self._draft.describe(target)
                 self._target = target
             if self._thread is None and self.interval is not None and not self._closed:
-                self._thread = LearningThread(self._step, self.interval, "specdec-learner")
+                self._thread = LearningThread(self._step, self.interval, "specdec-trainer")
             return "watched", {"draft": self._described, "corrections": self._ring}
 
     def take_update(self, session: _core.Session, description: Description) -> Description:
@@ -204,7 +204,7 @@ class OnlineDraft(Draft):
     def reads_source(self) -> bool:
         return self._draft.reads_source
 
-    def text_key(self) -> tuple[int, ...]:
+    def rng_key(self) -> tuple[int, ...]:
         with self._changing:
             self._n_begun += 1
             return (self._n_begun,)
@@ -219,20 +219,20 @@ class OnlineDraft(Draft):
         return self._draft
 
     def learn(self) -> bool:
-        """Learn now, in this thread, from the corrections so far; running texts use it from their next round.
+        """Learn now, in this thread, from the samples so far; running texts use it from their next round.
 
         Return whether anything had come since the last time.
         """
         with self._learning:
             taken = self._ring.take()
             taken["text"] = taken["text"] + np.int32(self._first_text)
-            new = Corrections(**taken)
+            new = OnlineSamples(**taken)
             if len(new) == 0:
                 return False
             self.n_seen += len(new)
-            self._corrections = self._corrections.followed_by(new, self.n_positions)
-            n_new = min(len(new), len(self._corrections))
-            self._offer(self.learner.learn(self._corrections, n_new, lambda: self._goes_on))
+            self._samples = self._samples.followed_by(new, self.n_positions)
+            n_new = min(len(new), len(self._samples))
+            self._offer(self.trainer.learn(self._samples, n_new, lambda: self._goes_on))
             self.n_updates += 1
             return True
 
@@ -250,7 +250,7 @@ class OnlineDraft(Draft):
     def _step(self) -> bool:
         """Learn, in the thread; returns whether to continue."""
         try:
-            self.learner.begin_thread()
+            self.trainer.begin_thread()
             self.learn()
         except BaseException as error:
             self._error = error
@@ -275,32 +275,32 @@ class OnlineDraft(Draft):
         self.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what has been learned to a file (safetensors): weights, optimizer, corrections.
+        """Write what has been learned to a file (safetensors): weights, optimizer, samples.
 
-        A file that is there is replaced. Waits until the learner is between two times of learning.
+        A file that is there is replaced. Waits until the trainer is between two times of learning.
         """
         file = check_path("path", path)
         with self._learning:
-            arrays = {f"corrections.{name}": array for name, array in vars(self._corrections).items()}
-            arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
+            arrays = {f"samples.{name}": array for name, array in vars(self._samples).items()}
+            arrays |= {f"state.{name}": array for name, array in self.trainer.state().items()}
             counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
-            write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
+            write_safetensors(file, arrays, METADATA | {"trainer": self.trainer.name} | counts)
             self._file = ReadFiles.at(file, [file])
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], draft: DraftLike, *, learner: OnlineTrainer | None = None,
+        cls, path: str | os.PathLike[str], draft: DraftLike, *, trainer: OnlineTrainer | None = None,
         interval: float | None = 10.0, n_positions: int = 4096,
     ) -> OnlineDraft:  # fmt: skip
         """Continue from the file that `save` wrote; `draft` is the first one of that object."""
-        online = cls(draft, learner=learner, interval=interval, n_positions=n_positions)
+        online = cls(draft, trainer=trainer, interval=interval, n_positions=n_positions)
         online._restore(check_path("path", path, CheckpointError))
         return online
 
     def _restore(self, file: Path) -> None:
         self._file = ReadFiles.at(file, [file])
         tensors, metadata = read_safetensors_with_metadata(file)
-        for name, expected in (METADATA | {"learner": self.learner.name}).items():
+        for name, expected in (METADATA | {"trainer": self.trainer.name}).items():
             if metadata.get(name) != expected:
                 raise CheckpointError.of(file, name, metadata.get(name), repr(expected))
         arrays: dict[str, NDArray[Any]] = {
@@ -308,15 +308,13 @@ class OnlineDraft(Draft):
             for name, tensor in tensors.items()
         }
         try:
-            kept = Corrections(
-                **{name: arrays.pop(f"corrections.{name}") for name in vars(self._corrections)}
-            )
-            _check_alike(kept, self._corrections)
-            self._corrections = self._corrections.followed_by(kept, self.n_positions)
-            self._first_text = self._corrections.n_texts
+            kept = OnlineSamples(**{name: arrays.pop(f"samples.{name}") for name in vars(self._samples)})
+            _check_alike(kept, self._samples)
+            self._samples = self._samples.followed_by(kept, self.n_positions)
+            self._first_text = self._samples.n_texts
             state = {name.removeprefix("state."): array for name, array in arrays.items()}
-            if len(self._corrections) or state:
-                self._offer(self.learner.restore(state, self._corrections))
+            if len(self._samples) or state:
+                self._offer(self.trainer.restore(state, self._samples))
             for name, attribute in _COUNTS.items():
                 if not (text := metadata[name]).isdecimal() or not 0 <= int(text) < 1 << 62:
                     raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
@@ -330,38 +328,38 @@ class OnlineDraft(Draft):
         return f"<specdec.drafts.OnlineDraft {self._draft!r}, {self.n_updates} updates>"
 
 
-def _learner_of(draft: Draft) -> OnlineTrainer:
-    """Return the default learner of a draft."""
+def _trainer_of(draft: Draft) -> OnlineTrainer:
+    """Return the default trainer of a draft."""
     if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
         return OnlineTableTrainer(draft)
     if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, RecurrentDraft):
         return OnlineNetworkTrainer(draft)
     able = "a model without a draft of its own, a RecurrentDraft, an Ngram, or an OnlineNgram with a table"
     raise InputError.of(
-        "draft", draft, f"one that can learn: {able}; Heads with learner=OnlineHeadsTrainer(...)"
+        "draft", draft, f"one that can learn: {able}; Heads with trainer=OnlineHeadsTrainer(...)"
     )
 
 
-def _check_alike(kept: Corrections, ours: Corrections) -> None:
-    """Refuse corrections of another shape, or with impossible numbers."""
+def _check_alike(kept: OnlineSamples, ours: OnlineSamples) -> None:
+    """Refuse samples of another shape, or with impossible numbers."""
     n = len(kept) if kept.depth.ndim else 0
     for name, array in vars(kept).items():
         expected = getattr(ours, name)
         if array.dtype != expected.dtype or array.shape != (n, *expected.shape[1:]):
             found, wanted = f"{array.dtype}, {list(array.shape)}", [n, *expected.shape[1:]]
             expectation = f"expected {expected.dtype}, {wanted}"
-            raise ValueError(f"tensor 'corrections.{name}' is of {found}; {expectation}")
+            raise ValueError(f"tensor 'samples.{name}' is of {found}; {expectation}")
     for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
         if (lowest := getattr(kept, name).min(initial=least)) < least:
-            raise ValueError(f"tensor 'corrections.{name}' has {lowest}; expected {least} or more")
+            raise ValueError(f"tensor 'samples.{name}' has {lowest}; expected {least} or more")
     n_before = kept.before.shape[1]
     in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
     if not np.array_equal(kept.before >= 0, in_text):
-        raise ValueError("tensor 'corrections.before' does not end with the tokens of each 'position'")
+        raise ValueError("tensor 'samples.before' does not end with the tokens of each 'position'")
     for name, low, high in (("log_probs", -math.inf, 0.001), ("rest", 0.0, 1.0)):
         array = getattr(kept, name)
         if not np.all((array >= low) & (array <= high)):
-            raise ValueError(f"tensor 'corrections.{name}' has numbers outside of {low} to {high}")
+            raise ValueError(f"tensor 'samples.{name}' has numbers outside of {low} to {high}")
 
 
 def _after_fork() -> None:

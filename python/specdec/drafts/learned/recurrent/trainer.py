@@ -38,7 +38,7 @@ class RecurrentTrainer(LearnedTrainer):
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         return batch.mean(objective(batch.target, network(batch.ids)))
 
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         logits: Tensor = network(batch.ids)
         return logits
 

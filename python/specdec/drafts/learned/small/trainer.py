@@ -56,9 +56,9 @@ class SmallTrainer(DraftTrainer):
         return open_decoder(begin.path)
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
-        return batch.mean(objective(batch.target, self.first_guess(network, batch)))
+        return batch.mean(objective(batch.target, self.first_token_logits(network, batch)))
 
-    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+    def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         logits: Tensor = network(input_ids=batch.ids, use_cache=False).logits
         return logits
 

@@ -10,13 +10,18 @@ from specdec.checks import check_integer
 from specdec.divergences import DivergenceName
 from specdec.drafts.draft import Draft, check_model
 from specdec.drafts.learned.heads.draft import DecodingHeads, HeadsShape
-from specdec.drafts.learned.online.learner import Corrections, GoesOn, OnlineGradientTrainer, relearned
+from specdec.drafts.learned.online.online_trainer import (
+    GoesOn,
+    OnlineGradientTrainer,
+    OnlineSamples,
+    relearned,
+)
 from specdec.errors import InputError
 from specdec.models.model import Model
 
 
 class OnlineHeadsTrainer(OnlineGradientTrainer):
-    """Heads learn as in `OnlineNetworkTrainer`: each correction teaches the head whose token was rejected.
+    """Heads learn as in `OnlineNetworkTrainer`: each sample teaches the head whose token was rejected.
 
     Parameters
     ----------
@@ -24,7 +29,7 @@ class OnlineHeadsTrainer(OnlineGradientTrainer):
     target : Model
         What they are heads of; they read its token table and output matrix.
     batch : int, default 256
-        Corrections of a step.
+        Samples of a step.
     loss, learning_rate, passes, n_top, seed
         As of `OnlineNetworkTrainer`.
     """
@@ -53,12 +58,12 @@ class OnlineHeadsTrainer(OnlineGradientTrainer):
             n_top=n_top, seed=seed,
         )  # fmt: skip
 
-    def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
+    def _train(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> None:
         import torch
 
         from specdec.drafts.learned.networks import scattered
 
-        n, half = len(corrections), max(1, min(self.batch // 2, n_new))
+        n, half = len(samples), max(1, min(self.batch // 2, n_new))
         for _ in range(math.ceil(self.passes * n_new / self.batch)):
             if not goes_on():
                 return
@@ -66,17 +71,17 @@ class OnlineHeadsTrainer(OnlineGradientTrainer):
             rows = np.unique([*new, *self._rng.integers(0, n, half)])
             parts, order = [], []
             for depth in range(self._draft.n_heads):
-                at = rows[corrections.depth[rows] == depth]
+                at = rows[samples.depth[rows] == depth]
                 if len(at) == 0:
                     continue
-                hidden = torch.from_numpy(corrections.hidden[at])
+                hidden = torch.from_numpy(samples.hidden[at])
                 # The root and the draft tokens after it, with which the text ends.
-                seen = torch.from_numpy(corrections.before[at, -(depth + 1) :].astype(np.int64))
+                seen = torch.from_numpy(samples.before[at, -(depth + 1) :].astype(np.int64))
                 logits = self._network(hidden, seen, depth + 1)
                 parts.append(scattered(logits, self._network.draft_ids, self._n_vocab))
                 order.append(at)
             if parts:
-                self._step(corrections, np.concatenate(order), torch.cat(parts))
+                self._step(samples, np.concatenate(order), torch.cat(parts))
 
     def _exported(self) -> Draft:
         return relearned(self._draft, self._network)

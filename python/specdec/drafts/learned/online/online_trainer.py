@@ -1,4 +1,4 @@
-"""Corrections, where a target rejected draft tokens, and learners, which make better drafts from them."""
+"""Samples, where a target rejected draft tokens, and learners, which make better drafts from them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from specdec.drafts.learned.heads.draft import DecodingHeads
 
-GoesOn = Callable[[], bool]  # whether to continue; False: the learner shall return soon
+GoesOn = Callable[[], bool]  # whether to continue; False: the trainer shall return soon
 
 
 @dataclass(frozen=True)
-class Corrections:
-    """Some corrections, the oldest first; n of them."""
+class OnlineSamples:
+    """Some samples, the oldest first; n of them."""
 
     before: NDArray[np.int32]  # [n, n_before] the last tokens of the text; -1 before its beginning
     depth: NDArray[np.int32]  # [n] how many of these are accepted draft tokens of the round
@@ -47,12 +47,12 @@ class Corrections:
     hidden: NDArray[np.float32]  # [n, n_hidden] hidden states of the token before the round's root
 
     @staticmethod
-    def none(n_before: int, n_top: int, n_hidden: int) -> Corrections:
-        """Make no corrections, of a shape."""
+    def none(n_before: int, n_top: int, n_hidden: int) -> OnlineSamples:
+        """Make no samples, of a shape."""
         one, top = np.zeros(0, np.int32), np.zeros((0, n_top), np.int32)
         before, hidden = np.zeros((0, n_before), np.int32), np.zeros((0, n_hidden), np.float32)
         probs, rest = top.astype(np.float32), one.astype(np.float32)
-        return Corrections(before, one, one, one, top, probs, rest, hidden)
+        return OnlineSamples(before, one, one, one, top, probs, rest, hidden)
 
     def __len__(self) -> int:
         return len(self.depth)
@@ -62,60 +62,60 @@ class Corrections:
         """Return the first number that no text has."""
         return int(self.text.max(initial=-1)) + 1
 
-    def followed_by(self, newer: Corrections, most: int) -> Corrections:
+    def followed_by(self, newer: OnlineSamples, most: int) -> OnlineSamples:
         """Return these and newer ones, of all of them the last `most`."""
         both = zip(vars(self).values(), vars(newer).values(), strict=True)
-        return Corrections(*(np.concatenate(arrays)[-most:] for arrays in both))
+        return OnlineSamples(*(np.concatenate(arrays)[-most:] for arrays in both))
 
 
 class Passage(NamedTuple):
-    """A piece of a text with corrections in it."""
+    """A piece of a text with samples in it."""
 
     ids: NDArray[np.int32]  # [n_tokens]
-    rows: NDArray[np.int64]  # [n] the corrections, in the order of their positions
+    rows: NDArray[np.int64]  # [n] the samples, in the order of their positions
     ends: NDArray[np.int64]  # [n] for each the index in `ids` of the token before it
 
 
-def passages(corrections: Corrections, longest: int) -> list[Passage]:
-    """Return passages of at most `longest` tokens, each of a text's corrections whose windows overlap."""
-    n_before = corrections.before.shape[1]
-    order = np.lexsort((corrections.position, corrections.text))
+def passages(samples: OnlineSamples, longest: int) -> list[Passage]:
+    """Return passages of at most `longest` tokens, each of a text's samples whose windows overlap."""
+    n_before = samples.before.shape[1]
+    order = np.lexsort((samples.position, samples.text))
     found: list[Passage] = []
     begin = 0  # of the passage, in `order`
     for at in range(1, len(order) + 1):
         if at < len(order):
             first, last, row = order[begin], order[at - 1], order[at]
-            step = corrections.position[row] - corrections.position[last]
-            length = corrections.position[row] - corrections.position[first] + n_before
-            same = corrections.text[row] == corrections.text[first]
+            step = samples.position[row] - samples.position[last]
+            length = samples.position[row] - samples.position[first] + n_before
+            same = samples.text[row] == samples.text[first]
             if same and 0 < step < n_before and length <= longest:
                 continue
-        found.append(_passage(corrections, order[begin:at]))
+        found.append(_passage(samples, order[begin:at]))
         begin = at
     return found
 
 
-def _passage(corrections: Corrections, rows: NDArray[np.int64]) -> Passage:
-    """Make the passage of corrections of one text, ascending, whose windows overlap."""
-    window = corrections.before[rows[0]]
+def _passage(samples: OnlineSamples, rows: NDArray[np.int64]) -> Passage:
+    """Make the passage of samples of one text, ascending, whose windows overlap."""
+    window = samples.before[rows[0]]
     pieces = [window[window >= 0]]
     ends = [len(pieces[0]) - 1]
     for before, after in pairwise(rows):
-        step = int(corrections.position[after] - corrections.position[before])
-        pieces.append(corrections.before[after][-step:])
+        step = int(samples.position[after] - samples.position[before])
+        pieces.append(samples.before[after][-step:])
         ends.append(ends[-1] + step)
     return Passage(np.concatenate(pieces), rows, np.array(ends))
 
 
 class OnlineTrainer(ABC):
-    """Makes a draft that has learned from corrections, again and again.
+    """Makes a draft that has learned from samples, again and again.
 
     Attributes
     ----------
     name : str
         Of the method, in files.
     n_before, n_top, n_hidden : int
-        What it needs of each correction: tokens of the text, tokens of the target's distribution, and floats
+        What it needs of each sample: tokens of the text, tokens of the target's distribution, and floats
         of hidden states; 0: none.
     everywhere : bool
         Whether it also wants the positions at which the draft was right.
@@ -128,8 +128,8 @@ class OnlineTrainer(ABC):
     everywhere: bool = False
 
     @abstractmethod
-    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Draft:
-        """Return the draft, of the same class, with what can be learned from the corrections, at least one.
+    def learn(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> Draft:
+        """Return the draft, of the same class, with what can be learned from the samples, at least one.
 
         The last `n_new` of them have come since the last call; `goes_on` is asked now and then.
         """
@@ -139,14 +139,14 @@ class OnlineTrainer(ABC):
         return
 
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return what `restore` needs next to the corrections, as arrays of float32 or int32."""
+        """Return what `restore` needs next to the samples, as arrays of float32 or int32."""
         return {}
 
-    def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> Draft:
-        """Continue from what `state` gave, or raise a ValueError, and from the corrections of that time."""
+    def restore(self, state: Mapping[str, NDArray[Any]], samples: OnlineSamples) -> Draft:
+        """Continue from what `state` gave, or raise a ValueError, and from the samples of that time."""
         for name in state:
             raise ValueError(f"tensor '{name}' is none of a draft of this kind")
-        return self.learn(corrections, 0, lambda: True)
+        return self.learn(samples, 0, lambda: True)
 
     @staticmethod
     def expect(state: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -160,17 +160,17 @@ class OnlineTrainer(ABC):
 
 
 class OnlineTableTrainer(OnlineTrainer):
-    """Counts the corrections on top of a table: each as its last tokens with the target's predictions.
+    """Counts the samples on top of a table: each as its last tokens with the target's predictions.
 
     A token of probability p is counted ``round(weight * p)`` times, the most probable one once at least. Old
-    corrections age out, so the table stays bounded.
+    samples age out, so the table stays bounded.
 
     Parameters
     ----------
     draft : Ngram or OnlineNgram
         An `OnlineNgram` with a table; it counts its texts on top.
     weight : int, default 8
-        How often a correction counts. Where the table knows a context well, it takes more to change that.
+        How often a sample counts. Where the table knows a context well, it takes more to change that.
     """
 
     name = "table"
@@ -184,29 +184,29 @@ class OnlineTableTrainer(OnlineTrainer):
         self.weight = check_integer("weight", weight, 1, 1 << 16)
         self.n_before = max(table.n - 1, 1)
 
-    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Ngram | OnlineNgram:
+    def learn(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> Ngram | OnlineNgram:
         table = self._table
-        if texts := self._texts(corrections):
+        if texts := self._texts(samples):
             counts = table.counts.plus(NgramCounts.count(texts, table.n_vocab, table.n))
             table = type(table).of(counts, table.smoothing)
         _ = table.core  # made here, not when it is first used
         return OnlineNgram(table) if isinstance(self._draft, OnlineNgram) else table
 
-    def _texts(self, corrections: Corrections) -> list[np.ndarray]:
-        """Return short texts: of each correction the last tokens and one after them."""
-        times = np.rint(self.weight * np.exp(corrections.log_probs)).astype(np.int64)
+    def _texts(self, samples: OnlineSamples) -> list[np.ndarray]:
+        """Return short texts: of each sample the last tokens and one after them."""
+        times = np.rint(self.weight * np.exp(samples.log_probs)).astype(np.int64)
         times[:, 0] = np.maximum(times[:, 0], 1)
         rows, columns = np.nonzero(times)
         n_context = self._table.n - 1
-        before = corrections.before[rows][:, corrections.before.shape[1] - n_context :]
-        short = np.column_stack([before, corrections.top[rows, columns]]).astype(np.int64)
+        before = samples.before[rows][:, samples.before.shape[1] - n_context :]
+        short = np.column_stack([before, samples.top[rows, columns]]).astype(np.int64)
         known = short.max(axis=1) < self._table.n_vocab
         several = np.repeat(short[known], times[rows, columns][known], axis=0)
         return [text[text >= 0] for text in several]
 
 
 class OnlineGradientTrainer(OnlineTrainer):
-    """A learner by AdamW; `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids."""
+    """A trainer by AdamW; `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids."""
 
     usual_rate: float = 2e-4  # the default learning rate for networks of up to ten million parameters
 
@@ -239,19 +239,19 @@ class OnlineGradientTrainer(OnlineTrainer):
         torch.set_num_threads(1)
 
     @abstractmethod
-    def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
+    def _train(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> None:
         """Take steps."""
 
     @abstractmethod
     def _exported(self) -> Draft:
         """Return the draft with the weights as they are."""
 
-    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Draft:
-        self._train(corrections, n_new, goes_on)
+    def learn(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> Draft:
+        self._train(samples, n_new, goes_on)
         return self._exported()
 
-    def _step(self, corrections: Corrections, rows: NDArray[np.int64], logits: Tensor) -> None:
-        """Take a step on some corrections, for which the network gives `logits` [n, n_vocab]."""
+    def _step(self, samples: OnlineSamples, rows: NDArray[np.int64], logits: Tensor) -> None:
+        """Take a step on some samples, for which the network gives `logits` [n, n_vocab]."""
         import torch
 
         from specdec.drafts.learned.networks import Objective
@@ -259,7 +259,7 @@ class OnlineGradientTrainer(OnlineTrainer):
         # Ids that a small vocabulary lacks are one token that the draft never drafts.
         logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
         objective = Objective.of_shares({self.loss: 1.0})
-        loss = objective(target_of(corrections, rows, self._n_vocab), logits).mean()
+        loss = objective(target_of(samples, rows, self._n_vocab), logits).mean()
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss.item()}; a lower learning_rate may help")
         self._optimizer.zero_grad(set_to_none=True)
@@ -278,7 +278,7 @@ class OnlineGradientTrainer(OnlineTrainer):
                 found[f"steps.{name}"] = np.array([int(moments["step"])], np.int32)
         return found
 
-    def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> Draft:
+    def restore(self, state: Mapping[str, NDArray[Any]], samples: OnlineSamples) -> Draft:
         import torch
 
         parameters = dict(self._network.named_parameters())
@@ -323,15 +323,15 @@ def relearned(first: RecurrentDraft | DecodingHeads, network: Any) -> RecurrentD
     return type(first)(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
 
 
-def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -> Any:
-    """Return the target's distribution at some corrections; id `n_vocab` is any that a draft lacks."""
+def target_of(samples: OnlineSamples, rows: NDArray[np.int64], n_vocab: int) -> Any:
+    """Return the target's distribution at some samples; id `n_vocab` is any that a draft lacks."""
     import torch
 
     from specdec.drafts.learned.networks import TargetDistribution
 
-    top = corrections.top[rows].astype(np.int64)
+    top = samples.top[rows].astype(np.int64)
     tokens = np.where((top < 0) | (top >= n_vocab), n_vocab, top)
-    log_probs, rest = corrections.log_probs[rows], corrections.rest[rows]
+    log_probs, rest = samples.log_probs[rows], samples.rest[rows]
     return TargetDistribution.of_top(*(torch.from_numpy(array) for array in (tokens, log_probs, rest)))
 
 
@@ -340,10 +340,10 @@ _LONGEST = 1 << 16  # tokens of a passage where the network has no limit
 
 
 class OnlineNetworkTrainer(OnlineGradientTrainer):
-    """A model or a recurrent network learns by gradient steps on its corrections: AdamW.
+    """A model or a recurrent network learns by gradient steps on its samples: AdamW.
 
     It learns the target's distribution at temperature 1: its `n_top` most probable tokens one by one, and
-    all others together. Half of a step are passages with the newest corrections, half any that are kept, so
+    all others together. Half of a step are passages with the newest samples, half any that are kept, so
     that what was learned before is not forgotten at once. Learning takes a copy of the weights in f32 with
     two moments each; at each update they are packed again, those of a model by way of a temporary folder.
 
@@ -358,15 +358,15 @@ class OnlineNetworkTrainer(OnlineGradientTrainer):
     learning_rate : float, optional
         By default 2e-4 (2e-3 for recurrent networks), times sqrt(1e7 / parameters) where that is below 1.
     passes : float, default 4.0
-        How often a new correction is learned from, on average.
+        How often a new sample is learned from, on average.
     batch : int, default 1024
         Tokens of a step.
     n_before : int, default 64
-        Tokens of the text that are kept before a correction, at least 2.
+        Tokens of the text that are kept before a sample, at least 2.
     n_top : int, default 32
         Tokens of the target's distribution that are kept.
     seed : int, default 0
-        Of the order in which corrections are learned from.
+        Of the order in which samples are learned from.
     """
 
     name = "network"
@@ -392,19 +392,19 @@ class OnlineNetworkTrainer(OnlineGradientTrainer):
             n_top=n_top, seed=seed,
         )  # fmt: skip
 
-    def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
-        found = passages(corrections, min(2 * self.n_before, self._longest))
-        of_row = np.empty(len(corrections), np.int64)
+    def _train(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> None:
+        found = passages(samples, min(2 * self.n_before, self._longest))
+        of_row = np.empty(len(samples), np.int64)
         for i, passage in enumerate(found):
             of_row[passage.rows] = i
-        new = np.unique(of_row[len(corrections) - n_new :]) if n_new else np.zeros(0, np.int64)
+        new = np.unique(of_row[len(samples) - n_new :]) if n_new else np.zeros(0, np.int64)
         n_tokens = sum(len(found[i].ids) for i in new)
         for _ in range(math.ceil(self.passes * n_tokens / self._batch_size)):
             if not goes_on():
                 return
             chosen = self._drawn(found, new)
             rows = np.concatenate([passage.rows for passage in chosen])
-            self._step(corrections, rows, self._logits(chosen))
+            self._step(samples, rows, self._logits(chosen))
 
     @property
     def _batch_size(self) -> int:
@@ -425,7 +425,7 @@ class OnlineNetworkTrainer(OnlineGradientTrainer):
         return [found[i] for i in chosen]
 
     def _logits(self, chosen: Sequence[Passage]) -> Tensor:
-        """Return the network's logits [n, n_vocab] at the corrections of passages."""
+        """Return the network's logits [n, n_vocab] at the samples of passages."""
         import torch
 
         ids = np.zeros((len(chosen), max(len(passage.ids) for passage in chosen)), np.int64)
