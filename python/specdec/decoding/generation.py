@@ -159,14 +159,14 @@ class Generation:
 
     def __init__(
         self, id: int, request: Request, settings: _core.Settings, prediction: PredictionUse | None,
-        notify: Callable[[], None],
+        notify_engine: Callable[[], None],
     ) -> None:  # fmt: skip
         self.id, self.request, self.prediction = id, request, prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())
         self.samples = [Sample(request, i, settings, self) for i in range(len(request.prompts))]
         self.n_cached_tokens: int | None = None
-        self._notify = notify
+        self._notify_engine = notify_engine
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._n_open = len(self.samples)
@@ -200,7 +200,7 @@ class Generation:
             chosen = [self.samples[check_integer("index", index, 0, self.n - 1)]]
         for sample in chosen:
             sample.cancelled = True
-        self._notify()
+        self._notify_engine()
 
     def next(self, timeout: float | None = None) -> Piece | None:
         """The next piece; None when all have been given.
