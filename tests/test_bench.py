@@ -364,7 +364,9 @@ def test_answers_with_other_settings_or_questions_are_refused(pair: Pair, found:
     pair = pair[0], {"small one": pair[1]}
     with pytest.raises(InputError, match=r"settings.json: gamma is 3; expected 2, as of this run"):
         specdec.bench(*pair, QUESTIONS, **{**options, "gamma": 2})
-    with pytest.raises(InputError, match=r"run_1/plain.jsonl: has an answer to another question 7; expected"):
+    with pytest.raises(
+        InputError, match=r"run_1/plain.jsonl: has the answer to a different question 7; expected"
+    ):
         specdec.bench(*pair, [Question(7, "letters", ("other",))], **options)
     fewer = specdec.bench(*pair, QUESTIONS[:1], **{**options, "repeats": 1})
     assert fewer.answers[0] == found.answers[0][:1]

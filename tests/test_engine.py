@@ -401,7 +401,7 @@ def test_too_many_and_closed(world: World) -> None:
     held = engine.submit([1, 2], max_new_tokens=3, transform=gate)
     assert gate.reached.wait(WAIT_S)
     queued = [engine.submit([1, 2], max_new_tokens=3) for _ in range(2)]
-    with pytest.raises(BusyError, match="2 texts wait; expected at most 2, with 1 text more"):
+    with pytest.raises(BusyError, match="2 texts waiting; expected at most 2 with 1 text more"):
         engine.submit([1, 2], max_new_tokens=3)
     assert engine.metrics().n_refused == 1 and engine.metrics().n_waiting == 2
     queued[0].cancel()
@@ -431,7 +431,7 @@ def test_a_close_that_does_not_drain_cancels_all(world: World) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than 200"),
+    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than n_text (200)"),
     ({"prompt": []}, InputError, "prompt"), ({"prompt": ["a", "b"]}, InputError, "one prompt"),
     ({"logprobs": 21}, InputError, "logprobs is 21; expected .*20"),
     ({"gamma": 3}, TypeError, "'gamma'; generate, stream, agenerate, astream have it"),
@@ -567,8 +567,8 @@ def test_a_loop_that_ends_with_an_open_stream(
 
 def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
     calls: dict[str, dict[str, Any]] = {
-        "target or draft is given with an engine": {"engine": engine, "target": world.target},
-        "gamma is given with an engine": {"engine": engine, "gamma": 3}, "target is None": {},
+        "target or draft cannot be combined with an engine": {"engine": engine, "target": world.target},
+        "gamma cannot be combined with an engine": {"engine": engine, "gamma": 3}, "target is None": {},
         "prompt is missing": {"engine": engine, "prompt": None},
     }  # fmt: skip
     for message, how in calls.items():

@@ -96,10 +96,10 @@ def test_damaged_fields(tmp_path: Path, lines: list[Any], place: str) -> None:
 def test_what_is_no_file_of_questions(tmp_path: Path) -> None:
     gone = tmp_path / "nothing.jsonl"
     for path, message in (
-        (written(tmp_path, GOOD, "{", name="1"), "line 2: is no JSON"),
-        (written(tmp_path, '{"text": NaN}', name="2"), "line 1: is no JSON"),
-        (written(tmp_path, "[" * 100_000, name="3"), "line 1: is no JSON"),
-        (written(tmp_path, "\udcff", name="4", errors="surrogateescape"), "line 1: is no JSON"),
+        (written(tmp_path, GOOD, "{", name="1"), "line 2: is not valid JSON"),
+        (written(tmp_path, '{"text": NaN}', name="2"), "line 1: is not valid JSON"),
+        (written(tmp_path, "[" * 100_000, name="3"), "line 1: is not valid JSON"),
+        (written(tmp_path, "\udcff", name="4", errors="surrogateescape"), "line 1: is not valid JSON"),
         (written(tmp_path, "{}", name="5"), "line 1: has none of the fields 'turns', 'prompt', 'messages'"),
         (written(tmp_path, '{"prompt": 5}', name="7"), "line 1: prompt is 5; expected a text, or a list"),
         (written(tmp_path, "", "  ", name="6"), "has no question"), (gone, "cannot be read: No such file"),
@@ -167,10 +167,10 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
     for name, value in (("prompt", broken), ("written", year)):
         columns = {"text": pyarrow.array(["a"]), name: value}
         parquet.write_table(pyarrow.table(columns), path)
-        with pytest.raises(InputError, match="test.parquet: is no Parquet file"):
+        with pytest.raises(InputError, match="test.parquet: is not a Parquet file"):
             specdec.read_questions(path)
     path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(InputError, match="test.parquet: is no Parquet file"):
+    with pytest.raises(InputError, match="test.parquet: is not a Parquet file"):
         specdec.read_questions(path)
     with pytest.raises(InputError, match="gone.parquet: cannot be read: no such file"):
         specdec.read_questions(tmp_path / "gone.parquet")

@@ -493,7 +493,7 @@ def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], m
 def test_a_model_that_names_no_start_needs_a_decoder_prompt(t5: EncoderDecoder) -> None:
     core, config = t5.target.core, t5.target.config
     model = specdec.Model(core, config, None, t5.target.path, "random")
-    with pytest.raises(InputError, match="prompt: random names no ids that its texts begin with"):
+    with pytest.raises(InputError, match="prompt: random defines no decoder start ids"):
         specdec.generate(model, None, [5])
     wanted = generate(t5.target, None, [5])
     assert generate(model, None, [5], decoder_prompt=START).tokens == wanted.tokens
