@@ -1,4 +1,4 @@
-"""The code base itself: what ARCHITECTURE.md and CONTRIBUTING.md say of it, read from the files."""
+"""The code base itself: the rules of ARCHITECTURE.md and CONTRIBUTING.md, checked on the files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -93,7 +94,7 @@ def within_reach(folder: str) -> set[str]:
 
 
 def test_folders_are_built_on_what_the_table_says() -> None:
-    """Every C file is in a folder of it, and the compiler keeps the order that CMake is told."""
+    """Every C file is in a folder of it, and CMake builds it on the folders that the table lists."""
     assert {folder_of(path) for path in C_FILES} == {*BELOW}, "BELOW in this file names the folders of csrc"
     for folder in BELOW.keys() - {"binding", "testing"}:
         call = re.search(r"sd_add_folder\(([\w ]+)\)", read(CSRC / folder / "CMakeLists.txt"))
@@ -101,7 +102,7 @@ def test_folders_are_built_on_what_the_table_says() -> None:
         assert call and call[1].split() == wanted, folder
 
 
-def test_includes_go_one_way() -> None:
+def test_includes_follow_the_order_of_folders() -> None:
     """By bare name, so a name means one file."""
     headers = [path for path in C_FILES if path.suffix == ".h"]
     home = {header.name: folder_of(header) for header in headers}
@@ -280,7 +281,7 @@ LAYERS = [
 ]  # fmt: skip
 """Folders and modules of the package; each may import from its own layer's folder and from layers before it.
 
-`reference` stands beside them and imports nothing of the package.
+`reference` is not in the list: it imports nothing of the package.
 """
 
 
@@ -323,7 +324,7 @@ def longest_module(dotted: str, paths: dict[str, Path]) -> str:
     return dotted
 
 
-def test_imports_of_the_package_go_one_way() -> None:
+def test_imports_of_the_package_follow_the_layers() -> None:
     """From later layers to earlier ones; and within a folder there is no circle."""
     order = {entry: i for i, layer in enumerate(LAYERS) for entry in layer}
     arrows = {(module, other) for module, others in imports().items() for other in others}
@@ -398,7 +399,7 @@ def of_project(pattern: str) -> str:
     return found[1]
 
 
-def test_version_is_written_in_one_place() -> None:
+def test_version_is_written_once() -> None:
     version = of_project(r'^version = "([^"]+)"')
     assert specdec.__version__ == version
     assert f"## {version}" in read(ROOT / "CHANGELOG.md")
@@ -465,14 +466,23 @@ def test_no_path_of_a_machine() -> None:
     assert [f"{path}: {line[:80]}" for path, line in lines if pattern.search(line)] == []
 
 
-def test_architecture_page_names_every_file() -> None:
-    """Each C file pair and Python module, those of benchmarks/ too, stands in its tables once."""
-    documented = re.findall(r"^\| `([\w./]+)`", read(ROOT / "docs" / "ARCHITECTURE.md"), re.MULTILINE)
-    existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
-    existing |= {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
-    existing |= {name(path) for path in (ROOT / "benchmarks").rglob("*.py")}
-    existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
-    assert sorted(documented) == sorted(existing), "rows of docs/ARCHITECTURE.md, and files"
+def file_index() -> ModuleType:
+    """The site's script that makes the index of files."""
+    spec = importlib.util.spec_from_file_location("files", ROOT / "docs" / "site" / "files.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_file_and_every_folder_has_a_description() -> None:
+    """The first sentence of a docstring or of the comment at the top, from which the site makes its index."""
+    index = file_index()
+    found = {name(folder): index.about_folder(folder) for _, folder, _ in index.folders()}
+    found |= {name(path): index.about_file(path) for _, _, files in index.folders() for path in files}
+    assert {"csrc/decode", "python/specdec/decoding", "csrc/decode/round.c"} <= found.keys()
+    assert {name(path) for path in modules().values() if not path.stem.startswith("__")} <= found.keys()
+    assert [entry for entry, text in found.items() if len(text) < 10] == []
 
 
 DRAFT_LISTS = ["docs/WHICH_DRAFT.md", "tests/support/drafters.py", "tests/fuzz/drafts.py"]

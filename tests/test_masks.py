@@ -30,13 +30,15 @@ DRAFTS: dict[str, Any] = {
     "distinct": drafts.StaticTree((2, 1), "without replacement"),
     "top-k": drafts.StaticTree((2, 2), "top-k"),
 }  # fmt: skip
-STATISTICAL = pytest.mark.statistical
 JUDGES = [
     *(("chain", rule) for rule in ("rejection", "block", "coupled", "k-sequential", "classical")),
     ("distinct", "rejection"),
-    pytest.param("samples", "k-sequential", marks=STATISTICAL),
-    *(pytest.param(tree, "coupled", marks=STATISTICAL) for tree in ("distinct", "dynamic")),
-    *(pytest.param(tree, "rejection", marks=STATISTICAL) for tree in ("samples", "top-k", "dynamic")),
+    pytest.param("samples", "k-sequential", marks=pytest.mark.statistical),
+    *(pytest.param(tree, "coupled", marks=pytest.mark.statistical) for tree in ("distinct", "dynamic")),
+    *(
+        pytest.param(tree, "rejection", marks=pytest.mark.statistical)
+        for tree in ("samples", "top-k", "dynamic")
+    ),
 ]
 
 

@@ -384,12 +384,12 @@ def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) ->
     assert "2 layers of an encoder, 2 of a decoder" in repr(t5.target)
 
 
-def test_the_snippet_of_the_readme_runs(tmp_path: Path) -> None:
+def test_the_snippet_of_the_page_runs(tmp_path: Path) -> None:
     """With random models of bytes, as ByT5 is one of."""
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     config, tokenizer = EncoderDecoder("t5", n_vocab=384).config, load_tokenizer(tmp_path)
     target, draft = (model_of(config, lively_tensors(config, seed), tokenizer) for seed in (1, 2))
-    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "GENERATING.md").read_text(encoding="utf-8")
     (snippet,) = [part for part in page.split("```") if "decoder_prompt" in part and part.startswith("py\n")]
     given = {"path/to/t5-large": target, "path/to/t5-small": draft}
     library = types.SimpleNamespace(load=given.get, generate=specdec.generate, drafts=drafts)

@@ -99,7 +99,7 @@ static sd_status create_parts(sd_beam_search* s) {
 }
 
 /* Has the draft room for a prompt of n tokens and the source? */
-static int has_room(const sd_beam_options* o, int n) {
+static int has_capacity(const sd_beam_options* o, int n) {
     const sd_model* encoder = o->draft->encoder;
     return n <= o->draft->config.n_ctx && (encoder == NULL || o->n_source <= encoder->config.n_ctx);
 }
@@ -116,7 +116,7 @@ sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* p
     s->n_prompt = n;
     s->max_steps = options->max_new_tokens < room ? options->max_new_tokens : room;
     s->tree.drafting =
-        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && has_room(options, n);
+        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && has_capacity(options, n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     memcpy(s->prompt, prompt, (size_t)n * sizeof *prompt);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];

@@ -25,7 +25,7 @@ int sd_prompt_from(PyObject* ids, PyObject* key, PyObject* source_argument, sd_p
 }
 
 /* Room for the states of a slot; what is there already is kept. */
-static sd_status make_room(const sd_session_borrowed* borrowed, sd_slot* slot, const sd_slot* with) {
+static sd_status reserve(const sd_session_borrowed* borrowed, sd_slot* slot, const sd_slot* with) {
     sd_status status = SD_OK;
     int n_vocab = borrowed->target->model->config.n_vocab, n_nodes = borrowed->n_nodes;
     if (with->object->has_states && slot->states.nodes == NULL) {
@@ -45,7 +45,7 @@ int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_objec
                       .settings = object->settings,
                       .transform = {.function = object->transform, .saved_thread = borrowed->saved_thread}};
     sd_verifier_options* verify = &with->settings.verify;
-    if (sd_passed(make_room(borrowed, slot, with)) < 0) return -1;
+    if (sd_passed(reserve(borrowed, slot, with)) < 0) return -1;
     if (object->transform != NULL) verify->transform = sd_transform_of(&slot->transform, object->has_states);
     if (object->has_states) verify->transform.states = &slot->states;
     if (object->constraint != NULL) verify->constraint = slot->constraint;

@@ -7,7 +7,7 @@ sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, ui
         if (sd_may_draft(drafters, i))
             return sd_drafter_check_rule(d->within[i], rule, draws, SD_EVERY_DRAFTER, argument);
     if (n == 0) return SD_OK;
-    sd_tree_kind kind = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
+    sd_tree_type kind = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
     return sd_rule_check_trees(rule, kind, argument);
 }
 
@@ -79,7 +79,7 @@ sd_status sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cach
         sd_cache* cache = &d->caches[sequence]; /* which may have less room than the target's */
         const int32_t* ids = d->own_ids ? known->tokens : prompt->tokens;
         int n_ids = d->own_ids ? known->n_committed : prompt->n;
-        if ((status = sd_cache_make_room(cache)) != SD_OK) return status;
+        if ((status = sd_cache_reserve(cache)) != SD_OK) return status;
         sd_cache_attend(cache, known->encoded);
         most = sd_cache_begin_with(cache, known, ids, n_ids < cache->n_slots ? n_ids : cache->n_slots);
     }
@@ -100,9 +100,9 @@ int sd_drafter_reads_text(const sd_drafter* d) {
     return 1;
 }
 
-sd_status sd_drafter_make_room(sd_drafter* d) {
-    sd_status status = d->make_room ? d->make_room(d) : SD_OK;
-    for (int i = 0; i < d->n_within && status == SD_OK; i++) status = sd_drafter_make_room(d->within[i]);
+sd_status sd_drafter_reserve(sd_drafter* d) {
+    sd_status status = d->reserve ? d->reserve(d) : SD_OK;
+    for (int i = 0; i < d->n_within && status == SD_OK; i++) status = sd_drafter_reserve(d->within[i]);
     return status;
 }
 

@@ -45,7 +45,7 @@ typedef struct sd_drafting {
 struct sd_drafter {
     /* Of its proposals; the rule of each sequence must judge this kind (sd_drafter_check_rule). With
      * SD_TREE_UNKNOWN propose fails for a tree that the rule cannot judge. */
-    sd_tree_kind tree_type;
+    sd_tree_type tree_type;
     int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
     /* What it reads of the target's hidden states: the caches of proposals keep these. */
     sd_captures captures;
@@ -54,7 +54,7 @@ struct sd_drafter {
     int paused;             /* set by a drafter that this one is within: it is left out of the round */
     double other_s;         /* of the last propose: seconds that were not the draft's forward passes */
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. Before
-     * make_room they may have no memory (sd_cache_plan). NULL: it has no model, or no caches of its own. */
+     * reserve they may have no memory (sd_cache_plan). NULL: it has no model, or no caches of its own. */
     sd_cache* caches;
     int own_ids;               /* the texts in them are in the ids of that model, not in the target's */
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
@@ -75,7 +75,7 @@ struct sd_drafter {
     /* Comes before the first begin: make the memory that only a drafter which drafts needs, that of a model's
      * texts and forwards. Nothing happens where it has been made; where there is too little, it may be called
      * again. Drafters `within` are called beside. */
-    sd_status (*make_room)(sd_drafter* self);
+    sd_status (*reserve)(sd_drafter* self);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
@@ -145,7 +145,7 @@ sd_status sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const s
                                 const sd_prompt* prompt, int* n);
 
 /* The operations that may be NULL. */
-sd_status sd_drafter_make_room(sd_drafter* drafter);
+sd_status sd_drafter_reserve(sd_drafter* drafter);
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);

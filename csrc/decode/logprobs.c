@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "row_law.h"
+#include "row_distribution.h"
 
 sd_status sd_logprobs_find(const char* name, sd_logprobs_kind* of) {
     *of = strcmp(name, "model") == 0 ? SD_LOGPROBS_MODEL : SD_LOGPROBS_SAMPLING;
@@ -48,7 +48,7 @@ static sd_status fill_by_sampling(sd_verifier* v, const sd_verification* of, int
 static void fill_by_logits(const sd_verifier* v, const sd_verification* of, int node, int32_t token,
                            const sd_logprobs* to, int n_top) {
     const float* logits = of->logits + of->node_rows[node] * of->stride;
-    const sd_row_law row = sd_row_law_of(logits, v->n_vocab);
+    const sd_row_distribution row = sd_row_distribution_of(logits, v->n_vocab);
     *to->log_probs = sd_row_log_prob(&row, logits, token);
     sd_row_top(&row, logits, v->n_vocab, n_top, to->top_tokens, to->top_log_probs);
 }

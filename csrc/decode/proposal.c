@@ -8,7 +8,7 @@ int sd_count_drafters(uint64_t drafters, int n) {
     return count;
 }
 
-int sd_proposal_has_room(const sd_proposal* p, int node) {
+int sd_proposal_has_capacity(const sd_proposal* p, int node) {
     return p->failure->status == SD_OK && p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
 }
 
@@ -34,14 +34,14 @@ int sd_proposal_allows(const sd_proposal* p, int node, int32_t token) {
 }
 
 int sd_proposal_may_draft(const sd_proposal* p, int node) {
-    if (!sd_proposal_has_room(p, node)) return 0;
+    if (!sd_proposal_has_capacity(p, node)) return 0;
     int pays = p->policy == NULL || sd_drafter_policy_pays(p->policy, p->path_prob[node], p->depths[node],
                                                            p->tree.n_nodes - 1, -1.0);
     return pays && sd_proposal_goes_on(p, node);
 }
 
 int sd_proposal_may_add(const sd_proposal* p, int node) {
-    if (!sd_proposal_has_room(p, node)) return 0;
+    if (!sd_proposal_has_capacity(p, node)) return 0;
     if (p->policy == NULL) return 1;
     int depth = p->depths[node];
     double chance = sd_drafter_policy_chance(p->policy, depth + 1);

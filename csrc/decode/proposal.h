@@ -60,7 +60,7 @@ typedef struct sd_proposal {
 } sd_proposal;
 
 /* Is there room for another guess after `node`? */
-int sd_proposal_has_room(const sd_proposal* proposal, int node);
+int sd_proposal_has_capacity(const sd_proposal* proposal, int node);
 
 /* May a guess be drafted after `node`: is there room, and with a policy, does it pay? To be asked before the
  * guess is drawn. */

@@ -154,13 +154,12 @@ static void leave_empty(sd_sequence* q) { q->finished = q->draft_begun = q->read
 
 /* The caches of the slots and the scratch of forwards, those of the drafter too, unless it rests: then these
  * are made when it is told of a text. */
-static sd_status make_room(sd_session* s) {
+static sd_status reserve(sd_session* s) {
     const sd_session_options* o = &s->options;
     sd_captures captures = {0};
     sd_status status =
         s->drafter ? sd_drafter_add_captures(s->drafter, &o->target->config, &captures) : SD_OK;
-    if (status == SD_OK && s->drafter && !sd_session_draft_paused(s))
-        status = sd_drafter_make_room(s->drafter);
+    if (status == SD_OK && s->drafter && !sd_session_draft_paused(s)) status = sd_drafter_reserve(s->drafter);
     for (int i = 0; i < s->shape.n_sequences && status == SD_OK; i++)
         status = sd_cache_create(&s->caches[i], o->target, s->shape.n_text + s->max_rows, s->max_rows,
                                  s->max_rows, &captures);
@@ -198,7 +197,7 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
         sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.reading, s->extra.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < n_slots; i++) leave_empty(&s->sequences[i]);
-    if ((status = make_room(s)) != SD_OK) goto fail;
+    if ((status = reserve(s)) != SD_OK) goto fail;
     *out = s;
     return SD_OK;
 fail:

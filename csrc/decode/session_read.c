@@ -36,7 +36,7 @@ sd_status sd_session_begin_draft(sd_session* s, int i, sd_drafter* drafter) {
                               .n_source = q->n_source,
                               .failure = &q->failure,
                               .cache = &s->caches[i]};
-    sd_status status = sd_drafter_make_room(drafter);
+    sd_status status = sd_drafter_reserve(drafter);
     if (status == SD_OK) status = note(q, sd_drafter_begin(drafter, i, &prompt));
     return status == SD_OK ? sd_interrupted() : status;
 }

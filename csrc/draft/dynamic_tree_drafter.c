@@ -183,7 +183,7 @@ static void emit(draft* f, sd_proposal* p) {
     for (int i = 0; i < f->search.n; i++) {
         const candidate* c = &f->search.best[i];
         int32_t parent = f->nodes[c->parent];
-        if (parent < 0 || !sd_proposal_has_room(p, parent) || !pays(p, parent, c)) continue;
+        if (parent < 0 || !sd_proposal_has_capacity(p, parent) || !pays(p, parent, c)) continue;
         int node = sd_proposal_add_point(p, parent, c->token, c->confidence);
         if (c->node >= 0) f->nodes[c->node] = node;
     }

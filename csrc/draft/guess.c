@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "row_law.h"
+#include "row_distribution.h"
 
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
     size_t n_vocab = (size_t)drafting->n_vocab;

@@ -1,6 +1,6 @@
 #include "predictor.h"
 
-sd_status sd_predictor_make_room(sd_predictor* p) { return p->make_room ? p->make_room(p) : SD_OK; }
+sd_status sd_predictor_reserve(sd_predictor* p) { return p->reserve ? p->reserve(p) : SD_OK; }
 
 void sd_predictor_begin(sd_predictor* p, int sequence, const sd_prompt* prompt) {
     if (p->begin) p->begin(p, sequence, prompt);
@@ -43,7 +43,7 @@ void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
 }
 
 static sd_predictor* predictor_of(sd_drafter* drafter) { return ((sd_predicting*)drafter)->predictor; }
-static sd_status make_room(sd_drafter* drafter) { return sd_predictor_make_room(predictor_of(drafter)); }
+static sd_status reserve(sd_drafter* drafter) { return sd_predictor_reserve(predictor_of(drafter)); }
 
 static sd_status begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt) {
     sd_predictor_begin(predictor_of(drafter), sequence, prompt);
@@ -68,7 +68,7 @@ static sd_status observe_extra(sd_drafter* drafter, int sequence, int n_text, co
 
 sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const sd_prediction* prediction) {
     SD_TRY(maker.make(maker.options, prediction, &p->predictor));
-    p->drafter.make_room = make_room;
+    p->drafter.reserve = reserve;
     p->drafter.begin = begin;
     p->drafter.read = read_prompts;
     p->drafter.observe = observe;

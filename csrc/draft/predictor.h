@@ -24,12 +24,12 @@ struct sd_predictor {
     sd_cache* caches;
     int own_ids; /* the texts in them are in the model's own ids, not in the target's */
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
-     * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or +infinity; -infinity
+     * floats apart. Owned by the predictor; both may be set by reserve. None is NaN or +infinity; -infinity
      * is a token that is never guessed. */
     const float* logits;
     ptrdiff_t ld_logits;
-    /* As make_room, begin and read of drafters (drafter.h). */
-    sd_status (*make_room)(sd_predictor* self);
+    /* As reserve, begin and read of drafters (drafter.h). */
+    sd_status (*reserve)(sd_predictor* self);
     void (*begin)(sd_predictor* self, int sequence, const sd_prompt* prompt);
     sd_status (*read)(sd_predictor* self, int* done);
     /* Before a proposal's first predict of a round. Lessens the proposal's depth to what can be predicted. */
@@ -83,7 +83,7 @@ sd_status sd_predicting_make(sd_predicting* predicting, sd_predictor_maker maker
 void sd_predicting_free(sd_drafter* drafter);
 
 /* The operations that may be NULL. `predictor` may be NULL, for one that was not made, where it is freed. */
-sd_status sd_predictor_make_room(sd_predictor* predictor);
+sd_status sd_predictor_reserve(sd_predictor* predictor);
 void sd_predictor_begin(sd_predictor* predictor, int sequence, const sd_prompt* prompt);
 sd_status sd_predictor_read(sd_predictor* predictor, int* done);
 void sd_predictor_share(sd_predictor* predictor, const sd_proposal* proposal, int32_t duplicate,

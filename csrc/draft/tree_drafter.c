@@ -181,7 +181,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 /* Siblings are independent draws at a temperature above 0 only (sd_drafter_check_rule). The coupled rule does
  * not check this. */
-static sd_tree_kind tree_kind_of(const sd_shape_options* shape) {
+static sd_tree_type tree_type_of(const sd_shape_options* shape) {
     if (shape->n_chains == 1) return SD_TREE_CHAINS;
     return shape->how == SD_CHOOSE_DRAWS ? SD_TREE_DRAWS : SD_TREE_ANY;
 }
@@ -195,7 +195,7 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
                                  const sd_shape_options* shape, sd_drafter** drafter) {
     SD_TRY(sd_shape_check(shape));
     SD_NEW(tree_drafter, d);
-    d->base.drafter = SD_MAKE(sd_drafter, .tree_type = tree_kind_of(shape),
+    d->base.drafter = SD_MAKE(sd_drafter, .tree_type = tree_type_of(shape),
                               .points = !drafting->draws || is_top(drafting, shape), .propose = propose,
                               .free = sd_predicting_free);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));

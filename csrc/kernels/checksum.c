@@ -1,3 +1,4 @@
+/* A checksum of bytes that detects damage, computed by all threads. */
 #include "kernels.h"
 
 #include <assert.h>

@@ -145,16 +145,16 @@ static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
 
 /* What a row of activations is made when it is prepared for products: floats, rounded floats, or codes with a
  * scale for each block, without or with sums of the halves of blocks (sd_row_block). */
-typedef enum sd_row_kind {
+typedef enum sd_row_type {
     SD_ROWS_F32,
     SD_ROWS_BF16,
     SD_ROWS_CODES,
     SD_ROWS_HALVES,
-    SD_N_ROW_KINDS
-} sd_row_kind;
+    SD_N_ROW_TYPES
+} sd_row_type;
 
 /* The kind of rows that panels of a format are multiplied with. */
-static inline sd_row_kind sd_rows_of(sd_format format) {
+static inline sd_row_type sd_rows_of(sd_format format) {
     switch (format) {
     case SD_FORMAT_F32: return SD_ROWS_F32;
     case SD_FORMAT_BF16: return SD_ROWS_BF16;
@@ -163,8 +163,8 @@ static inline sd_row_kind sd_rows_of(sd_format format) {
 }
 
 /* Whether panels of a format may be multiplied with rows of this kind: codes may have sums that go unused. */
-static inline int sd_rows_suit(sd_row_kind rows, sd_format format) {
-    sd_row_kind own = sd_rows_of(format);
+static inline int sd_rows_suit(sd_row_type rows, sd_format format) {
+    sd_row_type own = sd_rows_of(format);
     return rows == own || (rows == SD_ROWS_HALVES && own == SD_ROWS_CODES);
 }
 

@@ -79,7 +79,7 @@ typedef struct sd_kernels {
      *
      * prepare: a part of them; x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`: all
      * prepared rows, borrowed. */
-    sd_prepare_kernel prepare[SD_N_ROW_KINDS];
+    sd_prepare_kernel prepare[SD_N_ROW_TYPES];
     /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
      * int8, int4: blocks of 32, quantized rows (docs/NUMERICS.md).

@@ -1,3 +1,4 @@
+/* Row counts at which products change their method, and the name of the processor. */
 #include "kernels.h"
 
 #include <stdio.h>

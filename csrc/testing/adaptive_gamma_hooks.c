@@ -1,3 +1,4 @@
+/* Hooks that run the policy of a drafter without a clock. */
 #include "testing.h"
 
 /* A session is played on an AdaptiveGamma object, which the hooks change in place: an argument "O&". */

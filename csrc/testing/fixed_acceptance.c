@@ -24,8 +24,8 @@ typedef struct fixed_acceptance_drafter {
     int32_t** imagined;
 } fixed_acceptance_drafter;
 
-static sd_status make_room(sd_drafter* base) {
-    return sd_drafter_make_room(((fixed_acceptance_drafter*)base)->inner);
+static sd_status reserve(sd_drafter* base) {
+    return sd_drafter_reserve(((fixed_acceptance_drafter*)base)->inner);
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -121,7 +121,7 @@ static sd_status create(sd_drafter* inner, double alpha, const sd_drafting* draf
     d->base = (sd_drafter){.points = inner->points,
                            .captures = inner->captures,
                            .in_target = 1, /* it imagines other texts than the session's */
-                           .make_room = make_room,
+                           .reserve = reserve,
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,

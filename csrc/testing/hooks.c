@@ -1,3 +1,4 @@
+/* Hooks for tests: failing allocations, delayed threads, counted forward passes, forced slices and bands. */
 #include "testing.h"
 
 #include <math.h>

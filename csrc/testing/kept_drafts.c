@@ -1,3 +1,4 @@
+/* Keeps what the nodes of a round were drawn from, and the target's distribution after each. */
 #include <string.h>
 
 #include "testing.h"

@@ -22,12 +22,12 @@ static inline sd_status sd_gamma_check(int gamma) {
 
 /* What is known of the trees of a drafting method, from the least to the most general: this decides which
  * rules can judge them (sd_rule_check_trees). */
-typedef enum sd_tree_kind {
+typedef enum sd_tree_type {
     SD_TREE_CHAINS,  /* every node is the child of the one before it */
     SD_TREE_DRAWS,   /* the guesses for one token are independent draws of one distribution */
     SD_TREE_ANY,     /* any tree */
     SD_TREE_UNKNOWN, /* known only when the tree is there */
-} sd_tree_kind;
+} sd_tree_type;
 
 typedef struct sd_tree {
     int n_nodes;

@@ -7,7 +7,7 @@
 static const struct {
     const char* name;
     sd_judge judge;     /* NULL: judges no single row */
-    sd_tree_kind takes; /* the most general kind of trees that it judges */
+    sd_tree_type takes; /* the most general kind of trees that it judges */
 } RULES[SD_N_RULES] = {
     [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, SD_TREE_ANY},
     [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy, SD_TREE_ANY},
@@ -41,7 +41,7 @@ sd_rule sd_rule_at(sd_rule rule, double temperature) {
     return temperature == 0.0 && RULES[rule].takes != SD_TREE_ANY ? SD_RULE_REJECTION : rule;
 }
 
-sd_status sd_rule_check_trees(sd_rule rule, sd_tree_kind kind, const char* argument) {
+sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type kind, const char* argument) {
     if (kind == SD_TREE_UNKNOWN || kind <= RULES[rule].takes) return SD_OK;
     int chains = RULES[rule].takes == SD_TREE_CHAINS;
     return sd_fail(SD_ERR_SETTING, "%s is '%s', which judges %s; expected another rule for %s", argument,

@@ -22,7 +22,7 @@ sd_status sd_rule_check(sd_rule rule, double lenience);
 
 /* Can the rule judge trees of this kind? This is the one place that knows. SD_ERR_SETTING if not; `argument`
  * is what the caller's argument for the rule is called, for the message. SD_TREE_UNKNOWN passes. */
-sd_status sd_rule_check_trees(sd_rule rule, sd_tree_kind kind, const char* argument);
+sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type kind, const char* argument);
 
 /* What a rule amounts to where the target is sampled at this temperature. At 0 all mass is on one token, and
  * each rule accepts that one alone: those that do not take every tree give way to rejection, which does. */

@@ -7,7 +7,9 @@ and in the repository. The package is imported: signatures are those that Python
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 from docutils.nodes import SkipNode, math_block
@@ -16,10 +18,14 @@ from numpydoc.xref import DEFAULT_LINKS
 
 import specdec
 
+sys.path.insert(0, str(Path(__file__).parent))
+import files
+
 PAGES = {
     "Guides": [
         "docs/GETTING_STARTED",
         "docs/WHICH_DRAFT",
+        "docs/MODELS",
         "docs/FAMILIES",
         "docs/GENERATING",
         "docs/GUIDED",
@@ -67,12 +73,16 @@ PAGES = {
         "benchmarks/*",
         "tests/fuzz/README",
         "training/README",
+        "python/specdec/embedded/README",
     ],
 }
 """Every page but the first, which is README.md, under its heading in the sidebar."""
 
-BELOW = {"benchmarks/README": ["benchmarks/results/*/*"]}
-"""Pages that stand below another one in the sidebar."""
+BELOW = {
+    "benchmarks/README": {"Results": ["benchmarks/results/*/*"]},
+    "docs/ARCHITECTURE": {"Rooms": ["docs/site/files", "csrc/*/README"]},
+}
+"""Pages listed under another page in the sidebar."""
 
 project = "specdec"
 author = "specdec authors"
@@ -81,7 +91,10 @@ project_copyright = "specdec authors, MIT license"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 root_doc = "README"
-include_patterns = [f"{page}.*" for group in (*PAGES.values(), *BELOW.values(), [root_doc]) for page in group]
+include_patterns = [
+    f"{page}.*" for group in (PAGES, *BELOW.values()) for pages in group.values() for page in pages
+]
+include_patterns.append(f"{root_doc}.md")
 exclude_patterns = ["build", "dist", ".*"]
 suppress_warnings = ["myst.header"]  # a heading may be two levels below the one before it
 nitpicky = True  # an unknown name is a warning, and `make docs` takes warnings for errors
@@ -111,8 +124,10 @@ html_copy_source = False
 
 
 def add_contents(app: Any, page: str, source: list[str]) -> None:
-    """Append to a page the sidebar's list of what stands below it."""
-    groups = PAGES if page == root_doc else {"Tables": BELOW[page]} if page in BELOW else {}
+    """Append the sidebar's list of subordinate pages to a page, and the index to the file index."""
+    groups = PAGES if page == root_doc else BELOW.get(page, {})
+    if page == "docs/site/files":
+        source[0] += f"\n{files.index()}\n"
     for caption, pages in groups.items():
         entries = "\n".join(f"/{entry}" for entry in pages)
         source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n{entries}\n```\n"

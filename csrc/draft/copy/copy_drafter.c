@@ -1,3 +1,4 @@
+/* Prompt lookup: drafts what followed the same suffix earlier in the text, or in documents. */
 #include "copy_drafters.h"
 
 #include <limits.h>

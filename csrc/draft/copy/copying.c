@@ -44,7 +44,7 @@ void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
         int best = -1;
         double best_path_prob = 0.0, best_confidence = 0.0;
         for (int i = 0; i < n_open; i++) {
-            if (ended[i] || !sd_proposal_has_room(p, nodes[i]) || sd_copy_token(open[i], n_made[i]) < 0)
+            if (ended[i] || !sd_proposal_has_capacity(p, nodes[i]) || sd_copy_token(open[i], n_made[i]) < 0)
                 continue;
             double confidence = sd_odds_of(open[i]->odds, open[i]->length + n_made[i]);
             double path_prob = p->path_prob[nodes[i]] * confidence;

@@ -1,3 +1,4 @@
+/* Drafts the rest of the input, for outputs that are the input with edits. */
 #include "copy_drafters.h"
 
 #include <limits.h>

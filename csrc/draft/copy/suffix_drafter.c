@@ -1,3 +1,4 @@
+/* Suffix decoding: drafts what followed the longest known suffix, the most frequent first. */
 #include "copy_drafters.h"
 
 #include <limits.h>
@@ -196,7 +197,8 @@ static void append(const suffix_drafter* d, const search* s, int length, sd_prop
         d->nodes[i] = -1;
         if (parent < 0 || !sd_proposal_allows(p, parent, guess->token)) continue;
         double confidence = guess->share * sd_odds_of(&d->prior, length + guess->depth - 1);
-        if (!sd_proposal_has_room(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence)) return;
+        if (!sd_proposal_has_capacity(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence))
+            return;
         d->nodes[i] = sd_proposal_add_point(p, parent, guess->token, confidence);
     }
 }

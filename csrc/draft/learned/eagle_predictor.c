@@ -1,3 +1,4 @@
+/* EAGLE-1, EAGLE-3 and native heads: a small model that reads tokens and the target's hidden states. */
 #include "predictors.h"
 
 #include <assert.h>
@@ -275,7 +276,7 @@ static void release(sd_predictor* base) {
     sd_predictor_release(base);
 }
 
-static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
+static sd_status reserve(eagle_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->eagle->model;
     int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_room;
     int slice = sd_prompt_slice(model);
@@ -315,7 +316,7 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
     for (int i = 0; i < r->eagle->n_layers && status == SD_OK; i++)
         status = sd_captures_add(&r->base.captures, r->eagle->layers[i], &options->target->config);
     if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r));
-    if (status == SD_OK) status = make_room(r, of);
+    if (status == SD_OK) status = reserve(r, of);
     r->workspace.name = "the draft";
     r->base.logits = r->eagle->tokens ? r->logits : r->workspace.logits;
     r->base.ld_logits = r->eagle->tokens ? r->ld : r->workspace.ld_logits;

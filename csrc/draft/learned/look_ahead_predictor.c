@@ -1,3 +1,4 @@
+/* Look-ahead embeddings: the target's logits after learned vectors predict the next draft tokens. */
 #include "predictors.h"
 
 #include <string.h>

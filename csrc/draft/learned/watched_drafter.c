@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "row_law.h"
+#include "row_distribution.h"
 
 sd_correction sd_correction_take(sd_arena* arena, const sd_correction_shape* shape) {
     sd_correction made = {0};

@@ -1,3 +1,4 @@
+/* A model with its own caches predicts draft tokens, or the target without some of its layers. */
 #include "model_drafters.h"
 
 #include "forward.h"
@@ -158,11 +159,11 @@ static int all_read(const model_predictor* r) {
     return 1;
 }
 
-static sd_status make_room(sd_predictor* base) {
+static sd_status reserve(sd_predictor* base) {
     model_predictor* r = (model_predictor*)base;
-    SD_TRY(sd_workspace_make_room(&r->workspace));
+    SD_TRY(sd_workspace_reserve(&r->workspace));
     for (int i = 0; i < r->n_sequences && r->options.skipped == NULL; i++)
-        SD_TRY(sd_cache_make_room(&r->caches[i]));
+        SD_TRY(sd_cache_reserve(&r->caches[i]));
     r->base.logits = predicts_for_target(r) ? r->logits : r->workspace.logits;
     r->base.ld_logits = predicts_for_target(r) ? r->ld : r->workspace.ld_logits;
     return SD_OK;
@@ -311,7 +312,7 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
     SD_NEW(model_predictor, r);
     int catch_up = CATCH_UP + of->drafting->max_forced;
     *r = SD_MAKE(model_predictor,
-                 .base = SD_MAKE(sd_predictor, .make_room = make_room, .begin = begin, .read = read_prompts,
+                 .base = SD_MAKE(sd_predictor, .reserve = reserve, .begin = begin, .read = read_prompts,
                                  .follow = follow, .predict = predict, .share = share, .free = release),
                  .options = *options, .n_sequences = of->drafting->n_sequences, .n_nodes = of->n_nodes,
                  .catch_up = catch_up, .row_room = of->n_rows + catch_up - 1);

@@ -1,3 +1,4 @@
+/* A smaller model's chain, made by speculative decoding with a drafter of its own. */
 #include "model_drafters.h"
 
 #include <string.h>
@@ -80,10 +81,10 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
     for (size_t i = 0; arena->base != NULL && i < nodes; i++) d->all[i] = (int32_t)i;
 }
 
-static sd_status make_room(sd_drafter* base) {
+static sd_status reserve(sd_drafter* base) {
     nested_drafter* d = (nested_drafter*)base;
-    SD_TRY(sd_predictor_make_room(d->predictor));
-    return sd_drafter_make_room(d->drafter);
+    SD_TRY(sd_predictor_reserve(d->predictor));
+    return sd_drafter_reserve(d->drafter);
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -307,7 +308,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         return SD_ERR_MEMORY;
     }
     d->base =
-        SD_MAKE(sd_drafter, .tree_type = SD_TREE_CHAINS, .points = !drafting->draws, .make_room = make_room,
+        SD_MAKE(sd_drafter, .tree_type = SD_TREE_CHAINS, .points = !drafting->draws, .reserve = reserve,
                 .begin = begin, .read = read_prompts, .propose = propose, .commit = commit, .free = release);
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;

@@ -1,3 +1,4 @@
+/* A model of another vocabulary drafts in its own tokens; the text becomes draft tokens of the target. */
 #include "model_drafters.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@
 #include "interrupt.h"
 #include "kernels.h"
 #include "memory.h"
-#include "row_law.h"
+#include "row_distribution.h"
 #include "translation.h"
 
 /* Bytes of text that the target's tokenizer is shown before what was written. */

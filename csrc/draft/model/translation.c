@@ -5,7 +5,7 @@
 
 #include "interrupt.h"
 #include "kernels.h"
-#include "row_law.h"
+#include "row_distribution.h"
 
 const char* sd_token_string(const sd_token_strings* s, int32_t token, int* n) {
     *n = token >= 0 && token < s->n ? s->starts[token + 1] - s->starts[token] : 0;

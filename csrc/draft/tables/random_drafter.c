@@ -1,3 +1,4 @@
+/* Uniform random tokens: the lower bound of every draft. */
 #include "tables.h"
 
 #include "guess.h"

@@ -1,3 +1,4 @@
+/* Token recycling: a tree of the most probable next tokens, updated from every row of the target. */
 #include "tables.h"
 
 #include <stddef.h>
@@ -36,7 +37,7 @@ typedef struct recycling_drafter {
 
 /* The guess of a rank behind a node; -1 if there is none, or no room for it, or it does not pay. */
 static int guess(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
-    if (parent < 0 || !sd_proposal_has_room(p, parent)) return -1;
+    if (parent < 0 || !sd_proposal_has_capacity(p, parent)) return -1;
     int32_t token = sd_token_matrix_at(d->matrix, p->tree.tokens[parent], rank);
     if (token < 0 || !sd_proposal_allows(p, parent, token) ||
         !sd_proposal_worth_verifying(p, parent, d->chances[rank]))

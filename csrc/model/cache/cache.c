@@ -67,7 +67,7 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hi
                    .captures = captures ? *captures : (sd_captures){0});
 }
 
-sd_status sd_cache_make_room(sd_cache* cache) {
+sd_status sd_cache_reserve(sd_cache* cache) {
     if (cache->arena.base != NULL) return SD_OK;
     cache->arena = (sd_arena){0};
     /* the memory is zero: unused slots meet weight 0 and must be finite */
@@ -77,7 +77,7 @@ sd_status sd_cache_make_room(sd_cache* cache) {
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
                           const sd_captures* captures) {
     *cache = sd_cache_plan(model, n_slots, n_nodes, n_hidden, captures);
-    return sd_cache_make_room(cache);
+    return sd_cache_reserve(cache);
 }
 
 void sd_cache_free(sd_cache* cache) {

@@ -105,7 +105,7 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hi
 
 /* Give a planned cache its memory, which it owns, before its first text; nothing happens where it has it. On
  * failure it has none, and may be asked again. */
-sd_status sd_cache_make_room(sd_cache* cache);
+sd_status sd_cache_reserve(sd_cache* cache);
 
 /* Plan a cache and give it its memory. */
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,

@@ -1,3 +1,4 @@
+/* The first half of a layer: projections, attention and output projection, also for cross-attention. */
 #include "layer.h"
 
 #include "attention.h"

@@ -1,3 +1,4 @@
+/* Attention in the order of tiles, for prompts and sources. */
 #include "attention.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The second half of a layer: activations and the product back. */
 #include "layer.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The second half of a layer with experts: which rows go through which expert. */
 #include "layer.h"
 
 #include <string.h>

@@ -61,7 +61,7 @@ sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_thre
 sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_vocab, int n_threads,
                                   int max_rows, int max_logits, int max_slots) {
     *w = sd_workspace_plan(model, n_vocab, n_threads, max_rows, max_logits, max_slots);
-    return sd_workspace_make_room(w);
+    return sd_workspace_reserve(w);
 }
 
 sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
@@ -70,7 +70,7 @@ sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads
                    .max_rows = max_rows, .max_logits = max_logits, .max_slots = max_slots);
 }
 
-sd_status sd_workspace_make_room(sd_workspace* w) {
+sd_status sd_workspace_reserve(sd_workspace* w) {
     if (w->arena.base != NULL) return sd_workspace_admit(w, w->model);
     w->arena = (sd_arena){0};
     sd_status status = sd_pool_reserve(w->n_threads);
@@ -94,7 +94,7 @@ static void lay_out_adaptation(sd_adaptation* a, int max_rows) {
     a->head.rows = sd_arena_take(&a->arena, rows, sizeof *a->head.rows);
 }
 
-int sd_workspace_has_room(const sd_workspace* w, const sd_model* model) {
+int sd_workspace_fits(const sd_workspace* w, const sd_model* model) {
     const sd_adapter* adapter = model->adapter;
     if (adapter == NULL) return 1;
     return adapter->n_low <= w->adaptation.n_low && adapter->n_inputs <= w->adaptation.n_inputs;
@@ -103,7 +103,7 @@ int sd_workspace_has_room(const sd_workspace* w, const sd_model* model) {
 sd_status sd_workspace_admit(sd_workspace* w, const sd_model* model) {
     const sd_adapter* adapter = model->adapter;
     const sd_adaptation* old = &w->adaptation;
-    if (sd_workspace_has_room(w, model)) return SD_OK;
+    if (sd_workspace_fits(w, model)) return SD_OK;
     sd_adaptation a = {.n_low = adapter->n_low > old->n_low ? adapter->n_low : old->n_low,
                        .n_inputs = adapter->n_inputs > old->n_inputs ? adapter->n_inputs : old->n_inputs};
     SD_TRY(SD_ARENA_BUILD(&a.arena, lay_out_adaptation(&a, w->max_rows)));

@@ -98,14 +98,14 @@ sd_status sd_workspace_create_for(sd_workspace* workspace, const sd_model* model
  * nothing happens where it has it, and on failure it may be asked again. */
 sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
                                int max_logits, int max_slots);
-sd_status sd_workspace_make_room(sd_workspace* workspace);
+sd_status sd_workspace_reserve(sd_workspace* workspace);
 
 void sd_workspace_free(sd_workspace* workspace);
 
 /* Make room for texts of a model, the workspace's own or one with the same base: to be called before the
  * first of its rows. On failure nothing has changed. */
 sd_status sd_workspace_admit(sd_workspace* workspace, const sd_model* model);
-int sd_workspace_has_room(const sd_workspace* workspace, const sd_model* model);
+int sd_workspace_fits(const sd_workspace* workspace, const sd_model* model);
 
 /* The rows of the next pass are those of these branches. */
 void sd_workspace_begin(sd_workspace* workspace, const sd_branch* branches, int n_branches);

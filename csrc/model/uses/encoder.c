@@ -1,3 +1,4 @@
+/* All rows of a source through the encoder; keys and values for cross-attention from its output. */
 #include "forward.h"
 
 #include <string.h>

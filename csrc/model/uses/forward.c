@@ -121,7 +121,7 @@ static sd_status check(sd_pass* pass) {
             return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
         SD_FAIL_IF(w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL, SD_ERR_STATE,
                    "the model reads features beside tokens, expected those of a target");
-        if (!sd_workspace_has_room(w, branch->cache->model))
+        if (!sd_workspace_fits(w, branch->cache->model))
             return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
         int n_tokens = branch->n_new - branch->n_extra;
         assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);

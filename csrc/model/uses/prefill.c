@@ -1,3 +1,4 @@
+/* Reads several prompts into caches, in order; computes common prefixes and equal sources once. */
 #include "forward.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
 
 #include "forward.h"
 #include "interrupt.h"
-#include "row_law.h"
+#include "row_distribution.h"
 
 /* -------------------------------------------------------------------------- texts as trees of their tokens
  *
@@ -390,7 +390,8 @@ typedef struct rows_of_logits {
 } rows_of_logits;
 
 /* The most probable tokens of a row, with ln p, as the results of one token. */
-static void put_top(const sd_score* s, const sd_row_law* law, const float* logits, ptrdiff_t result) {
+static void put_top(const sd_score* s, const sd_row_distribution* law, const float* logits,
+                    ptrdiff_t result) {
     const sd_score_results* r = &s->options.results;
     sd_row_top(law, logits, s->options.model->config.n_vocab, r->n_top, r->top_tokens + result * r->n_top,
                r->top_log_probs + result * r->n_top);
@@ -412,7 +413,7 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
         int i = rows->first + row;
         const text_tree* tree = s->row_trees[i];
         const float* logits = rows->logits + (rows->whole ? s->rows[i] : row) * s->workspace.ld_logits;
-        const sd_row_law law = sd_row_law_of(logits, s->options.model->config.n_vocab);
+        const sd_row_distribution law = sd_row_distribution_of(logits, s->options.model->config.n_vocab);
         int first_want = tree->first_wants[s->row_nodes[i]];
         for (int w = first_want; w >= 0; w = tree->wants[w].next) {
             const want* of = &tree->wants[w];

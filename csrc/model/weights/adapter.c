@@ -50,7 +50,7 @@ static sd_status find(const sd_model* base, const sd_adapted_tensor* tensor, sd_
 }
 
 /* The low-rank matrices of the model's matrix with these panels, new ones where there are none yet. */
-static sd_adapted_matrix* matrix_of(sd_adapter* adapter, const sd_place* panels) {
+static sd_adapted_matrix* matrix_of(sd_adapter* adapter, const sd_panel* panels) {
     int i = 0;
     while (i < adapter->n && adapter->matrices[i].panels != panels) i++;
     if (i == adapter->n) adapter->matrices[adapter->n++] = (sd_adapted_matrix){.panels = panels};

@@ -24,7 +24,7 @@ typedef struct sd_low_rank {
 
 /* Those of one matrix of a model. */
 typedef struct sd_adapted_matrix {
-    const sd_place* panels; /* the panels of the model's matrix, by which it is known; borrowed */
+    const sd_panel* panels; /* the panels of the model's matrix, by which it is known; borrowed */
     sd_matrix down;         /* [outputs, inputs of the model's matrix] f32, owned by the adapter */
     int beside;             /* it is the first of a feed-forward block: others may be read and multiplied
                              * between the reading of its inputs and its product */

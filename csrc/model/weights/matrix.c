@@ -25,7 +25,7 @@ static size_t bytes_of_parts(const sd_matrix_part* parts, int n_parts, int n_in)
 }
 
 /* Panels lie in their order, whatever parts they belong to. */
-static void place_panels(const sd_matrix* m, const sd_matrix_part* parts, int n_parts, char* at) {
+static void lay_out_panels(const sd_matrix* m, const sd_matrix_part* parts, int n_parts, char* at) {
     for (int i = 0; i < n_parts; i++)
         for (int p = 0; p < sd_matrix_panels(parts[i].n_rows); p++)
             m->panels[parts[i].rows.first / SD_PANEL + p * parts[i].rows.step].format = parts[i].format;
@@ -44,7 +44,7 @@ sd_matrix sd_matrix_take_parts(sd_arena* arena, const sd_matrix_part* parts, int
     if (layout & SD_LAYOUT_PANELS) {
         m.panels = sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), sizeof *m.panels);
         char* at = sd_arena_take(arena, bytes_of_parts(parts, n_parts, n_in), 1);
-        if (m.panels != NULL) place_panels(&m, parts, n_parts, at);
+        if (m.panels != NULL) lay_out_panels(&m, parts, n_parts, at);
     }
     if (layout & SD_LAYOUT_PLAIN) m.plain = sd_arena_take(arena, (size_t)n_out, (size_t)n_in * sizeof(float));
     return m;
@@ -128,7 +128,7 @@ void sd_matrix_rows(const sd_matrix* matrix, int r, int n, float* out) {
         memcpy(out, matrix->plain + (ptrdiff_t)r * n_in, (size_t)n * (size_t)n_in * sizeof *out);
         return;
     }
-    const sd_place panel = matrix->panels[r / SD_PANEL];
+    const sd_panel panel = matrix->panels[r / SD_PANEL];
     if (panel.format >= SD_N_OWN_FORMATS) {
         coded_lanes(panel.format, panel.at, j, n, n_in, out);
         return;
@@ -198,12 +198,12 @@ int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
     return grain > 1 ? grain : 1;
 }
 
-static int in_tiles(sd_engine engine, sd_row_kind kind) {
+static int in_tiles(sd_engine engine, sd_row_type kind) {
     return engine == SD_ENGINE_TILES && kind != SD_ROWS_F32;
 }
 
 /* Bytes of a row, prepared, that products read, about. */
-static size_t row_bytes(sd_engine engine, sd_row_kind kind, int n_in) {
+static size_t row_bytes(sd_engine engine, sd_row_type kind, int n_in) {
     size_t n_blocks = sd_blocks((size_t)n_in);
     if (in_tiles(engine, kind)) return n_blocks * SD_BLOCK * 2;
     return kind >= SD_ROWS_CODES ? n_blocks * (SD_BLOCK + sizeof(sd_row_block))
@@ -224,7 +224,7 @@ static const band_limits of_tiles = {32, 512, 512, SIZE_MAX};
 
 static int forced_rows;
 
-sd_bands sd_bands_of(sd_engine engine, sd_row_kind kind, int n_in, int n_rows) {
+sd_bands sd_bands_of(sd_engine engine, sd_row_type kind, int n_in, int n_rows) {
     const band_limits limits = in_tiles(engine, kind) ? of_tiles : of_rows;
     size_t fitting = limits.bytes / row_bytes(engine, kind, n_in);
     int most = fitting < (size_t)limits.most ? (int)fitting : limits.most;
@@ -235,7 +235,7 @@ sd_bands sd_bands_of(sd_engine engine, sd_row_kind kind, int n_in, int n_rows) {
     return (sd_bands){n_rows, (n_units + per_band - 1) / per_band, limits.unit};
 }
 
-void sd_rows_prepare(sd_engine engine, sd_row_kind kind, sd_part part, const float* x, ptrdiff_t ldx,
+void sd_rows_prepare(sd_engine engine, sd_row_type kind, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out) {
     const sd_kernels* k = sd_kernels_get();
     sd_prepare_kernel prepare = in_tiles(engine, kind) ? k->prepare_tiles : k->prepare[kind];
@@ -256,7 +256,7 @@ void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, in
     const sd_kernels* k = sd_kernels_get();
     int row = sd_band_row(bands, band), n_rows = sd_band_row(bands, band + 1) - row;
     const char* rows = (const char*)x + (size_t)row * sd_prepared_bytes((size_t)matrix->n_in);
-    const sd_place* at = matrix->panels;
+    const sd_panel* at = matrix->panels;
     int tiles = in_tiles(engine, matrix->rows);
     for (int p = first, n; p < end; p += n, y += (ptrdiff_t)n * SD_PANEL) {
         n = 1;

@@ -20,17 +20,17 @@ typedef enum sd_engine { SD_ENGINE_ROWS, SD_ENGINE_TILES, SD_ENGINE_BLAS, SD_N_E
 extern const char* const sd_engine_names[SD_N_ENGINES];
 
 /* Where a panel lies, and what lies there: sd_panel_bytes of its format. */
-typedef struct sd_place {
+typedef struct sd_panel {
     char* at;
     sd_format format;
-} sd_place;
+} sd_panel;
 
 typedef struct sd_matrix {
     int n_out, n_in;
     int group;        /* panels that one thread computes together: 2 for gate and up, else 1 */
     int near;         /* the whole model is so small that it stays in a cache between forwards */
-    sd_row_kind rows; /* what rows are prepared as for its products: suits all of its panels */
-    sd_place* panels; /* [n_panels], adjacent, owned by the model's arena; NULL: it is only plain */
+    sd_row_type rows; /* what rows are prepared as for its products: suits all of its panels */
+    sd_panel* panels; /* [n_panels], adjacent, owned by the model's arena; NULL: it is only plain */
     float* plain;     /* [n_out, n_in] row-major, owned by the model's arena; NULL: it is only packed */
 } sd_matrix;
 
@@ -79,7 +79,7 @@ typedef struct sd_bands {
 
 /* The bands of n_rows rows of n_in inputs, for products with matrices that want this kind by an engine, which
  * is not OpenBLAS. */
-sd_bands sd_bands_of(sd_engine engine, sd_row_kind kind, int n_in, int n_rows);
+sd_bands sd_bands_of(sd_engine engine, sd_row_type kind, int n_in, int n_rows);
 
 /* The first row of a band; n_rows for the one behind the last. */
 static inline int sd_band_row(sd_bands bands, int band) {
@@ -95,7 +95,7 @@ int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);
 /* Prepare a part of rows for products with matrices that want this kind, by an engine, which is not OpenBLAS:
  * x [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows, n_all ·
  * sd_prepared_bytes(n_in), band after band, each as kernels.h says. All borrowed. */
-void sd_rows_prepare(sd_engine engine, sd_row_kind kind, sd_part part, const float* x, ptrdiff_t ldx,
+void sd_rows_prepare(sd_engine engine, sd_row_type kind, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out);
 
 /* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end) and the rows m of one band, by

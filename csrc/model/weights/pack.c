@@ -226,7 +226,7 @@ static void report_tile(job* j, tile_rows rows, int r, int k, int bad_row) {
 }
 
 /* Here and below: n_rows rows of the source from row r on, in memory. */
-static void pack_by_tiles(job* j, const sd_source* source, const sd_place* panel, int r, int n_rows) {
+static void pack_by_tiles(job* j, const sd_source* source, const sd_panel* panel, int r, int n_rows) {
     tile_rows rows;
     tile_columns columns;
     int n_in = j->matrix->n_in;
@@ -269,7 +269,7 @@ static void pack_by_words(job* j, const sd_source* source, char* panel, int r, i
     }
 }
 
-static void pack_blocks(job* j, const sd_source* source, const sd_place* panel, int r, int n_rows) {
+static void pack_blocks(job* j, const sd_source* source, const sd_panel* panel, int r, int n_rows) {
     const uint8_t* rows = source->data;
     const int size = sd_number_block(source->number);
     for (int block = 0; block < j->matrix->n_in / size; block++) {
@@ -311,7 +311,7 @@ static void pack_panels(void* argument, int thread, int first, int end) {
         }
         if (j->matrix->plain) copy_plain(j, &source, r, row, n_rows);
         if (j->matrix->panels == NULL) continue;
-        const sd_place* panel = &j->matrix->panels[row / SD_PANEL];
+        const sd_panel* panel = &j->matrix->panels[row / SD_PANEL];
         if (same_words(panel->format, j->matrix->n_in, j->source))
             pack_by_words(j, &source, panel->at, r, n_rows);
         else if (sd_has_blocks(j->source->number) && sd_block_format(j->source->number) == panel->format)

@@ -1,3 +1,4 @@
+/* Rows as blocks of GGUF files: Q4_K, Q5_K, Q6_K, and Q8_0 and Q4_0 with the codes of int8 and int4. */
 #include "pack.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Embeddings, read row by row; destinations of tensors that are given by name. */
 #include "pack.h"
 
 #include <limits.h>

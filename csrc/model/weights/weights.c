@@ -296,7 +296,7 @@ static sd_status check_rows(sd_model* model) {
         sd_tensor_at(c, i, &spec);
         const sd_destination to = destination_of(model, &spec);
         if (to.matrix == NULL || to.matrix->panels == NULL) continue;
-        sd_row_kind kind = to.matrix->rows;
+        sd_row_type kind = to.matrix->rows;
         if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) kind = model->layers[0].cross_kv.rows;
         sd_format format = to.matrix->panels[to.rows.first / SD_PANEL].format;
         SD_FAIL_IF(!sd_rows_suit(kind, format), SD_ERR_VALUE,

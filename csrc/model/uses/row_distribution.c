@@ -1,4 +1,4 @@
-#include "row_law.h"
+#include "row_distribution.h"
 
 #include <math.h>
 
@@ -7,11 +7,11 @@
 /* Logits that are weighed at once. */
 #define PIECE 512
 
-sd_row_law sd_row_law_of(const float* logits, int n_vocab) {
+sd_row_distribution sd_row_distribution_of(const float* logits, int n_vocab) {
     const sd_kernels* k = sd_kernels_get();
     double largest = k->max(n_vocab, logits), total = 0.0;
     for (int i = 0; i < n_vocab; i++) total += exp((double)logits[i] - largest);
-    return (sd_row_law){largest, log(total), k->argmax(n_vocab, logits)};
+    return (sd_row_distribution){largest, log(total), k->argmax(n_vocab, logits)};
 }
 
 double sd_row_mass(const float* logits, int n_vocab, float from) {
@@ -22,7 +22,7 @@ double sd_row_mass(const float* logits, int n_vocab, float from) {
     return sum;
 }
 
-void sd_row_top(const sd_row_law* law, const float* logits, int n_vocab, int n, int32_t* tokens,
+void sd_row_top(const sd_row_distribution* law, const float* logits, int n_vocab, int n, int32_t* tokens,
                 double* log_probs) {
     if (n == 0) return;
     sd_top top = {.n = n, .tokens = tokens, .values = log_probs};

@@ -4,17 +4,17 @@
 
 #include <stdint.h>
 
-typedef struct sd_row_law {
+typedef struct sd_row_distribution {
     double largest;   /* logit */
     double log_total; /* ln Σ exp(logit − largest), tokens ascending */
     int32_t argmax;   /* the most probable token, of equal ones the lowest */
-} sd_row_law;
+} sd_row_distribution;
 
 /* The law of logits [n_vocab], borrowed; at least one of them is finite, none NaN or +infinity. */
-sd_row_law sd_row_law_of(const float* logits, int n_vocab);
+sd_row_distribution sd_row_distribution_of(const float* logits, int n_vocab);
 
 /* ln p(token) by the law of its logits. */
-static inline double sd_row_log_prob(const sd_row_law* law, const float* logits, int32_t token) {
+static inline double sd_row_log_prob(const sd_row_distribution* law, const float* logits, int32_t token) {
     return (double)logits[token] - law->largest - law->log_total;
 }
 
@@ -23,7 +23,7 @@ double sd_row_mass(const float* logits, int n_vocab, float from);
 
 /* The n ≤ n_vocab tokens of the largest logits [n_vocab], the largest first, of equal ones the lower token:
  * tokens [n] and log_probs [n], their ln p by the law of the logits; out, borrowed. */
-void sd_row_top(const sd_row_law* law, const float* logits, int n_vocab, int n, int32_t* tokens,
+void sd_row_top(const sd_row_distribution* law, const float* logits, int n_vocab, int n, int32_t* tokens,
                 double* log_probs);
 
 /* While values come, a heap with the least of those kept at 0. */

@@ -1,0 +1,79 @@
+"""The Python snippets of the guides run, page by page, as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import specdec
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ["GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "TROUBLESHOOTING", "WHICH_DRAFT"]
+"""Pages whose ```python blocks run one after the other in one process."""
+
+SETTINGS = "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the paths of the pages exist: the models in the package, one with a chat template."""
+    path = tmp_path_factory.mktemp("pages")
+    embedded = Path(specdec.__file__).parent / "embedded"
+    (path / "path" / "to").mkdir(parents=True)
+    for name, source in {"model": "target", "small": "draft", "chat-model": "target"}.items():
+        shutil.copytree(embedded / source, path / "path" / "to" / name)
+    (path / "path/to/chat-model/chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    return path
+
+
+def test_every_listed_page_has_snippets() -> None:
+    assert [page for page in PAGES if not snippets(page)] == []
+
+
+def snippets(page: str) -> list[str]:
+    return re.findall(
+        r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_run(page: str, folder: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", SETTINGS + "".join(snippets(page))], cwd=folder, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site write them."""
+    headings = re.findall(r"^#+ (.*)", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    wrong = []
+    for page in [*DOCS.glob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]:
+        for path, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8")):
+            linked = page.parent / path if path else page
+            if linked.suffix == ".md" and anchor not in slugs(linked):
+                wrong.append(f"{page.name}: {path}#{anchor}")
+    assert wrong == []
+
+
+def test_how_it_works_names_what_exists() -> None:
+    """Each function, file and folder of the core and the package that the page names."""
+    page, csrc = (DOCS / "HOW_IT_WORKS.md").read_text("utf-8"), DOCS.parent / "csrc"
+    sources = "\n".join(path.read_text("utf-8") for path in csrc.rglob("*.[ch]"))
+    names = set(re.findall(r"\b(sd_\w+)", page)) | {"open_round", "propose", "forward", "commit"}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", sources)] == []
+    files = re.findall(r"`((?:python|base|beam|decode|draft|model|verify)/[\w./*]*)`", page)
+    assert len(files) > 20
+    roots = {file: DOCS.parent if file.startswith("python/") else csrc for file in files}
+    assert [file for file in files if not [*roots[file].glob(file.rstrip("/"))]] == []
