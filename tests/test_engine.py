@@ -431,7 +431,7 @@ def test_a_close_that_does_not_drain_cancels_all(world: World) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than n_text (200)"),
+    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than n_text .200"),
     ({"prompt": []}, InputError, "prompt"), ({"prompt": ["a", "b"]}, InputError, "one prompt"),
     ({"logprobs": 21}, InputError, "logprobs is 21; expected .*20"),
     ({"gamma": 3}, TypeError, "'gamma'; generate, stream, agenerate, astream have it"),
