@@ -581,8 +581,8 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
     given = [(f"{name}.down", down, "f32"), (f"{name}.up", up, "f32")]
     assert core.adapted({name: 2}, given).base is core
     refused: list[tuple[Any, Any, str]] = [
-        ({}, [], "the adapter is for no tensor"), ({"x": 1}, [], "tensor x: not part of the model"),
-        ({"layers.0.attn_norm.weight": 1}, [], "cannot be adapted beside the model"),
+        ({}, [], "the adapter adapts no tensor"), ({"x": 1}, [], "tensor x: not part of the model"),
+        ({"layers.0.attn_norm.weight": 1}, [], "cannot be adapted, expected"),
         ({name: 0}, [], "the rank is 0"), ({name: 2}, given[:1], "layers.0.attn_q.weight.up: missing"),
         ({name: 2}, [*given, given[0]], "given twice"), ({name: 3}, given, "shape"),
         ({name: 2}, [(name, up, "f32")], "not part of the adapter"),

@@ -1,4 +1,4 @@
-"""`specdec.generate`'s rounds against Algorithm 1 written out in NumPy, token for token."""
+"""`specdec.generate`'s rounds against Algorithm 1 in NumPy, token for token."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def in_numpy(tensors: dict[str, Any]) -> Callable[[Sequence[int]], NDArray[np.fl
 def test_rounds_are_those_of_algorithm_1(gamma: int, temperature: float) -> None:
     """The same random numbers give the same tokens, through acceptances, rejections and the text's end.
 
-    The core computes in float32 and the reference in float64. A token differs if a random number falls
-    between the two sums, which for these seeds none does.
+    The core computes in float32 and the reference in float64. A token would differ if a random number fell
+    between the two sums; with these seeds none does.
     """
     target, draft = build(LLAMA, TENSORS), build(LLAMA, DRAFT_TENSORS)
     accepted = set()

@@ -1,4 +1,4 @@
-"""Beam search: by speculation it equals plain beam search, and that is the beam search of the reference."""
+"""Beam search: speculative equals plain, and plain equals the reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def search(
     target: _core.Model, draft: _core.Model | None, prompt: list[int] = PROMPT, *, width: int = 3,
     draft_width: int | None = None, gamma: int = 4, n: int = 20, **options: Any,
 ) -> tuple[Beams, list[Any]]:  # fmt: skip
-    """The beams of a whole search and its records."""
+    """Run a whole search; return its beams and records."""
     run = _core.BeamSearch(
         target, draft, prompt, width=width, draft_width=width if draft_width is None else draft_width,
         gamma=gamma, max_new_tokens=n, **options,
@@ -45,18 +45,18 @@ def search(
 
 
 def equal(one: Beams, two: Beams) -> bool:
-    """The same tokens in the same order, and scores of the same bits."""
+    """Whether tokens, their order and the bits of scores are equal."""
     scores = [np.array([beam["score"] for beam in beams]) for beams in (one, two)]
     return [b["tokens"] for b in one] == [b["tokens"] for b in two] and np.array_equal(*scores)
 
 
 def decoder_logits(model: _core.Model, ids: list[int]) -> np.ndarray:
-    """Logits after a text, read as a prompt: no tree, no search."""
+    """Logits after a text, read as a prompt without tree or search."""
     return prompt_logits(model, ids)[-1]
 
 
 def agrees(beams: Beams, expected: list[tuple[list[int], float, bool]], atol: float = 1e-5) -> bool:
-    """The reference's beams: ln p of the core has exponentials in f32, right to some 1e-7."""
+    """Compare with the reference's beams: the core's ln p has f32 exponentials, accurate to some 1e-7."""
     scores = [np.array([score for _, score, _ in expected]), np.array([b["score"] for b in beams])]
     same = [(b["tokens"], b["ended"]) for b in beams] == [(tokens, ended) for tokens, _, ended in expected]
     return same and np.allclose(*scores, rtol=0, atol=atol)
@@ -88,7 +88,7 @@ def test_plain_beam_search_is_the_reference_on_the_same_logits(width: int, promp
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_plain_beam_search_is_the_reference_with_its_own_forward(variant: str) -> None:
-    """Nothing shared: NumPy's forward pass in f64, NumPy's search."""
+    """Independent code: NumPy's forward pass in f64, and NumPy's search."""
     config, tensors = VARIANTS[variant], random_tensors(VARIANTS[variant], seed=2)
 
     def logits_of(ids: list[int]) -> np.ndarray:
@@ -116,7 +116,7 @@ def test_wide_enough_it_is_exhaustive_search() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scores_do_not_depend_on_what_is_pruned(variant: str) -> None:
-    """A search that drops no node before the last step, against narrow ones, which drop some at each."""
+    """A search that drops no node before the last step equals narrow ones, which drop some in each."""
     config = VARIANTS[variant] | {"n_vocab": 5}
     model = build(config, random_tensors(config, seed=4))
     everything, _ = search(model, None, [1, 4, 2], width=625, n=4)
@@ -129,7 +129,7 @@ def test_scores_do_not_depend_on_what_is_pruned(variant: str) -> None:
 
 
 def test_equal_scores_go_to_the_better_hypothesis_then_to_the_lower_token() -> None:
-    """A model in which every token has two duplicates, with its embedding and its logits, to the last bit."""
+    """In this model every token has two duplicates with the same embedding and logits, bit for bit."""
     tensors = random_tensors(LLAMA, seed=6)
     for name in ("token_embedding", "head"):
         third = tensors[name][:33]
@@ -221,7 +221,7 @@ def test_ended_hypotheses_stay_with_their_score(width: int) -> None:
 
 @pytest.mark.parametrize("n_prompt", [1, 2, 200, 251, 254, 255])
 def test_the_context_ends_the_search(n_prompt: int) -> None:
-    """Up to its last position, whatever the draft had still to guess."""
+    """The search uses the last position, however many tokens the draft would still propose."""
     prompt = [7 + i % 60 for i in range(n_prompt)]
     plain, _ = search(TARGET, None, prompt, width=2, n=1000)
     assert {len(beam["tokens"]) for beam in plain} == {256 - n_prompt}
@@ -230,7 +230,7 @@ def test_the_context_ends_the_search(n_prompt: int) -> None:
 
 
 @pytest.mark.parametrize("n_ctx", [1, 3, 6, 7, 9, 20, 30])
-def test_a_draft_with_a_shorter_context_guesses_as_long_as_it_can(n_ctx: int) -> None:
+def test_a_draft_with_a_shorter_context_drafts_as_long_as_it_can(n_ctx: int) -> None:
     plain, _ = search(TARGET, None, n=30)
     short = LLAMA | {"n_ctx": n_ctx}
     draft = build(short, perturbed(TENSORS, 0.01))
@@ -377,7 +377,7 @@ def test_a_call_makes_the_rounds_of_a_time() -> None:
 
 @pytest.fixture(scope="module")
 def overflowing() -> _core.Model:
-    """Weights are checked to be finite, but products may overflow: logits of ±infinity or NaN."""
+    """A model with finite weights whose products overflow: logits of ±infinity or NaN."""
     names = ("output_norm.weight", "head")
     huge = {name: TENSORS[name] * np.float32(1e30 if name in names else 1.0) for name in TENSORS}
     model = build(LLAMA, huge)
@@ -395,7 +395,7 @@ def test_logits_that_are_no_numbers_end_the_search(overflowing: _core.Model) -> 
         run.round()
 
 
-def test_a_draft_whose_logits_are_no_numbers_guesses_nothing(overflowing: _core.Model) -> None:
+def test_a_draft_whose_logits_are_not_finite_proposes_nothing(overflowing: _core.Model) -> None:
     found, records = search(TARGET, overflowing)
     assert equal(found, search(TARGET, None)[0])
     assert sum(r["n_drafted"] for r in records) == 0
@@ -406,7 +406,7 @@ def test_a_draft_whose_logits_are_no_numbers_guesses_nothing(overflowing: _core.
 @needs_hooks
 @pytest.mark.parametrize("drafting", [False, True])
 def test_the_nth_allocation_fails_for_every_n(drafting: bool) -> None:
-    """And each time there is a MemoryError and nothing leaks; rounds allocate nothing at all."""
+    """Each failure raises MemoryError and leaks nothing; rounds allocate nothing."""
     target, draft = build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS)) if drafting else None
     expected, _ = search(target, draft, n=5)
 

@@ -68,8 +68,8 @@ def code(path: Path) -> str:
 def project_files(root: Path = ROOT) -> Iterator[Path]:
     """Every text file of the project.
 
-    Those that git knows; without git those of the project's folders. What else lies in the checkout, such as
-    a virtual environment of any name, is not the project's.
+    Git's files; without git those in the project's folders. Other files in the checkout, such as a virtual
+    environment of any name, do not count.
     """
     if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "ls-files", "-z", "--cached"]
@@ -89,7 +89,7 @@ def folder_of(path: Path) -> str:
 
 
 def within_reach(folder: str) -> set[str]:
-    """A folder and all that it is built on."""
+    """A folder and all folders it may include."""
     return {folder}.union(*(within_reach(below) for below in BELOW[folder]))
 
 
@@ -148,7 +148,7 @@ def test_calls_stay_where_they_belong(calls: tuple[str, ...], allowed: set[str])
 
 
 def declarations(path: Path) -> list[str]:
-    """Top-level declarations of a header, one line each, without what stands in braces."""
+    """Top-level declarations of a header, one line each, without braced blocks."""
     text = re.sub(r"^[ \t]*#(?:.*\\\n)*.*$", "", code(path), flags=re.MULTILINE)
     while "{" in text:
         text, n_blocks = re.subn(r"\{[^{}]*\}", block_end, text)
@@ -157,7 +157,7 @@ def declarations(path: Path) -> list[str]:
 
 
 def block_end(match: re.Match[str]) -> str:
-    """What a block leaves: nothing before the name of a type, the end of a declaration otherwise."""
+    """Text that replaces a block: nothing before a type's name, else the end of a declaration."""
     return "" if re.match(r"\s*\w+\s*;", match.string[match.end() :]) else ";"
 
 
@@ -244,7 +244,7 @@ def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def test_functions_are_documented_as_the_stub_has_them() -> None:
-    """The text signature of each function has the stub's parameters, in order, with their kinds."""
+    """The text signature of each function has the stub's parameters, in order, with their parameter kinds."""
     wrong = [fault for path, node in stub_functions() if (fault := difference(path, node))]
     assert wrong == []
 
@@ -318,7 +318,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def longest_module(dotted: str, paths: dict[str, Path]) -> str:
-    """The module that a dotted name lies in; "" for the core and for the package itself."""
+    """The module that contains a dotted name; "" for the core and for the package itself."""
     while dotted and dotted not in paths:
         dotted = dotted.rpartition(".")[0]
     return dotted
@@ -347,7 +347,7 @@ def test_imports_of_the_package_have_no_circle() -> None:
 
 
 def test_no_two_modules_or_classes_have_one_name() -> None:
-    """But in `reference` and the folders of learned drafts, which have the same modules for each method."""
+    """Except `reference` and the folders of learned drafts, which have the same modules for each method."""
     stems = Counter(
         path.stem for module, path in modules().items()
         if path.stem not in ("__init__", "__main__")
@@ -393,7 +393,7 @@ def test_types_are_installed_with_the_package() -> None:
 
 
 def of_project(pattern: str) -> str:
-    """What a pattern finds in the project's settings."""
+    """The match of a pattern in the project's settings."""
     found = re.search(pattern, read(ROOT / "pyproject.toml"), re.MULTILINE | re.DOTALL)
     assert found, pattern
     return found[1]
@@ -490,7 +490,7 @@ DRAFT_LISTS = ["docs/WHICH_DRAFT.md", "tests/support/drafters.py", "tests/fuzz/d
 
 
 def methods_of(base: type) -> list[type]:
-    """The subclasses of a class, and in place of an abstract one its own."""
+    """The concrete subclasses of a class."""
     found = []
     for entry in base.__subclasses__():
         found += methods_of(entry) if inspect.isabstract(entry) else [entry]
@@ -498,7 +498,7 @@ def methods_of(base: type) -> list[type]:
 
 
 def test_every_draft_is_public_and_in_every_list() -> None:
-    """But `PythonDraft`, which wraps an object of the caller's, and abstract classes. `Unigram` and `Bigram`
+    """Except `PythonDraft`, which wraps a user's object, and abstract classes. `Unigram` and `Bigram`
     count as `Ngram`."""
     for module in modules():
         if module.startswith("drafts."):
@@ -529,27 +529,15 @@ def test_tools_and_commands_are_the_same_everywhere() -> None:
     assert commands <= set(read(ROOT / "README.md").splitlines())
 
 
-def readme_snippets() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
-
-
 def python(*arguments: str) -> str:
-    """What a Python of its own prints, which must not fail."""
+    """The output of a new Python process, which must not fail."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_readme_example_runs() -> None:
-    python("-c", readme_snippets()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.notebook
-def test_every_snippet_of_the_readme_runs() -> None:
-    """One after the other, as a reader would: later ones use what earlier ones made. Times may be inexact."""
-    settings = "import matplotlib\nmatplotlib.use('Agg')\n"
-    settings += "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
-    python("-c", settings + "".join(readme_snippets()))
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
+    python("-c", snippet)
 
 
 def test_pages_have_links_that_lead_somewhere_and_no_install_by_name() -> None:

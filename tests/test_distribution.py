@@ -1,4 +1,4 @@
-"""Logits to probabilities: the core against the reference, on ordinary and on adversarial rows.
+"""Logits to probabilities: the core against the reference, on ordinary and adversarial rows.
 
 The core exponentiates with its own float32 polynomial, so probabilities agree to a few roundings of float32.
 Which tokens keep any mass must agree wherever no cut falls between two values that are nearly alike.
@@ -47,7 +47,7 @@ def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float,
     """Whether rounding cannot move a cut: no near tie at the last token kept, no cumulative mass near top_p,
     no probability near min_p of the largest.
 
-    Equal logits are no near tie: both sides know them for equal and cut by id.
+    Equal logits are not a near tie: both sides treat them as equal and cut by id.
     """
     if temperature == 0:
         return True
@@ -168,11 +168,11 @@ def large_rows(n_vocab: int) -> dict[str, Logits]:
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("kind", large_rows(2))
+@pytest.mark.parametrize("row_type", large_rows(2))
 @pytest.mark.parametrize("n_vocab", [31, 32, 33, 40, 999, 4096, 20011])
-def test_cuts_of_large_rows_are_exact(kind: str, n_vocab: int) -> None:
-    """The most probable tokens, ties to the lowest id, and not one more than it takes."""
-    logits = large_rows(n_vocab)[kind]
+def test_cuts_of_large_rows_are_exact(row_type: str, n_vocab: int) -> None:
+    """The most probable tokens are kept, ties to the lowest id, and not one more than needed."""
+    logits = large_rows(n_vocab)[row_type]
     probs = core(logits, 1.0)
     order = np.argsort(-probs, kind="stable")
     for top_k, top_p in itertools.product(
@@ -194,7 +194,7 @@ def test_cuts_of_large_rows_are_exact(kind: str, n_vocab: int) -> None:
 
 
 def digest_of_many_rows() -> str:
-    """Of the core's distributions, and of what its rule makes of them."""
+    """Digest of the core's distributions, and of its rule's results on them."""
     digest = hashlib.sha256()
     for n_vocab, (top_k, top_p) in itertools.product(
         [3, 7, 16, 37, 1003, 8192], [(0, 1.0), (5, 1.0), (0, 0.9), (40, 0.7)]
@@ -227,7 +227,7 @@ def test_every_instruction_set_gives_the_same_bits() -> None:
 
 
 def test_equal_logits_have_equal_probabilities() -> None:
-    """Whatever lane of a vector a token falls in."""
+    """In whatever vector lane a token is."""
     rng = np.random.default_rng(9)
     logits = rng.choice(np.float32([-3.0, -1.0, 0.5, 2.0]), size=1003)
     for temperature, top_k, top_p in [(1.0, 0, 1.0), (0.7, 0, 0.9), (1.3, 600, 1.0)]:

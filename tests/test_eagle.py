@@ -216,7 +216,7 @@ def test_a_prompt_of_one_token_has_no_draft_token_at_first(target: specdec.Model
 
 def test_a_model_that_reads_features_is_no_model_by_itself(target: specdec.Model, tmp_path: Path) -> None:
     eagle = drafts.Eagle(eagle3(target).write(tmp_path), target).core
-    with pytest.raises(RuntimeError, match="reads features beside tokens"):
+    with pytest.raises(RuntimeError, match="reads features next to tokens"):
         decoder_of(eagle.model, capacity=5).prefill([1, 2])
     with pytest.raises(ValueError, match="reads no features"):
         type(eagle)(target.core, layers=[1])

@@ -30,7 +30,7 @@ def test_every_format_holds_the_weights_of_the_bf16_checkpoint(in_bf16: Path, dt
 
 
 def test_the_formats_agree_on_the_text() -> None:
-    """Log-probability of a page of Austen, which neither model was trained on in this form."""
+    """Log-probability of a page of Austen, which neither model saw in training."""
     page = (FOLDER / "novel.txt").read_text("utf-8")
     targets = [specdec.embedded_pair(dtype)[0] for dtype in ("bf16", "int8", "int4")]
     nats = [np.log(target.score([page], rolling=True)[0].perplexity) for target in targets]

@@ -1,4 +1,4 @@
-"""Rows of matrices that the core reads from files when it packs them."""
+"""Matrix rows that the core reads from files while packing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worlds.gguf_files import CASES
 
 
 def same_models(ours: Model, theirs: Model) -> None:
-    """Every matrix, and what is computed with the tables."""
+    """Compare every matrix, and what the tables compute."""
     for name, tensor in random_tensors(theirs.config).items():
         if tensor.ndim == 2 and not name.endswith(("_embedding", "relative_bias")):
             assert np.array_equal(ours.matrix(name), theirs.matrix(name)), name
@@ -35,7 +35,7 @@ def same_models(ours: Model, theirs: Model) -> None:
 def test_rows_that_the_core_reads_are_those_that_python_reads(
     tmp_path: Path, name: str, container: str
 ) -> None:
-    """Fused, transposed, permuted, stacked: in the same order, on several threads, in every format."""
+    """Fused, transposed, permuted and stacked rows, on several threads, in every format."""
     path = write_hf(tmp_path / "folder", *CASES[name].folder())
     if container == "gguf":
         path = specdec.convert(path, tmp_path / "model.gguf", "F32")
@@ -63,14 +63,14 @@ def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(path)
     weights = path / "model.safetensors"
     os.truncate(weights, weights.stat().st_size // 2)
-    with pytest.raises(ValueError, match=r"tensor .*: its file ends before it, expected as many bytes as"):
+    with pytest.raises(ValueError, match=r"tensor .*: its file ends before it, expected the size it had"):
         Model(checkpoint.config, (one for one in checkpoint.unread_tensors()))
 
 
-@pytest.mark.parametrize("form", ["f32", "q5_0"])
+@pytest.mark.parametrize("stored", ["f32", "q5_0"])
 @pytest.mark.parametrize("name", ["token_embedding", "head"])
-def test_a_file_that_changes_while_the_core_reads(name: str, form: str) -> None:
-    """A number that is not finite is one when the core reads it again, for its message."""
+def test_a_file_that_changes_while_the_core_reads(name: str, stored: str) -> None:
+    """A non-finite number is finite when the core reads it again for its message."""
     if not os.path.exists("/dev/urandom"):
         pytest.skip("needs a file that has other bytes whenever it is read")
     config = {**LLAMA, "d_model": 64}
@@ -80,39 +80,39 @@ def test_a_file_that_changes_while_the_core_reads(name: str, form: str) -> None:
             tensors: list[Any] = []
             for other, array in shapes.items():
                 n, m = array.shape[0], array.shape[-1]
-                rows = (file, 0, n, m * 4 if form == "f32" else m // 32 * 22, None)
-                tensors.append((other, rows, form) if other == name else (other, 0 * array, "f32"))
+                rows = (file, 0, n, m * 4 if stored == "f32" else m // 32 * 22, None)
+                tensors.append((other, rows, stored) if other == name else (other, 0 * array, "f32"))
             try:
-                Model(config, tensors, formats={name: form} if form != "f32" else None)
+                Model(config, tensors, formats={name: stored} if stored != "f32" else None)
             except ValueError as error:
-                changed += f"tensor {name}: its numbers have changed while they were read" in str(error)
+                changed += f"tensor {name}: its numbers changed while they were read" in str(error)
     assert changed
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("place", ["array", "file"])
-def test_the_first_bad_block_of_an_embedding_is_named(tmp_path: Path, place: str, kind: str) -> None:
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("storage", ["array", "file"])
+def test_the_first_bad_block_of_an_embedding_is_named(tmp_path: Path, storage: str, type_name: str) -> None:
     """In any row and block, also of a last group of rows that is not full, whatever bad rows follow."""
     rng = np.random.default_rng(6)
-    size, n_bytes = TYPES[kind]
+    size, n_bytes = TYPES[type_name]
     n_rows, n_in = 75, 512
     config = {**LLAMA, "d_model": n_in, "n_vocab": n_rows}
-    form = {"q8_0": "int8", "q4_0": "int4"}.get(kind, kind)
+    stored = {"q8_0": "int8", "q4_0": "int4"}.get(type_name, type_name)
     for bad in (0, 31, 32, 63, 64, 70, 74):
-        raw = random_blocks(rng, kind, n_rows, n_in)
+        raw = random_blocks(rng, type_name, n_rows, n_in)
         first = int(rng.integers(n_in // size))
         for row in {bad, n_rows - 1}:
             block = raw[row, n_bytes * first : n_bytes * (first + 1)]
-            if kind == "mxfp4":
+            if type_name == "mxfp4":
                 block[0], block[1:] = 0xFF, 0x77
             else:
-                block[:] = np.where(f16_bytes(kind), np.resize([0, 0x7C], n_bytes), 0x7F)
+                block[:] = np.where(f16_bytes(type_name), np.resize([0, 0x7C], n_bytes), 0x7F)
         path = tmp_path / str(bad)
         path.write_bytes(raw.tobytes())
         message = rf"token_embedding: element \[{bad}, {size * first}\] is .*, expected a finite number"
         with path.open("rb") as file, pytest.raises(ValueError, match=message):
-            given = raw if place == "array" else (file, 0, n_rows, raw.shape[1], None)
-            Model(config, [("token_embedding", given, kind)], formats={"token_embedding": form})
+            given = raw if storage == "array" else (file, 0, n_rows, raw.shape[1], None)
+            Model(config, [("token_embedding", given, type_name)], formats={"token_embedding": stored})
 
 
 def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:
     file.truncate(4 * shape[0] * shape[1])
     order = np.arange(shape[0])
 
-    def given(*rows: Any, form: str = "f32") -> None:
-        Model(LLAMA, [("token_embedding", rows, form)])
+    def given(*rows: Any, stored: str = "f32") -> None:
+        Model(LLAMA, [("token_embedding", rows, stored)])
 
     good = (file, 0, shape[0], 4 * shape[1], None)
     for rows, error, message in (

@@ -79,7 +79,7 @@ def slow_activations(row: list[Fraction]) -> tuple[list[int], list[Fraction]]:
 
 
 def slow_product_in_tiles(x: list[Fraction], w: list[Fraction]) -> Fraction:
-    """One output in the order of tiles."""
+    """One output in tile order."""
     total = Fraction(0)
     x, w = ([flushed(bf16(value)) for value in (*row, *[Fraction(0)] * (-len(row) % 32))] for row in (x, w))
     for first in range(0, len(x), 32):
@@ -94,7 +94,7 @@ def slow_product_in_tiles(x: list[Fraction], w: list[Fraction]) -> Fraction:
 
 
 def slow_product(x: list[Fraction], w: list[Fraction], dtype: str, engine: str = "rows") -> Fraction:
-    """One output: the chain of docs/NUMERICS.md."""
+    """One output: the chain of sums in docs/NUMERICS.md."""
     if engine == "tiles" and dtype != "bf16":
         codes, scales = slow_quantize(w, dtype)
         w = [code * scales[k // 32] for k, code in enumerate(codes)]
@@ -252,17 +252,19 @@ def test_what_is_not_finite_spoils_a_row_alike_alone_and_with_others(dtype):
 def test_blocks_that_are_quantized_together_have_scales_of_their_own(dtype, n_rows):
     """An output is the product with one block alone.
 
-    The largest number of each has a place, a sign and a magnitude of its own, at and next to where the scale
+    The largest number of each has its own index, sign and magnitude, at and next to where the scale
     changes.
     """
     n_blocks, rng = 23, np.random.default_rng(n_rows)
     exponents = rng.integers(-106, 99, (n_rows, n_blocks, 1))
     x = rng.uniform(-0.5, 0.5, (n_rows, n_blocks, 32))
-    places = (np.arange(n_rows)[:, None] + np.arange(n_blocks)) % 32
-    steps = np.float32(1.984375) * (1 + rng.integers(-1, 2, places.shape) * 2.0**-23)
-    np.put_along_axis(x, places[:, :, None], (steps * rng.choice([-1, 1], places.shape))[:, :, None], axis=2)
+    indices = (np.arange(n_rows)[:, None] + np.arange(n_blocks)) % 32
+    steps = np.float32(1.984375) * (1 + rng.integers(-1, 2, indices.shape) * 2.0**-23)
+    np.put_along_axis(
+        x, indices[:, :, None], (steps * rng.choice([-1, 1], indices.shape))[:, :, None], axis=2
+    )
     x = np.ldexp(x, exponents).astype(np.float32)
-    x[rng.random(places.shape) < 0.1] = 0
+    x[rng.random(indices.shape) < 0.1] = 0
     weights = np.zeros((n_blocks, n_blocks, 32), np.float32)
     weights[range(n_blocks), range(n_blocks)] = rng.standard_normal((n_blocks, 32))
     x, weights = x.reshape(n_rows, -1), weights.reshape(n_blocks, -1)
@@ -327,7 +329,7 @@ def test_an_activation_is_flushed_before_it_is_rounded_to_bf16(engine):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_matrices_are_held_as_specified(variant, dtype):
+def test_matrices_are_stored_as_specified(variant, dtype):
     """Whatever the size, and whatever is in a block."""
     config = VARIANTS[variant]
     tensors = random_tensors(config)
@@ -354,7 +356,7 @@ def test_matrices_are_held_as_specified(variant, dtype):
 @pytest.mark.parametrize("n_out", [1, 31, 33, 70])
 @pytest.mark.parametrize("n_in", [1, 31, 33, 100, 257, 545])
 def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine):
-    """For any number of rows; so a row's bits do not depend on the others, and any subset has the same."""
+    """For any number of rows, so a row's bits do not depend on other rows."""
     rng = np.random.default_rng(n_in * n_out)
     x, weights = rows(rng, 64, n_in), rows(rng, n_out, n_in)
     expected = reference.product(x, weights, dtype, engine)
@@ -373,7 +375,7 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine)
 def test_rows_in_bands_have_the_bits_of_the_specification(dtype, engine, n_rows, n_in, n_out):
     """Many rows are multiplied band by band, fewer of them where inputs are many.
 
-    Of more rows in tiles than a cache holds, several panels are multiplied part by part together.
+    If tiles have more rows than a cache holds, several panels are multiplied together, part by part.
     """
     rng = np.random.default_rng(n_in)
     x, weights = rows(rng, n_rows, n_in), rows(rng, n_out, n_in)
@@ -414,7 +416,7 @@ def test_a_weight_that_the_format_cannot_hold_is_refused(dtype, name, weight, me
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_matrices_are_packed_in_pieces_as_small_ones_are(dtype: str, n_threads: int) -> None:
-    """70,000 rows of head and embedding: what stands in any rows is what a model of these rows alone has."""
+    """70,000 rows of head and embedding: any rows equal those of a model with these rows alone."""
     sizes = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "d_model": 40, "d_head": 8, "d_ff": 8}
     large, small = LLAMA | sizes | {"n_vocab": 70_000}, LLAMA | sizes | {"n_vocab": 64}
     tensors = random_tensors(large)

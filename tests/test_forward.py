@@ -1,4 +1,4 @@
-"""The forward pass against the NumPy reference, and contract 2: bits of a row depend on the row alone."""
+"""The forward pass against the NumPy reference, and contract 2: a row's bits depend on the row alone."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_llama_by_its_one_page_reference(changes):
 
 
 def test_soft_caps_are_tanh():
-    """Of logits around the joint of its two branches, and far from it: to 4 units in the last place."""
+    """To 4 units in the last place, for logits near the joint of its two branches and far from it."""
     tensors = random_tensors(LLAMA)
     ids = np.random.default_rng(8).integers(0, LLAMA["n_vocab"], 60).tolist()
     for cap in (0.5, 3.0, 100.0):
@@ -113,7 +113,7 @@ def test_soft_caps_are_tanh():
 
 
 def test_a_long_context_costs_neither_memory_nor_bits():
-    """Rotary positions are computed as far as a text reaches, not as far as the context."""
+    """Rotary positions are computed for the text, not for the whole context."""
     tensors = random_tensors(LLAMA)
     short, long = (build(LLAMA | {"n_ctx": n}, tensors) for n in (N_IDS, 1 << 22))
     assert long.n_bytes == short.n_bytes
@@ -137,7 +137,7 @@ def test_many_layers_are_set_in_time_that_grows_with_their_number():
 
 
 def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
-    """Tokens without history, sources of one token: what one rounds differently reaches no other."""
+    """Tokens without history and one-token sources: a rounding difference cannot spread."""
     errors = []
     for token in range(24):
         source = case.source and [case.source[token]]
@@ -162,12 +162,12 @@ def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
 
 
 def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
-    """Random trees grow beside the text; the kept path moves through the cache. Reference, too."""
+    """Random trees grow after the text, and the kept path moves in the cache; the reference agrees."""
     decoder, n_compared = case.decoder(max_nodes=24, n_threads=2), 0
     for first, tokens, parents, path in trees_along(case.ids, case.config["n_vocab"]):
         logits = decoder.forward(tokens, parents)
         assert np.array_equal(logits[path], case.alone[first : first + len(path)])
-        if first >= n_compared * 65:  # the reference computes the whole text: near its begin, middle and end
+        if first >= n_compared * 65:  # the reference computes the whole text: near its start, middle and end
             n_compared += 1
             tree = case.config, case.tensors, case.ids[:first], tokens, parents
             expected = reference.tree_logits(*tree, source=case.source, **case.formats)
@@ -179,7 +179,7 @@ def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
 
 
 def test_instruction_sets_agree_bit_for_bit():
-    """Kernels sum in one order on every set (docs/NUMERICS.md), so whole forwards agree in every format."""
+    """Kernels sum in one order on every set (docs/NUMERICS.md), so forward passes agree in every format."""
     program = "import specdec, test_forward as t; print(specdec.kernels(), *t.digests_of_all_variants())"
     found = {name: printed.split() for name, printed in in_instruction_sets(program).items()}
     assert "ref" in found and all(used == name for name, (used, *_) in found.items())
@@ -351,7 +351,7 @@ class TestBadWeights:
 @pytest.mark.parametrize("format", ["f16", "bf16", "strided"])
 def test_halves_and_strided_tensors_are_read_exactly(format, dtype):
     config = VARIANTS["gpt-tanh"]
-    tensors, form = random_tensors(config), "f32" if format == "strided" else format
+    tensors, stored = random_tensors(config), "f32" if format == "strided" else format
     if format == "f16":
         held = {n: t.astype(np.float16) for n, t in tensors.items()}
         held["token_embedding"][0, :3] = [6e-8, -6e-8, 6e-5]  # subnormal halves
@@ -361,6 +361,6 @@ def test_halves_and_strided_tensors_are_read_exactly(format, dtype):
         tensors = {n: (t.astype(np.uint32) << 16).view(np.float32) for n, t in held.items()}
     else:
         held = {n: np.asfortranarray(t) if t.ndim == 2 else np.repeat(t, 2)[::2] for n, t in tensors.items()}
-    model = Model(config, [(n, t, form) for n, t in held.items()], dtype=dtype)
+    model = Model(config, [(n, t, stored) for n, t in held.items()], dtype=dtype)
     expected = step_by_step(build(config, tensors, dtype=dtype), range(20))
     assert np.array_equal(step_by_step(model, range(20)), expected)

@@ -1,4 +1,4 @@
-"""Models whose matrices stay in the types of their GGUF file."""
+"""Models that keep their matrices in the types of the GGUF file."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def write(path: Path, types: tuple[str, ...], d: int = 256, d_ff: int = 512, n_v
 
     def add(name: str, n_out: int, n_in: int) -> None:
         nonlocal count
-        kind = types[count % len(types)]
+        type_name = types[count % len(types)]
         count += 1
-        if kind == "F32":
+        if type_name == "F32":
             writer.add_tensor(name, (rng.standard_normal((n_out, n_in)) * 0.05).astype(np.float32))
         else:
-            raw = random_blocks(rng, kind.lower(), n_out, n_in)
-            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+            raw = random_blocks(rng, type_name.lower(), n_out, n_in)
+            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[type_name])
 
     add("token_embd.weight", n_vocab, d)
     for i in range(2):
@@ -61,10 +61,10 @@ IDS = list(range(3, 23))
 
 @pytest.mark.parametrize("types", MIXTURES, ids="-".join)
 def test_weights_are_those_of_the_file(tmp_path, types):
-    """Exactly; in f32 they come from the package gguf."""
+    """Exactly; the f32 weights come from the package gguf."""
     path = write(tmp_path / "model.gguf", types)
     model, exact = (specdec.load(path, dtype, tokenizer=False) for dtype in (None, "f32"))
-    assert model.dtype == "file" and all(kind in repr(model) for kind in types)
+    assert model.dtype == "file" and all(type_name in repr(model) for type_name in types)
     for name in model.formats.keys() - {"token_embedding"}:
         np.testing.assert_array_equal(model.core.matrix(name), exact.core.matrix(name), err_msg=name)
     np.testing.assert_array_equal(model.core.token_table(), exact.core.token_table())
@@ -96,7 +96,7 @@ def test_prompts_in_tiles(tmp_path):
     assert np.corrcoef(whole.ravel(), rows.logits(IDS).ravel())[0, 1] > 0.99
 
 
-def test_codes_beside_floats_in_a_fused_matrix_become_floats(tmp_path):
+def test_codes_next_to_floats_in_a_fused_matrix_become_floats(tmp_path):
     """And a message says so."""
     path = write(tmp_path / "model.gguf", ("Q4_K", "Q4_K", "F32"))
     with pytest.warns(UserWarning, match=r"turned into another number format: \d+ of Q4_K as f32"):

@@ -67,7 +67,7 @@ def test_a_grid(pair: tuple[int, int], function: object, number: float) -> None:
 
 
 def test_a_grid_is_thinned_to_cases_that_show_each_value(request: pytest.FixtureRequest) -> None:
-    """Values that are no numbers or words too: each of them occurs in several cases."""
+    """Also for values that are neither numbers nor words: each occurs in several cases."""
     module = request.node.getparent(pytest.Module)
     cases = [item for item in module.collect() if getattr(item, "originalname", "") == "test_a_grid"]
     conftest.pytest_collection_modifyitems(cases)

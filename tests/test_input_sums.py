@@ -1,4 +1,4 @@
-"""Sums of squares of what matrices are multiplied with, beside NumPy; every way of reading gives the same."""
+"""Sums of squares of the inputs of matrices: equal to NumPy's, however a text is divided."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def matrices(config: dict[str, Any]) -> list[str]:
 
 
 def sums_of(model: Model, names: list[str], together: int) -> list[tuple[np.ndarray, int]]:
-    """Of a text that is read in forwards of so many tokens."""
+    """Sums of a text read in forward passes of `n` tokens."""
     decoder = Decoder(model, capacity=len(IDS), max_nodes=together, input_sums=True)
     for first in range(0, len(IDS), together):
         piece = IDS[first : first + together]
@@ -37,7 +37,7 @@ def sums_of(model: Model, names: list[str], together: int) -> list[tuple[np.ndar
 
 
 def test_inputs_of_a_single_token() -> None:
-    """Whose attention gives the values of the token itself."""
+    """Its attention gives the values of the token itself."""
     config, token = LLAMA | {"n_layer": 1, "n_kv_head": 6}, 17
     tensors = random_tensors(config)
     decoder = Decoder(build(config, tensors), capacity=1, input_sums=True, captures=[0, 1, 2])
@@ -74,7 +74,7 @@ def test_inputs_of_a_single_token() -> None:
     "name", [name if name in SOON else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS]
 )
 def test_any_division_of_a_text_has_the_same_sums(name: str) -> None:
-    """Rows lie in bands; those of experts are gathered. Each row counts once for what it goes through."""
+    """Rows are in bands, and experts' rows are gathered. Each row counts once for each matrix it passes."""
     config = CONFIGS[name]
     names = matrices(config)
     model = build(config, random_tensors(config), dtype="int8" if "gated" in name else "f32")
@@ -88,8 +88,8 @@ def test_any_division_of_a_text_has_the_same_sums(name: str) -> None:
     if config.get("n_experts"):
         per_layer = config["n_experts_per_token"] * len(IDS)
         n_mixtures = sum(config.get("mixtures") or [1] * config["n_layer"])
-        kinds = 3 if config["gated"] else 2
-        assert sum(chosen) == kinds * n_mixtures * per_layer
+        n_matrices = 3 if config["gated"] else 2
+        assert sum(chosen) == n_matrices * n_mixtures * per_layer
         assert (len(set(chosen)) > 1) == (config["n_experts_per_token"] < config["n_experts"])
 
 

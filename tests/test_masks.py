@@ -58,7 +58,7 @@ def drafting(pair: Any, name: str) -> Any:
 
 
 def row_after(model: specdec.Model, new: tuple[int, ...], mask: Settings) -> NDArray[np.float32]:
-    """The masked logits of the next token, by the reference."""
+    """Masked logits of the next token, by the reference."""
     tokens = [*PROMPT, *new]
     options = {name: value for name, value in mask.items() if name != "stop"}
     return reference.adjusted_logits(
@@ -66,8 +66,8 @@ def row_after(model: specdec.Model, new: tuple[int, ...], mask: Settings) -> NDA
     )
 
 
-def masked_law(model: specdec.Model, mask: Settings, length: int) -> dict[tuple[int, ...], float]:
-    """The probability of every text of this many new tokens; one that has ended goes on with token 0."""
+def masked_distribution(model: specdec.Model, mask: Settings, length: int) -> dict[tuple[int, ...], float]:
+    """Probability of every text of this many new tokens; ended texts continue with token 0."""
 
     def after(new: tuple[int, ...]) -> NDArray[np.float64]:
         if set(new) & set(mask.get("stop", ())):
@@ -86,10 +86,10 @@ def test_texts_have_exactly_the_masked_distribution(pair: Any, mask: str, draft:
         temperature=1.0, max_new_tokens=length, ignore_eos=True, n_threads=1, **MASKS[mask],
     )  # fmt: skip
     texts = np.array([(result.tokens + [0] * length)[:length] for result in results])
-    law = masked_law(pair[0], MASKS[mask], length)
-    assert p_value(count(texts), law) > FALSE_ALARM / len(JUDGES)
+    expected = masked_distribution(pair[0], MASKS[mask], length)
+    assert p_value(count(texts), expected) > FALSE_ALARM / len(JUDGES)
     plain = {name: value for name, value in MASKS[mask].items() if name == "stop"}
-    assert p_value(count(texts), masked_law(pair[0], plain, length)) < 1e-6, "the mask must matter"
+    assert p_value(count(texts), masked_distribution(pair[0], plain, length)) < 1e-6, "the mask must matter"
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -118,7 +118,7 @@ PERIODIC = [
 
 @pytest.mark.parametrize("n_gram", [1, 2, 3, 5, 7, 19, 38, 39, 40, 41, 2**31 - 1])
 def test_repeated_tokens_of_periodic_texts_are_those_of_the_reference(pair: Any, n_gram: int) -> None:
-    """Of every beginning of these texts, and on the way to the nodes of a draft tree."""
+    """For every prefix of these texts, and along the paths of a draft tree."""
     n_masked = 0
     for text in PERIODIC:
         lengths = {1, 2, n_gram, n_gram + 1, len(text) - 1, len(text)}
@@ -149,7 +149,7 @@ def test_a_draft_with_the_same_mask_is_always_right(pair: Any, mask: str) -> Non
 
 
 def test_min_tokens_counts_new_tokens(pair: Any) -> None:
-    """The ends of the model and of the caller wait; a stop text does not."""
+    """End ids of the model and the caller wait; a stop text does not."""
     how: Settings = {"n": 40, "temperature": 1.0, "seed": 1, "stop": [1, 2, 3, 4], "max_new_tokens": 9}
     for n in (0, 1, 4):
         for draft in (None, pair[1]):
@@ -158,7 +158,7 @@ def test_min_tokens_counts_new_tokens(pair: Any) -> None:
 
 
 def test_bad_words_by_their_texts() -> None:
-    """A text is masked with a space before it and without, and where it goes on from the prompt."""
+    """A text is masked with a space before it and without, and where it continues the prompt."""
     target, draft = small_pair()
     encode = target.tokenizer.encode  # type: ignore[union-attr]
     how: Settings = {"n": 20, "temperature": 1.0, "seed": 1, "max_new_tokens": 40}
@@ -178,7 +178,7 @@ def test_bad_words_by_their_texts() -> None:
 
 @pytest.mark.oracle
 def test_transformers_masks_the_same(pair: Any) -> None:
-    """Its logits processors, on texts longer than every bad word: it leaves longer words out."""
+    """Compare with its logits processors, on texts longer than every bad word: it ignores longer words."""
     torch = pytest.importorskip("torch")
     from transformers import generation
 

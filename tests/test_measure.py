@@ -50,7 +50,7 @@ def untimed(pair: Pair) -> specdec.Measurement:
     return specdec.measure(*pair, PROMPTS, n_tokens=80, timing=False)
 
 
-def standardised(logits: np.ndarray, temperature: float) -> np.ndarray:
+def standardized(logits: np.ndarray, temperature: float) -> np.ndarray:
     """The reference's distribution with the fixture's top-k, then min-p."""
     probs = reference.distribution(logits, temperature, 20)
     probs = np.where(probs >= 0.02 * probs.max(), probs, 0.0)
@@ -61,7 +61,7 @@ def standardised(logits: np.ndarray, temperature: float) -> np.ndarray:
 def test_betas_are_the_overlap_of_the_references_distributions(
     pair: Pair, measured: specdec.Measurement, temperature: float
 ) -> None:
-    """Both models' logits on the target's text, standardised in plain NumPy (Corollary 3.6, A.5)."""
+    """Both models' logits on the target's text, standardized in plain NumPy (Corollary 3.6, A.5)."""
     found: dict[float, list[float]] = {lenience: [] for lenience in LENIENCES}
     for prompt, tokens, betas in zip(
         measured.prompts, measured.tokens[temperature], measured.betas[temperature], strict=True
@@ -70,9 +70,9 @@ def test_betas_are_the_overlap_of_the_references_distributions(
         target, draft = (model.logits([*prompt, *tokens[:-1]])[len(prompt) - 1 :] for model in pair)
         here = []
         for row in range(len(tokens)):
-            q = standardised(draft[row], temperature)
+            q = standardized(draft[row], temperature)
             if temperature:
-                p = standardised(target[row], temperature)
+                p = standardized(target[row], temperature)
                 overlaps = {lenience: np.minimum(p / lenience, q).sum() for lenience in LENIENCES}
             else:
                 p = reference.distribution(target[row], 1.0)

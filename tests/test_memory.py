@@ -41,7 +41,7 @@ def decode(model, **how):
 
 
 def generate_refilled():
-    """Three prompts in two places; the third begins as the first."""
+    """Three prompts in two slots; the third starts like the first."""
     session = Session(
         load(), small(), [[1, 2, 3], [4, 5]], gamma=4, max_new_tokens=10, n_text=20, node_budget=7,
         temperature=0.0,
@@ -53,7 +53,7 @@ def generate_refilled():
 
 
 def generate_with_a_cached_text():
-    """A text that goes on with one of another session."""
+    """A text that continues one of another session."""
     target, how = load(), {"gamma": 0, "max_new_tokens": 4, "temperature": 0.0}
     first = Session(target, None, [[1, 2, 3]], **how)
     first.prefill()
@@ -69,13 +69,13 @@ def generate_from_counts():
 
 
 def generate_from_counts_learned():
-    """Of weights that the core packs, or that ride on the target's forward passes."""
+    """Learned drafts with packed weights, or with extra query tokens in the target's forward passes."""
     generate(by_method("model", recurrent_network(LLAMA["n_vocab"], (4, 6, 2))))
     generate(by_method("model", LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))))
 
 
 def generate_with_trees():
-    """Each way a model drafts a tree, and one that drafts for a model."""
+    """Each method to draft a tree with a model, and a draft of a draft."""
     target, draft = load(), small()
     tree = by_method("static_tree", draft, [0, 0, 1], "without replacement")
     for described in (tree, by_method("dynamic_tree", draft, 2, 3, 1.0), by_method("nested", draft, tree, 3)):
@@ -119,7 +119,7 @@ def test_the_nth_allocation_fails_for_every_n(name):
 WIDE = LLAMA | {"n_vocab": 20_000, "n_layer": 1, "d_model": 8, "d_ff": 8, "n_head": 1, "n_kv_head": 1}
 GAMMA, N_SEQUENCES = 16, 4
 ROWS = N_SEQUENCES * (GAMMA + 1) * WIDE["n_vocab"] * 8
-"""Bytes of a distribution for every guess."""
+"""Bytes of a distribution for every draft token."""
 
 COPY, LOOK = by_method("context_copy", None, 1, 1), by_method("lookahead", 2, 3, 2)
 
@@ -131,7 +131,7 @@ def wide():
 
 
 def session_bytes(target, draft, temperature, rule="rejection"):
-    """Bytes that a session takes."""
+    """Bytes of a session."""
     gc.collect()
     before = bytes_held()
     how = {"max_new_tokens": 20, "temperature": temperature, "rule": rule}
@@ -146,7 +146,7 @@ def session_bytes(target, draft, temperature, rule="rejection"):
 
 
 def chosen(draft):
-    """Drafts that only ever choose their guesses."""
+    """Drafts that choose their tokens."""
     grown = by_method("dynamic_tree", draft, 2, 3, 1.0)
     top = by_method("static_tree", draft, [0, 0, 1], "top-k")
     both = by_method("ensemble", False, [4, 4], (COPY, LOOK))
@@ -154,14 +154,14 @@ def chosen(draft):
 
 
 def drawn(draft):
-    """Drafts that draw their guesses where the temperature is above 0."""
+    """Drafts that draw their tokens if the temperature is above 0."""
     shape = by_method("static_tree", draft, [0, 0, 1], "sample")
     one_draws = by_method("ensemble", False, [4, 4], (COPY, by_method("model", draft)))
     return [by_method("model", draft), shape, by_method("nested", draft, COPY, 2), one_draws]
 
 
 @pytest.mark.slow
-def test_guesses_that_are_chosen_take_no_room_for_distributions(wide):
+def test_chosen_draft_tokens_need_no_memory_for_distributions(wide):
     target, draft = wide
     for description in chosen(draft):
         for temperature in (0.0, 1.0):

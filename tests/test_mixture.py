@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a row goes through, that its bits are its own, and what is read."""
+"""Mixtures of experts: which experts a row passes, the bits of a row, and which weights are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GREEDY: dict[str, Any] = {key: {"temperature": 0.0} for key in ("sampling", "dra
 
 
 def rows_of(model: _core.Model, ids: list[int], n_together: int, n_threads: int = 1) -> np.ndarray:
-    """Logits of a text in forwards of n_together tokens."""
+    """Logits of a text in forward passes of n_together tokens."""
     decoder = _core.Decoder(model, capacity=len(ids), max_nodes=n_together, n_threads=n_threads)
     found = []
     for first in range(0, len(ids), n_together):
@@ -50,7 +50,7 @@ def test_rows_grouped_by_expert_have_the_bits_of_rows_alone(name: str, dtype: st
     "name", [name if i < 1 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(MIXTURES)]
 )
 def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> None:
-    """In every format: few rows are so near a tie that rounding chooses other experts for them."""
+    """In every format: few rows are so near a tie that rounding chooses other experts."""
     config = MIXTURES[name]
     tensors = random_tensors(config)
     tokens = range(30)
@@ -64,7 +64,7 @@ def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> Non
 
 
 def with_router(tensors: Tensors, weight: Any) -> Tensors:
-    """The tensors with a router's matrix in every layer."""
+    """Tensors with this router matrix in every layer."""
     routers = {name: tensor for name, tensor in tensors.items() if name.endswith("router.weight")}
     return tensors | {name: np.full_like(tensor, weight) for name, tensor in routers.items()}
 

@@ -1,4 +1,4 @@
-"""Folders of mixtures of experts: names of their own or stacked tensors, MXFP4, and what is refused."""
+"""Folders of mixtures of experts: separate or stacked tensors, MXFP4, and refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_names_of_transformers_5(published, tmp_path):
 
 @pytest.mark.parametrize(("low", "high"), [(120, 130), (1, 3), (250, 251)])
 def test_mxfp4_is_what_its_formula_says(tmp_path, low, high):
-    """With subnormal numbers of bf16, and the largest, as files are read."""
+    """Including subnormal and the largest bf16 numbers, as read from files."""
     config, rng = gpt_oss_config(), np.random.default_rng(6)
     tensors = gpt_oss_tensors(config)
     for name, array in tensors.items():

@@ -1,7 +1,7 @@
 """The proofs can fail: a list of broken rules, each disproved.
 
-A fault replaces one passage of the reference's source. What is kept here is the list: a change of the tests
-that lets one of these faults through shows.
+A fault replaces one passage of the reference's source. If a change of the tests lets one of these faults
+through, this list shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from exact import DisprovedError, Rule
 from proofs import prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from specdec.reference import rules
-from tables import models, shapes, standardise, table, unlike
+from tables import models, shapes, standardize, table, unlike
 from weights import verify_weights
 
 IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
@@ -49,12 +49,12 @@ RACES = [[1 / 2, 1 / 4, 1 / 4], [0.0, 1 / 3, 2 / 3 - 1 / 3, 1 / 3], [1 / 6, 1 / 
 
 
 def given(shape: str, pair: str, n_vocab: int) -> Any:
-    """A tree, and the models of target and draft."""
+    """A tree, and the target and draft models."""
     return shapes()[shape], *models(pair, n_vocab, with_core=False)
 
 
 def ordered_trial(shape: str, n_vocab: int, verify: Rule) -> None:
-    """Every node is drawn from a distribution of its own."""
+    """Every node has its own distribution."""
     parents, target, draft = given(shape, "plain", n_vocab)
     prove(verify, parents, target, draft, proposal=unlike(parents, n_vocab), order=REVERSED[: len(parents)])
 
@@ -79,7 +79,7 @@ TRIALS: dict[str, list[Callable[[Rule], None]]] = {
 }
 
 
-# By kind of trial: passages of the reference ("- "), and for each what may be wrong and what replaces it then
+# By trial: passages of the reference ("- "), and for each what may be wrong and what replaces it then
 # ("+ "); further lines of a replacement follow a "| ".
 FAULTS = r"""
 [rejection]
@@ -258,18 +258,18 @@ FAULTS = r"""
 
 
 def cases() -> Iterator[Any]:
-    """Each fault of `FAULTS`: its kind, the passage and the replacement."""
-    kind = old = ""
+    """Each fault of `FAULTS`: its trial, the passage and the replacement."""
+    trial = old = ""
     found: list[list[str]] = []
     for line in FAULTS.strip().splitlines():
         text = line[2:].replace("\\n", "\n")
         if line[0] == "[":
-            kind = line[1:-1]
+            trial = line[1:-1]
         elif line[0] == "-":
             old = text
         elif line[0] == "+":
             name, _, new = text.partition(":")
-            found.append([f"{kind}: {name}", kind, old, new[1:]])
+            found.append([f"{trial}: {name}", trial, old, new[1:]])
         else:
             found[-1][-1] += f"\n{text}"
     for name, *values in found:
@@ -277,7 +277,7 @@ def cases() -> Iterator[Any]:
 
 
 def mutated(old: str, new: str) -> types.ModuleType:
-    """The module of the rules with one passage of its source replaced."""
+    """The rules' module with one passage of its source replaced."""
     source = inspect.getsource(rules)
     assert source.count(old) == 1, f"the reference has {source.count(old)} passages that read {old!r}"
     module = types.ModuleType("specdec.reference.rules_mutated")
@@ -286,11 +286,11 @@ def mutated(old: str, new: str) -> types.ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "old", "new"), list(cases()))
-def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
+@pytest.mark.parametrize(("trial", "old", "new"), list(cases()))
+def test_the_proof_catches_a_broken_rule(trial: str, old: str, new: str) -> None:
     verify = mutated(old, new).verify
     with np.errstate(all="ignore"):
-        for run in TRIALS[kind]:
+        for run in TRIALS[trial]:
             try:
                 run(verify)
             except DisprovedError:
@@ -299,19 +299,19 @@ def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", TRIALS)
+@pytest.mark.parametrize("trial", TRIALS)
 @pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
-def test_unbroken_rules_pass_where_broken_ones_fail(verify: Rule, kind: str) -> None:
-    for run in TRIALS[kind]:
+def test_unbroken_rules_pass_where_broken_ones_fail(verify: Rule, trial: str) -> None:
+    for run in TRIALS[trial]:
         run(verify)
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential", "classical"])
 @pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
-def test_the_proof_catches_a_draft_that_was_not_standardised(verify: Rule, rule: str) -> None:
-    """The drafts are drawn with top-k, but the rule is told the distribution before it."""
-    target = table(4, 1, standardise(False))
-    drawn = table(4, 2, standardise(False, top_k=2, temperature=0.7))
-    told = table(4, 2, standardise(False))
+def test_the_proof_catches_a_draft_that_was_not_standardized(verify: Rule, rule: str) -> None:
+    """Drafts are drawn with top-k, but the rule is given the distribution before it."""
+    target = table(4, 1, standardize(False))
+    drawn = table(4, 2, standardize(False, top_k=2, temperature=0.7))
+    before = table(4, 2, standardize(False))
     with pytest.raises(DisprovedError):
-        prove(verify, shapes()["chain2"], target, drawn, reported=told, rule=rule)
+        prove(verify, shapes()["chain2"], target, drawn, reported=before, rule=rule)

@@ -1,4 +1,4 @@
-"""OpenBLAS in the core: its products, its bits, and that nobody else's OpenBLAS notices it."""
+"""OpenBLAS in the core: its products, its bits, and its isolation from other copies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers(seed: int, *shape: int) -> Array:
 
 
 def run_script(script: str, **environment: str) -> list[str]:
-    """What a program prints, line by line."""
+    """The output of a program, line by line."""
     with pytest.MonkeyPatch.context() as patch:
         for key in [key for key in os.environ if key.startswith("OPENBLAS_")]:
             patch.delenv(key)
@@ -70,7 +70,7 @@ def test_slices_of_rows_do_not_know_each_other() -> None:
 
 
 def test_rows_of_a_slice_do_not_mix() -> None:
-    """What other rows hold changes no bit of a row."""
+    """The contents of other rows change no bit of a row."""
     x, weights = numbers(7, 90, 256), numbers(8, 320, 256)
     before = _core.product(x, weights, "f32", engine="blas")
     x[:40] = numbers(9, 40, 256) * 1e3
@@ -108,7 +108,7 @@ print(is_loaded())
 
 @bundled
 def test_it_is_our_own() -> None:
-    """Its soname and its symbols are those of no other library; the license lies beside it."""
+    """No other library has its soname or symbols, and its license is next to it."""
     script = f"""
 import ctypes
 library = ctypes.CDLL({str(LIBRARY)!r})
@@ -122,7 +122,7 @@ print([hasattr(library, prefix + name) for name in names for prefix in ("specdec
     assert "GCC RUNTIME LIBRARY EXCEPTION" in text.upper()
 
 
-BESIDE_OTHERS = """
+WITH_OTHER_COPIES = """
 import ctypes, glob, os, sys
 import numpy as np
 import scipy.linalg
@@ -163,8 +163,8 @@ print(len(others))
 @bundled
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_others_do_not_notice_it() -> None:
-    """NumPy's and SciPy's copies keep their threads and results; the process its environment and threads."""
-    (n_others,) = run_script(BESIDE_OTHERS)
+    """NumPy's and SciPy's copies keep threads and results; the process keeps its environment and threads."""
+    (n_others,) = run_script(WITH_OTHER_COPIES)
     assert int(n_others) >= 1
 
 
@@ -180,7 +180,7 @@ def test_the_kernels_can_be_chosen(name: str) -> None:
 @bundled
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_avx512_is_used_where_there_is_one() -> None:
-    """Whatever the model number of the processor."""
+    """On any processor model that has it."""
     listing = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     flags = set(listing[1].split()) if listing else set()  # other processors than x86-64 have no such line
     (text,) = run_script(SAY)
@@ -189,7 +189,7 @@ def test_avx512_is_used_where_there_is_one() -> None:
 
 @bundled
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
-    """The extension alone, as in a damaged installation."""
+    """With the extension alone, as in a damaged installation."""
     extension = tmp_path / Path(_core.__file__).name
     extension.write_bytes(Path(_core.__file__).read_bytes())
     script = f"""
@@ -261,7 +261,7 @@ multiply(3)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_too_little_memory_for_its_buffers_is_an_error() -> None:
-    """It would end the process."""
+    """Otherwise it would end the process."""
     first, second, third = run_script(LITTLE_MEMORY)
     assert re.fullmatch(r"no \d+ bytes of memory for OpenBLAS", first)
     assert second == "64.0"

@@ -1,7 +1,7 @@
-"""Numbers that are not finite: weights are checked when they are loaded, but their products may overflow.
+"""Overflow: weights are checked to be finite when they are loaded, but their products may overflow.
 
-Nothing is decoded from such numbers. The error names the model, the first layer and the position, and the
-text before it is kept.
+Nothing is decoded from non-finite numbers. The error names the model, the first layer and the position, and
+the text before it is kept.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def model_with_spike(
 
 
 def follow(script: Sequence[int]) -> Callable[[np.ndarray, list[int]], np.ndarray]:
-    """A transform that lets the target write this text."""
+    """A transform that makes the target generate this text."""
     return lambda probs, tokens: np.eye(len(probs))[script[len(tokens) - len(PROMPT)]]
 
 
-class Guesses:
+class FixedDraft:
     """A draft that always drafts the same tokens."""
 
     def __init__(self, *tokens: int) -> None:
@@ -81,11 +81,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 POSITION = len(PROMPT) + SCRIPT.index(SPIKE)
 
 
-@pytest.mark.parametrize("draft", [None, Guesses(4, 11, 2)])
+@pytest.mark.parametrize("draft", [None, FixedDraft(4, 11, 2)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled", "classical"])
 def test_the_text_before_is_kept(spiked: specdec.Model, draft: Any, temperature: float, verify: str) -> None:
-    """Some twenty rounds fit into one call of the core, the one that fails among them."""
+    """Some twenty rounds, including the failing one, fit in one call of the core."""
     with pytest.raises(NotFiniteError, match=rf"the target: .* layer 2 .* position {POSITION} ") as caught:
         specdec.generate(
             spiked, draft, PROMPT, max_new_tokens=len(SCRIPT), temperature=temperature, verify=verify, seed=1,
@@ -106,7 +106,7 @@ def test_the_text_before_is_kept(spiked: specdec.Model, draft: Any, temperature:
 @pytest.mark.parametrize(("n_threads", "dtype"), [(1, "f32"), (3, "f32"), (1, "bf16")])
 def test_the_first_layer_is_named(tmp_path: Path, layer: int | str, n_threads: int, dtype: str) -> None:
     model = model_with_spike(tmp_path, layer, dtype=dtype)
-    what = "so it is the head that overflows" if layer == "head" else rf"layer {layer} \(of 0 to 3\)"
+    what = "so the head overflows" if layer == "head" else rf"layer {layer} \(of 0 to 3\)"
     for call in (model.logits, model.score):
         with pytest.raises(NotFiniteError, match=f"the model: .*{what}") as caught:
             call([1, 2, 3, SPIKE, 4, 5], n_threads=n_threads)
@@ -116,7 +116,7 @@ def test_the_first_layer_is_named(tmp_path: Path, layer: int | str, n_threads: i
 
 
 def test_in_a_prompt(spiked: specdec.Model) -> None:
-    """Long ones too, of which no logits are asked for; nothing has been written then."""
+    """Also in long prompts without logits; no token has been generated then."""
     prompt = [1] * 30 + [SPIKE, 2, 3]
     with pytest.raises(NotFiniteError, match="layer 2 .* position 30 ") as caught:
         specdec.generate(spiked, None, [PROMPT, prompt], max_new_tokens=3)
@@ -144,7 +144,7 @@ def test_a_failed_text_leaves_nothing_to_the_next_in_its_slot(
 
 
 def test_every_sequence_of_a_batch_keeps_its_text(spiked: specdec.Model) -> None:
-    """The second has ended before the third, which took its place, comes to the token."""
+    """The second has ended, and the third, in its slot, reaches the token."""
 
     def script(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
         ends = tokens[0] == 3 and len(tokens) == 4
@@ -161,19 +161,19 @@ def test_every_sequence_of_a_batch_keeps_its_text(spiked: specdec.Model) -> None
 
 
 def test_a_batch_whose_first_sequence_is_committed_already(spiked: specdec.Model) -> None:
-    """The layer is looked for in the second sequence, when the first has no pending nodes any more."""
+    """The layer is searched in the second sequence when the first has no pending nodes left."""
 
     def script(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
         return np.eye(len(probs))[SPIKE if tokens[0] == 2 else 4 + len(tokens) % 9]
 
     with pytest.raises(NotFiniteError, match="layer 2 .* position 3 "):
         specdec.generate(
-            spiked, Guesses(*[4] * 16), [[1, 9, 30], [2, 9, 30]], gamma=16, max_new_tokens=60,
+            spiked, FixedDraft(*[4] * 16), [[1, 9, 30], [2, 9, 30]], gamma=16, max_new_tokens=60,
             transform=script, temperature=1.0, batch_size=2, n_threads=1,
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("stop", ["zzz", "bx"])  # "bx" might begin with the last letter
+@pytest.mark.parametrize("stop", ["zzz", "bx"])  # "bx" might start with the last letter
 def test_a_stream_has_given_the_text_before(spiked: specdec.Model, stop: str) -> None:
     model = specdec.load(spiked.path, tokenizer=ToyTokenizer())
     script = [3, 4, 3, SPIKE, 5, 6]  # "a", "b", "a", " b"
@@ -193,20 +193,20 @@ def test_a_stream_has_given_the_text_before(spiked: specdec.Model, stop: str) ->
 def test_a_draft_token_whose_row_overflows_gives_no_wrong_text(
     spiked: specdec.Model, temperature: float, verify: str
 ) -> None:
-    """Plain decoding never comes to it. It is named, and what was written before it is right."""
+    """Plain decoding never reaches it. The error names it, and the text before it is correct."""
     script = [4, 11, 2, 40, 5, 6, 8, 12]
     how: dict[str, Any] = {"max_new_tokens": 8, "temperature": temperature, "verify": verify, "seed": 2}
     plain = specdec.generate(spiked, None, PROMPT, transform=follow(script), **how)
     assert plain.tokens == script
     with pytest.raises(NotFiniteError, match=rf"the target: .* layer 2 .* position {len(PROMPT)} ") as caught:
-        specdec.generate(spiked, Guesses(SPIKE, 3), PROMPT, transform=follow(script), **how)
+        specdec.generate(spiked, FixedDraft(SPIKE, 3), PROMPT, transform=follow(script), **how)
     assert caught.value.result.tokens == []
 
 
 DRAFTS_OF_A_MODEL: list[Any] = [
     lambda model: model,
     lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
-    lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
+    lambda model: drafts.ModelDraft(model, draft=FixedDraft(1, 2)),
     lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
 ]
 
@@ -232,7 +232,7 @@ def check_one_fails(
     target: specdec.Model, draft: Any, requests: Sequence[tuple[list[int], dict[str, Any]]],
     bad: Sequence[int], message: str, **engine: Any,
 ) -> None:  # fmt: skip
-    """Requests whose prompts are read together: those of `bad` fail, the others are what they are alone."""
+    """Requests whose prompts are read together: those of `bad` fail, the others are as they are alone."""
     how: dict[str, Any] = {"max_new_tokens": 6, "logit_bias": {SPIKE: -np.inf}, "logprobs": 0}
     with specdec.Engine(target, draft, n_text=390, n_threads=1, **engine) as running:
         begun = [running.submit(prompt, **how, **options) for prompt, options in requests]
@@ -252,7 +252,7 @@ def check_one_fails(
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(("prefill", "dtype"), [("rows", "f32"), ("tiles", "bf16"), ("blas", "f32")])
 def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype: str, order: int) -> None:
-    """Whether it shares its slice with others or not; two of them, the other in a later slice of its own."""
+    """Two of them: one shares its slice with others, one has a later slice to itself."""
     target = model_with_spike(tmp_path, 2, dtype=dtype, prefill=prefill)
     prompts = [long_prompt(200, 1), long_prompt(9, 2, 4), long_prompt(30, 3), long_prompt(380, 4, 350), [9]]
     requests = [(prompt, {}) for prompt in prompts][::order]
@@ -260,7 +260,7 @@ def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype
 
 
 def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None:
-    """They wait for it to be read, and go on with what it had read before it failed."""
+    """They wait for it to be read, and continue from what it read before it failed."""
     begin = long_prompt(150, 1)
     prompts = [[*begin, SPIKE, 9, 10], [*begin, 12, 13], [*begin, 12, 14, 15]]
     check_one_fails(spiked, None, [(prompt, {}) for prompt in prompts], (0,), r"position 150 ")
@@ -282,12 +282,12 @@ def test_a_draft_that_overflows_in_a_prompt_fails_that_request(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(Guesses(3), model, adaptive=False)]
+    "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(FixedDraft(3), model, adaptive=False)]
 )
 def test_a_draft_that_overflows_in_a_round_fails_that_request(
     sound: specdec.Model, tmp_path: Path, draft: Any, temperature: float
 ) -> None:
-    """The draft reads the token when the target has written it."""
+    """The draft reads the token after the target has generated it."""
     broken = draft(model_with_spike(tmp_path, 1))
     how: dict[str, Any] = {"max_new_tokens": 30, "temperature": temperature, "verify": "coupled", "seed": 4}
     good = {"logit_bias": {SPIKE: -np.inf}, "draft_sampling": specdec.Sampling(logit_bias={SPIKE: -np.inf})}

@@ -1,4 +1,4 @@
-"""Models of one vocabulary with different numbers of ids behind it: pairs that fit, exact as others are."""
+"""Models of one vocabulary with different numbers of padding ids: pairs that fit, and stay exact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_TOKENS, N_CTX = 256 + 4, 64
 
 
 def make(folder: Path, n_vocab: int, seed: int) -> specdec.Model:
-    """A model with rows for `n_vocab` ids, of which those of its tokenizer do not depend on their number."""
+    """A model with `n_vocab` ids; rows of its tokenizer's ids do not depend on that number."""
     config = llama_config(vocab_size=n_vocab, max_position_embeddings=N_CTX, tie_word_embeddings=False)
     tensors = tensors_for(llama_config(vocab_size=300, max_position_embeddings=N_CTX), seed)
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -56,22 +56,22 @@ DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
 @pytest.mark.parametrize("name", DRAFTS)
 @pytest.mark.parametrize("sizes", PAIRS)
 def test_output_is_plain_output(models: Any, sizes: tuple[int, int], name: str) -> None:
-    """Greedy and coupled; prompts with ids that the draft lacks, which are no tokens."""
+    """Greedy and coupled; prompts contain padding ids that the draft lacks."""
     target, draft = models["target", sizes[0]], models["draft", sizes[1]]
-    guessing = DRAFTS[name](draft)
+    drafting = DRAFTS[name](draft)
     for ids in ([5, 9, 7, 5, 9], [5, sizes[0] - 1, 7, sizes[0] - 1]):
         for options in ({}, {"temperature": 1.0, "verify": "coupled", "seed": 3}):
             options = {"max_new_tokens": 30, "ignore_eos": True, "logits": True, **options}
             plain = specdec.generate(target, None, ids, **options)
-            found = specdec.generate(target, guessing, ids, **options)
+            found = specdec.generate(target, drafting, ids, **options)
             assert found.tokens == plain.tokens and np.array_equal(found.logits, plain.logits)
             if name not in ("ensemble", "drafted by copying"):
                 assert all(token < sizes[1] for round_ in found.trace.rounds for token in round_.drafted)
 
 
 @pytest.mark.parametrize("sizes", PAIRS)
-def test_guesses_are_those_of_the_tokens_alone(models: Any, sizes: tuple[int, int]) -> None:
-    """The draft's distribution is that of the ids that both have, normalized; elsewhere it is 0."""
+def test_draft_tokens_are_never_padding(models: Any, sizes: tuple[int, int]) -> None:
+    """The draft's distribution covers the ids that both have, normalized; elsewhere it is 0."""
     draft, ids = models["draft", sizes[1]], [5, 9, 7]
     decoder = Decoder(draft.core, capacity=8, n_vocab=sizes[0])
     logits = decoder.prefill(ids, logits=True)

@@ -1,4 +1,4 @@
-"""`training/positions.py`: its figures, against hand-made texts and models of known distributions."""
+"""`training/positions.py`: its figures against hand-made texts and models with known distributions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def positions() -> ModuleType:
     ("tokens", "again"),
     [
         ([1, 2, 3, 4, 5, 6], []),
-        ([1, 2, 3, 1, 2, 3, 4], []),  # a passage of three is none
+        ([1, 2, 3, 1, 2, 3, 4], []),  # three tokens are too few for a passage
         ([9, 1, 2, 3, 4, 1, 2, 3, 4, 7], [5, 6, 7, 8]),
         ([5, 5, 5, 5, 5, 6], [1, 2, 3, 4]),
         ([1, 2, 3, 4, 9, 1, 2, 3, 4], []),  # not in a row
@@ -38,7 +38,7 @@ def test_repetitions(positions: ModuleType, tokens: list[int], again: list[int])
 
 
 def test_perplexity_and_alpha_of_known_models(positions: ModuleType) -> None:
-    """Both models say the same at every position: means by position are those of one row."""
+    """Both models have one distribution at every position, so means by position are those of one row."""
     target, draft = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.5, 0.25])
 
     def model(probs: np.ndarray) -> Any:

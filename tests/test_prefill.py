@@ -1,6 +1,6 @@
 """Prompts, scores and sources by OpenBLAS, for models in f32, or in tiles, for other formats.
 
-Both are near the row kernels and have bits of their own, those of tiles on every machine the same.
+Both are near the row kernels but have different bits; those of tiles are equal on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from worlds.folders import llama_config, write_hf
 
 SLICE = 256
 """Tokens of a slice of a prompt."""
-# Sums so long that OpenBLAS takes them in parts: its bits are then others than those of the row kernels.
+# Sums so long that OpenBLAS takes them in parts: its bits then differ from the row kernels'.
 WIDE = LLAMA | {"n_ctx": 1100, "d_ff": 1300}
 LONG = LLAMA | {"n_ctx": 400}
 DENSE = {name: config | {"n_ctx": 1100} for name, config in VARIANTS.items() if name not in MIXTURES}
@@ -41,7 +41,7 @@ def ids_of(n: int, seed: int = 0) -> list[int]:
 
 
 def model_of(config: dict[str, Any], tensors: Any = None, dtype: str = "bf16", prefill: str = "") -> Model:
-    """By default a model by OpenBLAS in f32, in tiles in other formats."""
+    """By default a model that uses OpenBLAS in f32, and tiles in other formats."""
     tensors = random_tensors(config) if tensors is None else tensors
     is_f32 = dtype == "f32"
     prefill = prefill or ("blas" if is_f32 else "tiles")
@@ -67,7 +67,7 @@ def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> Mode
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 2e-5) -> None:
-    """Sums in another order are rounded to other numbers here and there."""
+    """Compare up to the rounding of sums in another order."""
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
@@ -89,7 +89,7 @@ def test_it_is_openblas_that_multiplies() -> None:
     rows, blas = both(WIDE)
     ids = ids_of(300)
     assert not np.array_equal(prompt_logits(rows, ids), prompt_logits(blas, ids))
-    # a token at a time, as texts go on, is computed by the row kernels of both
+    # one token at a time, as in decoding, both use the row kernels
     assert np.array_equal(token_logits(rows, 5), token_logits(blas, 5))
 
 
@@ -113,7 +113,7 @@ def test_a_source_of_several_slices() -> None:
 
 
 def test_what_it_takes_of_memory() -> None:
-    """Matrices of a decoder twice, an untied head too; those that sources alone go through once."""
+    """A decoder's matrices count twice, an untied head too; matrices used by sources alone count once."""
     filled = LLAMA | {"n_head": 8, "n_kv_head": 4, "d_ff": 96}  # matrices that fill their panels
     for config in (filled, filled | {"tied": True}, *DENSE_ENCODERS.values()):
         tensors = random_tensors(config)
@@ -142,7 +142,7 @@ ATTENTION: dict[str, Any] = LLAMA | {
     ids=str,
 )
 def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: int) -> None:
-    """A norm leaves embeddings as they are, ±1; an MLP that adds nothing and no norm follow the attention."""
+    """The norm leaves embeddings at ±1; after the attention come an MLP that adds nothing and no norm."""
     config = ATTENTION | switches
     tensors = random_tensors(config)
     tensors["token_embedding"] = np.sign(tensors["token_embedding"])
@@ -174,7 +174,7 @@ def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: in
 
 
 def test_attention_of_a_cache_in_f32_rounds_what_it_reads() -> None:
-    """So it has the bits of one in bf16; texts that begin alike are branches of a tree."""
+    """So it has the bits of a bf16 cache; texts with a common prefix are branches of a tree."""
     tensors, texts = random_tensors(LONG), [ids_of(90) + ids_of(n, seed=n) for n in (40, 70)]
     own: dict[str, Any] = {"dtype": "bf16", "prefill": "tiles"}
     models = [build(LONG, tensors, cache_dtype=cache, **own) for cache in ("bf16", "f32")]
@@ -193,7 +193,7 @@ def test_codes_in_tiles_are_multiplied_as_their_values_in_bf16(name: str, dtype:
 @IN_EACH_FORMAT
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_row_of_a_prompt_depends_on_the_tokens_before_it_alone(name: str, dtype: str) -> None:
-    """Neither on the slices in which a prompt is read, nor on threads; and it is near the row kernels'."""
+    """It depends neither on prompt slices nor on threads, and is near the row kernels'."""
     (rows, tiles), ids = both(VARIANTS[name], dtype), ids_of(150)
     assert (rows.prefill, tiles.prefill) == ("rows", "tiles")
     found = prompt_logits(tiles, ids)
@@ -232,7 +232,7 @@ def test_sources_are_near_those_of_the_row_kernels(name: str, dtype: str, n: int
 @pytest.mark.parametrize("n", [200, 400])
 @pytest.mark.parametrize("name", ["shared-embedding-relative-positions", "biases-by-layer-other-sizes"])
 def test_long_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> None:
-    """Rows attend to spans of positions before and behind them, whose distances have biases."""
+    """Rows attend to spans of positions before and after them, with distance biases."""
     config = ENCODER_DECODERS[name]
     config = config | {"encoder": config["encoder"] | {"n_ctx": n}}
     tensors, source = random_tensors(config), random_source(config, n)
@@ -267,20 +267,20 @@ print(digest.hexdigest())
 
 @pytest.mark.slow
 def test_no_instruction_set_changes_a_bit() -> None:
-    """Of prompts by OpenBLAS, with the same kernels of its own, those of the first set and of "ref"."""
+    """With OpenBLAS prompts: the same OpenBLAS kernels with the first instruction set and with "ref"."""
     assert len(set(in_instruction_sets(TILES).values())) == 1
     kernels = {specdec.available_kernels()[0], "ref"}
     assert len(set(in_instruction_sets(BLAS, kernels=kernels).values())) == 1
 
 
-def test_what_they_are_not_for_is_refused(tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     tensors, mixture = random_tensors(LLAMA), MIXTURES["mixture-softmax"]
     for dtype in OF_TILES:
-        with pytest.raises(InputError, match=f"is for models in f32, not in {dtype}"):
+        with pytest.raises(InputError, match=f"needs weights in f32, not {dtype}"):
             build(LLAMA, tensors, dtype=dtype, prefill="blas")
-    with pytest.raises(InputError, match="is for models in bf16, int8 and int4, not in f32"):
+    with pytest.raises(InputError, match="needs weights in bf16, int8 or int4, not f32"):
         build(LLAMA, tensors, dtype="f32", prefill="tiles")
-    with pytest.raises(InputError, match="not for mixtures of experts"):
+    with pytest.raises(InputError, match="does not support mixtures of experts"):
         build(mixture, random_tensors(mixture), prefill="blas")
     with pytest.raises(ValueError, match='prefill is "mkl", expected "rows", "tiles" or "blas"'):
         build(LLAMA, tensors, prefill="mkl")

@@ -1,4 +1,4 @@
-"""`specdec.PromptCache`: a hit changes no bit, and what is kept is bounded."""
+"""`specdec.PromptCache`: a hit changes no bit, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def world(target: specdec.Model, tmp_path_factory: pytest.TempPathFactory) -> Wo
 def turns(
     target: specdec.Model, draft: Any, ids: list[int], cache: PromptCache | None, **options: Any
 ) -> Any:
-    """Three turns of a conversation, each of which goes on with the text of the one before."""
+    """Three turns of a conversation, each continuing the one before."""
     options = {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": True, "seed": 4} | options
     prompt, results = ids[:70], []
     for i in range(3):
@@ -69,7 +69,7 @@ def assert_equal(found: specdec.Result, wanted: specdec.Result) -> None:
 @pytest.mark.parametrize("name", [None, *named()])
 @pytest.mark.grid
 def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> None:
-    """Greedy with the first rule, sampled with the other, where every draft gives the plain text."""
+    """Greedy with the first rule; sampled with the other, which gives every draft the plain text."""
     options = {"verify": verify, "temperature": 0.8 if verify == "coupled" else 0.0}
     wanted = turns(world.target, None, world.ids, None, **options)
     draft = None if name is None else DRAFTS[name](world)
@@ -77,7 +77,7 @@ def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> No
     found = turns(world.target, draft, world.ids, cache, **options)
     for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
         assert_equal(one, other)
-        # all of the text before but for its last token, which was never read
+        # all of the text before, except its last token, which was never read
         before = 0 if i == 0 else len(found[i - 1].prompt_ids) + N_NEW
         assert one.n_cached_tokens in (max(before - 1, 0), before)
     readers = [draft] if isinstance(draft, specdec.Model) else getattr(draft, "readers", ())
@@ -90,7 +90,7 @@ def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> No
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_batches(target: specdec.Model, world: World, batch_size: int) -> None:
-    """Prompts that begin alike, in a batch whose slots are taken again; the second time all are known."""
+    """Prompts with a common prefix in a batch that reuses slots; the second time all are cached."""
     prompts = [[*world.ids[:40], 7 * i, *world.ids[i : i + 3 * i]] for i in range(6)]
     options: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": True, "seed": 1}
     wanted = specdec.generate(target, None, prompts, **options)
@@ -108,9 +108,9 @@ def test_batches(target: specdec.Model, world: World, batch_size: int) -> None:
 
 @needs_hooks
 def test_windows_that_have_moved_on(make_mistral: Factory) -> None:
-    """What a text with windows has forgotten is read again; of two texts the one that knows more is taken.
+    """What a windowed text no longer has is read again; of two texts the one with more tokens is used.
 
-    What it remembers goes with the slices of prompts.
+    What it keeps depends on prompt slices.
     """
     with prompts_in_slices_of(64):
         model = specdec.load(make_mistral(max_position_embeddings=1024))
@@ -131,8 +131,8 @@ def test_windows_that_have_moved_on(make_mistral: Factory) -> None:
     assert ask([*ids[:100], 3, 4, 5]) == 100  # within reach of the first
 
 
-def test_the_beginning_of_a_text(target: specdec.Model, world: World) -> None:
-    """The next question on one document: the text that is kept ends otherwise."""
+def test_a_prefix_of_a_text(target: specdec.Model, world: World) -> None:
+    """The next question on one document: the cached text has another end."""
     document, cache = world.ids[:60], PromptCache()
     for i in range(4):
         prompt = [*document, 100 + i, 5, 6]
@@ -140,7 +140,7 @@ def test_the_beginning_of_a_text(target: specdec.Model, world: World) -> None:
         assert found.n_cached_tokens == (len(document) if i else 0)
         assert_equal(found, specdec.generate(target, None, prompt, max_new_tokens=5, logits=True))
     assert len(cache) == 4
-    # a prompt that is the beginning of a text that is kept: its last token is the root of the first round
+    # a prompt that is a prefix of a cached text: its last token is the root of the first round
     found = specdec.generate(target, None, document[:30], prompt_cache=cache, max_new_tokens=5)
     assert found.n_cached_tokens == 29
 
@@ -162,7 +162,7 @@ def test_only_what_is_new_is_computed(target: specdec.Model, world: World) -> No
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("drafted", [False, True])
 def test_beams_from_a_cache(target: specdec.Model, world: World, drafted: bool, width: int) -> None:
-    """Prompts that go on with texts of `generate` and of other searches; and texts that go on with beams."""
+    """Prompts that continue texts of `generate` and of other searches, and texts that continue beams."""
     draft, cache = world.draft if drafted else None, PromptCache()
     options: dict[str, Any] = {"width": width, "gamma": 2, "max_new_tokens": 7, "ignore_eos": True}
     prompt = world.ids[:40]
@@ -213,7 +213,7 @@ def test_a_draft_reads_what_is_new(target: specdec.Model, world: World, name: st
 
 
 def test_a_draft_of_a_shorter_context(make_llama: Factory) -> None:
-    """Texts that outgrow the draft's context: it drafts no more, and nothing else changes."""
+    """Texts that outgrow the draft's context: drafting stops, and nothing else changes."""
     target = specdec.load(make_llama("target", max_position_embeddings=256))
     draft = specdec.load(make_llama("draft", max_position_embeddings=90, seed=1))
     ids = [(7 * i) % 61 for i in range(110)]
@@ -284,7 +284,7 @@ def test_the_least_recently_used_text_is_dropped(target: specdec.Model, world: W
     assert len(nothing) == 0
 
 
-def test_a_text_takes_the_place_of_its_beginning(target: specdec.Model, world: World) -> None:
+def test_a_text_replaces_its_prefix(target: specdec.Model, world: World) -> None:
     cache, ids = PromptCache(), world.ids
 
     def ask(n: int) -> int:
@@ -314,7 +314,7 @@ def test_memory_is_given_back(target: specdec.Model, world: World) -> None:
         turns(target, None, world.ids, PromptCache())
 
 
-def test_what_fails_or_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: World) -> None:
+def test_failed_or_too_large_texts_are_not_kept(target: specdec.Model, world: World) -> None:
     def refuse(probs: Any, tokens: Any) -> Any:
         raise ZeroDivisionError
 
@@ -346,7 +346,7 @@ def test_bad_sizes_and_caches(target: specdec.Model) -> None:
 
 @pytest.mark.parametrize("n_texts", [2, 100])
 def test_threads_share_a_cache(target: specdec.Model, world: World, n_texts: int) -> None:
-    """With room for two texts, which are dropped while others read them, and with room for all."""
+    """With capacity for two texts, which are dropped while others read them, and with capacity for all."""
     prompts = [[*world.ids[:30], i % 4, *world.ids[: 3 * i]] for i in range(12)]
     options: dict[str, Any] = {"max_new_tokens": 6, "logits": True, "n_threads": 1, "seed": 1}
     wanted = [specdec.generate(target, None, prompt, **options) for prompt in prompts]
@@ -382,7 +382,7 @@ def open_session(model: Any, *prompts: list[int], n_new: int = 4) -> Session:
 
 
 def texts(session: Session) -> tuple[list[int], Any]:
-    """Tokens and logits of the only sequence."""
+    """Tokens and logits of the single sequence."""
     session.prefill()
     records = [record for records in iter(session.round, []) for record in records]
     tokens = [token for record in records for token in record["tokens"]]
@@ -411,8 +411,8 @@ def test_cached_texts_of_the_core(target: specdec.Model, world: World) -> None:
         (TypeError, r"expected specdec\._core\.Model", lambda: session.cached_text(0, 5)),
         (TypeError, "cannot create", lambda: _core.CachedText()),
     ]
-    for kind, message, call in refused:
-        with pytest.raises(kind, match=message):
+    for error_type, message, call in refused:
+        with pytest.raises(error_type, match=message):
             call()
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -420,7 +420,7 @@ def test_cached_texts_of_the_core(target: specdec.Model, world: World) -> None:
 
 
 def test_a_text_that_ends_unread_is_not_kept(target: specdec.Model) -> None:
-    """Its slot has the keys of the text before: they are not said to be its own."""
+    """Its slot has the keys of the text before, which must not count as its own."""
     session, cache = open_session(target.core, [4, 5, 6]), PromptCache()
     texts(session)
     session.replace(0, [7, 8, 9], (1, 0))
@@ -449,7 +449,7 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
     again = search(world.draft)
     assert (again.begin_with(text), again.begin_with(text)) == (19, 19)
     read_prompts(again)
-    with pytest.raises(RuntimeError, match="the prompt has begun to be read"):
+    with pytest.raises(RuntimeError, match="the prompt is already being read"):
         again.begin_with(text)
     for call, given in (
         (plain.begin_with, text), (plain.cached_text, text.model), (silent.cached_size, text.model)
@@ -466,7 +466,7 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
 @pytest.mark.parametrize("cache_dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_switch_of_a_model(variant: str, cache_dtype: Any) -> None:
-    """Windows, biases of positions, mixtures of experts and the others: a text goes on bit by bit."""
+    """Windows, biases of positions, mixtures of experts and the others: a text continues bit for bit."""
     config = VARIANTS[variant]
     model = build(config, random_tensors(config), cache_dtype=cache_dtype)
     ids = [(7 * i + i * i) % config["n_vocab"] for i in range(60)]

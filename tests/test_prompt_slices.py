@@ -1,4 +1,4 @@
-"""Prompts in slices of any length, or read in an order of their own, by tiles or OpenBLAS: the same bits."""
+"""Prompts in slices of any length, by the row kernels, tiles or OpenBLAS: the same bits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = LLAMA | {"n_ctx": 400}
 
 @pytest.fixture
 def slices() -> Iterator[Any]:
-    """Sets the slices of models that are made."""
+    """A function that sets the slices of new models."""
     yield getattr(_core, "_prompt_slice", None)
     _core._prompt_slice(0)
 
@@ -55,7 +55,7 @@ PROMPTS = [ids_of(150), [7], ids_of(65, 1), [*ids_of(150)[:90], 3, 4], ids_of(64
 @pytest.mark.parametrize(("dtype", "cache_dtype"), FORMATS)
 @pytest.mark.parametrize("windows", [[0, 0, 0], pytest.param([9, 0, 40], marks=pytest.mark.slow)], ids=str)
 def test_slices_change_no_bit(slices: Any, dtype: str, cache_dtype: str, windows: list[int]) -> None:
-    """Plain decoding, whose first round finds its root read, is that of a draft, which reads it itself."""
+    """Plain decoding, whose first root is already read, equals that with a draft, which reads it later."""
     tensors = random_tensors(CONFIG)
     config = CONFIG | {"windows": windows}
     options: dict[str, Any] = {"seeds": [(0, i) for i in range(len(PROMPTS))], "max_new_tokens": 4}
@@ -94,7 +94,7 @@ def test_a_root_that_was_read_gives_the_first_token(slices: Any, name: str) -> N
 
 @needs_hooks
 def test_what_plain_decoding_computes(slices: Any) -> None:
-    """The first round after a prompt that has been read computes no layer, and the others one row each."""
+    """The first round after the prompt computes no layer, and the others one row each."""
     slices(64)
     target = build(CONFIG, random_tensors(CONFIG))
     work = []
@@ -108,7 +108,7 @@ def test_what_plain_decoding_computes(slices: Any) -> None:
 
 @pytest.fixture
 def bands() -> Iterator[Any]:
-    """Sets the most rows of a band of products."""
+    """A function that sets the most rows of a band."""
     yield getattr(_core, "_bands", None)
     _core._bands(0)
 
@@ -119,7 +119,7 @@ def bands() -> Iterator[Any]:
 )
 @pytest.mark.parametrize("name", ["llama", *MIXTURES, *ENCODER_DECODERS])
 def test_bands_change_no_bit(bands: Any, name: str, dtype: str, prefill: str) -> None:
-    """Products of all rows at once, and of bands of rows that are multiplied with all panels in turn."""
+    """Products of all rows at once equal those of bands."""
     config = {**VARIANTS, **ENCODER_DECODERS}[name]
     model = build(config, random_tensors(config), dtype=dtype, prefill=prefill)
     found = []
@@ -152,11 +152,11 @@ def test_the_last_row_of_logits_alone(dtype: str, prefill: str, n: int) -> None:
     assert decoder.n_committed == n
 
 
-# ------------------------------------------------------------------------- prompts in an order of their own
+# ------------------------------------------------------------------------- prompts in another order
 
 
 class Order(NamedTuple):
-    """How prompts are multiplied, and prompts of several slices of it, the first and longest first."""
+    """An engine for prompts, and prompts of several of its slices, the longest first."""
 
     options: dict[str, Any]
     config: dict[str, Any]
@@ -175,13 +175,13 @@ class Order(NamedTuple):
         longest = ids_of(self.n)
         return [
             longest, ids_of(5, seed=1),
-            longest[: self.n_begin] + ids_of(60, seed=2),  # begins like the first
+            longest[: self.n_begin] + ids_of(60, seed=2),  # starts like the first
             ids_of(self.slice + 1, seed=3),  # all but its last token are a slice
             longest, longest[: self.slice],
         ]  # fmt: skip
 
 
-# Sums so long that OpenBLAS takes them in parts: its bits are then others than those of the row kernels.
+# Sums so long that OpenBLAS takes them in parts: its bits then differ from the row kernels'.
 ORDERS = {
     "blas": Order({"prefill": "blas"}, LLAMA | {"n_ctx": 1100, "d_ff": 1300}, 542, 356, 256),
     **{
@@ -227,10 +227,8 @@ def test_neither_batch_nor_draft_nor_threads_change_a_bit(order: Order, windows:
 
 
 @WINDOWS
-def test_a_prompt_begins_with_what_a_cached_text_read_as_its_prompt(
-    order: Order, windows: Sequence[int]
-) -> None:
-    """Not with tokens that were generated, nor with a part of a slice of OpenBLAS: their bits are others."""
+def test_a_prompt_reuses_what_a_cached_text_read_as_its_prompt(order: Order, windows: Sequence[int]) -> None:
+    """Neither generated tokens nor part of an OpenBLAS slice are reused: their bits differ."""
     (target, _), prompts = order.pair(windows=windows), order.prompts
     first = session_of(target, prompts[0])
     reply, _ = read(first)
@@ -248,7 +246,7 @@ def test_a_prompt_begins_with_what_a_cached_text_read_as_its_prompt(
         assert read(again) == expected
 
 
-def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits(order: Order) -> None:
+def test_a_sequence_in_a_reused_slot_has_its_own_bits(order: Order) -> None:
     (target, _), prompts = order.pair(), order.prompts
     first = max(range(len(prompts)), key=lambda i: len(prompts[i]))
     expected = [read(session_of(target, prompt)) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""Every allocation of the interpreter fails once: each time there is a MemoryError, and nothing else."""
+"""Every allocation of the interpreter fails once: each failure raises MemoryError and nothing else."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def session(target: _core.Model, draft: Any, **options: Any) -> Session:
     return made
 
 
-def guesses(n_vocab: int) -> Any:
-    """A draft in Python, which uses every field of a proposal."""
+def draft_of(n_vocab: int) -> Any:
+    """A draft in Python that uses every field of a proposal."""
     rows = np.full((3, n_vocab), 1 / n_vocab)
     given = drafts.Proposal([1, 2, 3], parents=[0, 1, 1], probs=rows, confidence=[0.5, 0.5, 0.5])
 
@@ -50,7 +50,7 @@ def guesses(n_vocab: int) -> Any:
 
 
 def sound(session: Session) -> Work:
-    """A round whose own errors are raised."""
+    """A round that raises its own errors."""
 
     def work() -> None:
         for done in session.core.round():
@@ -61,7 +61,7 @@ def sound(session: Session) -> Work:
 
 
 def works() -> dict[str, Callable[[], Work]]:
-    """Makers of what is to be done: what they do themselves may allocate."""
+    """Factories of the work to test; the factories themselves may allocate."""
     tensors = random_tensors(LLAMA)
     target, draft = build(LLAMA, tensors), build(LLAMA, perturbed(tensors))
     n_vocab = LLAMA["n_vocab"]
@@ -87,12 +87,12 @@ def works() -> dict[str, Callable[[], Work]]:
 
     found: dict[str, Callable[[], Work]] = {
         "records": lambda: session(target, draft, **options).core.round,
-        "records of a python draft": lambda: sound(session(target, guesses(n_vocab), **options)),
+        "records of a python draft": lambda: sound(session(target, draft_of(n_vocab), **options)),
         "records with a transform": lambda: sound(session(target, None, transform=lambda p, _: p)),
         "gammas": lambda: partial(session(target, draft).core.round, gammas=[1, 2]),
         "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=learned),
         "a session of several drafts": made(several),
-        "a session of a python draft": made(guesses(n_vocab)),
+        "a session of a python draft": made(draft_of(n_vocab)),
         "adaptive_gamma": lambda: partial(
             getattr, session(target, draft, adaptive_gamma=learned), "adaptive_gamma"
         ),
@@ -103,7 +103,7 @@ def works() -> dict[str, Callable[[], Work]]:
         "beams": lambda: search.beams,
         "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),
         "scores": lambda: lambda: _core.score_texts(target, (ones[:4], two), two // 2, n_top=1, done=abs),
-        "records with laws": lambda: session(target, draft, law="model", n_top=2).round,
+        "records with log-probs": lambda: session(target, draft, law="model", n_top=2).round,
         "shapes": lambda: lambda: _core.tensor_shapes(LLAMA),
         "config": lambda: lambda: (target.config, target.matrix("head"), target.dtype),
         "a table": lambda: lambda: _core.Ngram(ones, ()),
@@ -119,10 +119,10 @@ def works() -> dict[str, Callable[[], Work]]:
 
 
 def fail_each(make: Callable[[], Work]) -> int:
-    """Do the work again and again, the n-th allocation failing; return how many failures were felt."""
+    """Repeat the work with the n-th allocation failing; return the number of failures."""
     from _testcapi import remove_mem_hooks, set_nomemory
 
-    make()()  # what is made once only is there from now on
+    make()()  # objects that are created once exist from now on
     n_failures = n_quiet = n = 0
     while n_quiet < PATIENCE:
         work = make()
@@ -140,7 +140,7 @@ def fail_each(make: Callable[[], Work]) -> int:
 
 
 def main() -> None:
-    """Print of each kind of work how many failures were felt, and how many blocks of the core were left."""
+    """Print for each work the number of failures and of the core's blocks that are left."""
     for name, make in works().items():
         gc.collect()
         live = alive()
@@ -153,12 +153,12 @@ def main() -> None:
 
 
 def alive() -> int:
-    """Blocks of the core, where the build counts them."""
+    """Allocated blocks of the core, if the build counts them."""
     return _core._alloc_live() if HAS_HOOKS else 0
 
 
 def test_every_allocation_of_the_interpreter_fails_once() -> None:
-    """In a process of its own: a failure may leave other modules without what they should have made."""
+    """In its own process, because a failure may leave other modules incomplete."""
     run = subprocess.run([sys.executable, "-X", "faulthandler", __file__], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     felt = {

@@ -1,4 +1,4 @@
-"""The report on number formats: its figures against their definitions, and what it says."""
+"""The quantization report: its figures against their definitions, and its text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_errors_of_matrices(tmp_path, config, dtype):
 
 
 def test_a_checkpoint_in_its_own_format_has_no_errors(make_llama):
-    """Nor has a matrix of zeros in any."""
+    """A matrix of zeros has none in any format."""
     zeros = {"model.layers.0.mlp.up_proj.weight": np.zeros((56, 32), np.float32)}
     folder = make_llama("zeros", tensors=llama_tensors(llama_config()) | zeros)
     errors = {m.name: m.relative_error for m in specdec.load(folder, "int4").quantization_report().matrices}
@@ -70,7 +70,7 @@ def test_a_checkpoint_in_its_own_format_has_no_errors(make_llama):
     ("f32", 32, 32), ("bf16", 16, 16), ("int8", 8.5, 8.5 * 64 / 56), ("int4", 4.5, 4.5 * 64 / 56)
 ])  # fmt: skip
 def test_bits_per_weight(make_llama, dtype, whole, padded):
-    """Of rows with 32 weights, and with 56, which take two blocks."""
+    """For rows of 32 weights, and of 56, which take two blocks."""
     report = specdec.load(make_llama(), dtype).quantization_report()
     bits = {matrix.name: matrix.bits_per_weight for matrix in report.matrices}
     assert bits["layers.1.mlp_up.weight"] == whole
@@ -79,7 +79,7 @@ def test_bits_per_weight(make_llama, dtype, whole, padded):
 
 
 def test_cross_entropy(make_llama):
-    """In pieces of the context of 48; of the last piece, one token, nothing is predicted."""
+    """In pieces of the context, 48 tokens; the last piece, one token, predicts nothing."""
     folder = make_llama()
     model = specdec.load(folder, "int4")
     wide = specdec.load(folder, "f32")
@@ -125,7 +125,7 @@ def test_the_checkpoint_must_still_be_there(make_llama):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["small", "stories260K"])
 def test_a_trained_model(request, name, dtype):
-    """Perplexity hardly moves but in int4, and the weights are few to spread that over."""
+    """Perplexity hardly changes except in int4: the model has few weights."""
     file = DRAFT if name == "small" else stories260k(request.getfixturevalue("shared"))
     model = specdec.load(file, dtype)
     story = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."

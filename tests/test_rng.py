@@ -1,4 +1,4 @@
-"""Random numbers: known answers, the same numbers in C and in the reference, and no two keys alike."""
+"""Random numbers: known answers, equal numbers in C and the reference, and no two keys alike."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_numbers_are_multiples_of_two_to_the_minus_53_below_one() -> None:
 
 
 def test_every_field_of_the_key_gives_other_numbers() -> None:
-    """A field that is ignored, or two that are mixed up, would give equal numbers for different keys."""
+    """An ignored field, or two swapped ones, would give equal numbers for different keys."""
     values = {
         uniform_core(seed, sequence, position, purpose, index)
         for seed in (0, 1, 2**32, 2**63)

@@ -1,7 +1,7 @@
 """Contract 1 for every rule: proven by exact integration, in the reference and in the core.
 
-``proofs.prove`` sums over every draft and every random number; nothing here is statistical. The core is fed
-with probabilities, and as a session feeds it: with weights and point masses (``weights``).
+``proofs.prove`` sums over every draft and every random number; nothing here is statistical. The core gets
+probabilities, and the weights and point masses that a session would pass (``weights``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from exact import (
 from grids import in_few_items
 from proofs import most_probable, prove, prove_bound, prove_coupled, prove_race
 from specdec import reference
-from tables import PAIRS, models, random_tree, shapes, standardise, table, unlike
+from tables import PAIRS, models, random_tree, shapes, standardize, table, unlike
 from weights import verify_core, verify_dense, verify_weights
 
 RULES: dict[str, Rule] = {
@@ -77,7 +77,7 @@ def test_the_target_is_sampled_exactly(verify: str, rule: str, shape: str, n_voc
 
 
 def fresh(pool: Sequence[Probs], seed: int) -> Conditional:
-    """After every text one distribution of the pool, by chance."""
+    """A random distribution of the pool after every text."""
 
     def conditional(prefix: Tokens) -> Probs:
         return pool[np.random.default_rng([seed, *(token + 1 for token in prefix)]).integers(len(pool))]
@@ -125,18 +125,18 @@ def test_any_distributions(verify: Rule, promise: str, shape: str) -> None:
 @implementations
 @pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential"])
 def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str) -> None:
-    target = table(4, 3, standardise(False, top_p=0.9))
-    law = prove(verify, shapes()["chain2"], target, target, rule=rule)
-    assert law.accepted[1:] == pytest.approx([1.0, 1.0], abs=1e-15)
+    target = table(4, 3, standardize(False, top_p=0.9))
+    distribution = prove(verify, shapes()["chain2"], target, target, rule=rule)
+    assert distribution.accepted[1:] == pytest.approx([1.0, 1.0], abs=1e-15)
 
 
-# --------------------------------------------------------------------------------- what drafts propose
+# --------------------------------------------------------------------------------- proposals
 
 
 def several(parents: Sequence[int], draft: Conditional) -> Proposal:
-    """Three drafts in one tree: of one the guesses are drawn, of one the likeliest taken, one is greedy."""
+    """Three drafts in one tree: one draws tokens, one takes the most probable ones, one is greedy."""
     n_vocab = len(draft(()))
-    drawn, greedy = independent(parents, draft), table(n_vocab, 7, standardise(False, temperature=0.0))
+    drawn, greedy = independent(parents, draft), table(n_vocab, 7, standardize(False, temperature=0.0))
     sources = [drawn, chosen(parents, draft), independent(parents, greedy)]
     return lambda node, prefixes: sources[node % 3](node, prefixes)
 
@@ -178,10 +178,10 @@ PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
         and not (how == "drawn without replacement" and pair != "plain")  # may run out of tokens
     ],
 )
-def test_every_kind_of_proposal(
+def test_every_type_of_proposal(
     verify: str, how: str, shape: str, n_vocab: int, pair: str, promise: str
 ) -> None:
-    """Drawn and chosen guesses, siblings of both kinds, several drafts in one tree with equal guesses."""
+    """Drawn and chosen draft tokens, siblings of both types, several drafts in one tree with equal tokens."""
     target, draft = models(pair, n_vocab, with_core=False)
     proposal = PROPOSALS[how](shapes()[shape], draft)
     PROMISES[promise](RULES[verify], shapes()[shape], target, draft, proposal=proposal)
@@ -203,7 +203,7 @@ def test_every_kind_of_proposal(
 def test_proposals_of_chains_and_samples(
     verify: str, pair: str, rule: str, shape: str, n_vocab: int, how: str
 ) -> None:
-    """For the rules that judge no other trees."""
+    """For the rules that take no other trees."""
     target, draft = models(pair, n_vocab, with_core=False)
     proposal = PROPOSALS[how](shapes()[shape], draft)
     prove(RULES[verify], shapes()[shape], target, draft, rule=rule, proposal=proposal)
@@ -224,7 +224,7 @@ def test_proposals_of_chains_and_samples(
 def test_siblings_in_any_order_from_different_drafts(
     verify: Rule, shape: str, n_vocab: int, pair: str, order: list[float]
 ) -> None:
-    """SpecInfer tries the children of a node, each of a draft model of its own, in random order."""
+    """SpecInfer tries a node's children, each from its own draft model, in random order."""
     parents = shapes()[shape]
     target, draft = models(pair, n_vocab, with_core=False)
     prove(verify, parents, target, draft, proposal=unlike(parents, n_vocab), order=order)
@@ -232,7 +232,7 @@ def test_siblings_in_any_order_from_different_drafts(
 
 @implementations
 def test_drafts_without_replacement_are_no_samples_of_one_distribution(verify: Rule) -> None:
-    """What the design warns of: the same drafts, each said to be drawn from D itself."""
+    """The error that the design warns of: treating each as drawn from D itself."""
     target, draft = models("plain", 4, with_core=False)
     proposal = without_replacement(shapes()["two"], draft)
     with pytest.raises(DisprovedError):
@@ -244,16 +244,16 @@ def test_drafts_without_replacement_are_no_samples_of_one_distribution(verify: R
 
 @implementations
 @pytest.mark.parametrize("lenience", LENIENCES)
-def test_the_distribution_with_lenience_in_closed_form(verify: Rule, lenience: float) -> None:
+def test_the_distribution_with_lenience_by_formula(verify: Rule, lenience: float) -> None:
     """One draft: min(T / l, D) by acceptance, and the rest from norm(max(0, T / l - D))."""
     target, draft = models("temperatures", 5, with_core=False)
-    law = round_distribution(partial(verify, lenience=lenience), shapes()["chain1"], target, draft)
+    distribution = round_distribution(partial(verify, lenience=lenience), shapes()["chain1"], target, draft)
     both = np.minimum(target(()) / lenience, draft(()))
     rest = np.maximum(0.0, target(()) / lenience - draft(()))
     expected = both + (1 - both.sum()) * rest / rest.sum()
-    got = first_tokens(law.outputs, target, 1)
+    got = first_tokens(distribution.outputs, target, 1)
     assert [got[token,] for token in range(5)] == pytest.approx(expected, abs=1e-12)
-    assert law.accepted[1] == pytest.approx(both.sum(), abs=1e-12)
+    assert distribution.accepted[1] == pytest.approx(both.sum(), abs=1e-12)
     if lenience == 1:
         assert expected == pytest.approx(target(()), abs=1e-15)
     elif lenience < 0.9:
@@ -263,21 +263,21 @@ def test_the_distribution_with_lenience_in_closed_form(verify: Rule, lenience: f
 @implementations
 @pytest.mark.parametrize("n_siblings", [1, 2, 3])
 def test_the_bound_of_lenience_is_reached(verify: Rule, n_siblings: int) -> None:
-    """A draft that insists on one token makes it 1 / l times as likely, and no likelier."""
+    """A draft that always proposes one token makes it exactly 1 / l times as likely."""
     rows = np.array([[0.25, 0.5, 0.25]] * (n_siblings + 1))
     insist = np.array([[0.0, 0.0, 0.0], *[[1.0, 0.0, 0.0]] * n_siblings])
     tree = [0] * (n_siblings + 1), [-1] + [0] * n_siblings
-    law = outcome_distribution(partial(verify, lenience=0.5), *tree, rows, insist)
-    first = sum(probability for (path, token), probability in law.items() if path or token == 0)
+    distribution = outcome_distribution(partial(verify, lenience=0.5), *tree, rows, insist)
+    first = sum(probability for (path, token), probability in distribution.items() if path or token == 0)
     assert first == pytest.approx(0.5, abs=1e-12)
 
 
 @implementations
-def test_a_lenient_distribution_with_two_chosen_guesses_by_hand(verify: Rule) -> None:
+def test_a_lenient_distribution_with_two_chosen_tokens_by_hand(verify: Rule) -> None:
     """T = 1/2, 1/4, 1/8, 1/8 and l = 1/4: the chosen tokens 2 and 3 get 1/2 each, all that T / l allows.
 
     The first is accepted with T / l = 1/2. What is left of T / l is 2, 1, 0, 1/2, over the chance of 1/2 of
-    a rejection 4, 2, 0, 1. So the second guess, token 3, is accepted in any case.
+    a rejection 4, 2, 0, 1. So the second draft token, 3, is always accepted.
     """
     target = np.array([[0.5, 0.25, 0.125, 0.125]] * 3)
     draft = np.array([[0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=float)
@@ -309,12 +309,12 @@ def test_lenient_greedy_accepts_what_is_nearly_as_probable(verify: Rule, pair: s
         assert alone[2] == pytest.approx([draft(())[acceptable].sum()], abs=1e-12)
 
 
-# --------------------------------------------------------------- what each rule promises beyond that
+# --------------------------------------------------------------- further promises of each rule
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_block_verification_keeps_at_least_as_many_drafts(pair: str) -> None:
-    """Sun et al. 2024: for every prefix of the drafts, so in expectation too; and the first draft alike."""
+    """Sun et al. 2024: for every prefix of the draft tokens, so in expectation too; the first token alike."""
     for shape, n_vocab in (("chain2", 4), ("chain3", 3)):
         pair_of_models, parents = models(pair, n_vocab, with_core=True), shapes()[shape]
         backwards = list(range(len(parents) - 1, 0, -1))
@@ -342,7 +342,7 @@ def test_block_verification_by_hand(verify: Rule) -> None:
 @implementations
 @pytest.mark.parametrize("pair", ["plain", "ties", "rational", "greedy-draft"])
 def test_a_greedy_tree_finds_the_longest_of_its_sequences(verify: Rule, pair: str) -> None:
-    """Stratos' note, appendix A: what checking K sequences one by one gives, without any randomness."""
+    """Stratos' note, appendix A: the result of checking K sequences one by one, without randomness."""
     target, draft = models(pair, 2, with_core=False)
     parents, rng = shapes()["three long"], np.random.default_rng(0)
 
@@ -362,10 +362,10 @@ def test_a_greedy_tree_finds_the_longest_of_its_sequences(verify: Rule, pair: st
 def test_k_sequential_selection_accepts_some_draft(pair: str, k: int) -> None:
     """SpecTr: with probability 1 - (1 - b)**k, and at least (1 - 1/e) of the best possible."""
     target, draft = models(pair, 3, with_core=False)
-    law = prove(verify_core, [-1] + [0] * k, target, draft, rule="k-sequential")
+    distribution = prove(verify_core, [-1] + [0] * k, target, draft, rule="k-sequential")
     rho = reference.smallest_rho(target(()), draft(()), k)
     b = np.minimum(draft(()), target(()) / rho).sum()
-    accepted = law.accepted.sum()
+    accepted = distribution.accepted.sum()
     assert accepted == pytest.approx(1 - (1 - b) ** k, abs=1e-12)
     best = np.minimum(target(()), 1 - (1 - draft(())) ** k).sum()  # no rule can output x unless it was drawn
     assert (1 - np.exp(-1)) * best - 1e-12 <= accepted <= best + 1e-12
@@ -378,7 +378,7 @@ def test_k_sequential_selection_accepts_some_draft(pair: str, k: int) -> None:
     "target", [[1, 0], [1 / 2, 1 / 2], [1 / 2, 1 / 3, 1 / 6], [0, 1 / 4, 1 / 2, 1 / 4], [1 / 5] * 5]
 )
 def test_the_race_samples_the_target(verify: Rule, target: list[float]) -> None:
-    """So the coupled rule, which gives plain sampling's tokens with any noise, samples it too."""
+    """So the coupled rule, which gives plain sampling's tokens for any noise, does too."""
     prove_race(verify, np.array(target, dtype=float))
 
 
@@ -396,7 +396,7 @@ def test_outcomes_by_hand(verify: Rule) -> None:
     draft = np.array([[0.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
     expected = {((1,), 0): 0.5 * 0.125, ((1,), 1): 0.5 * 0.875, ((), 2): 0.5}
     assert outcome_distribution(verify, [2, 0], [-1, 0], target, draft) == expected
-    # A second child drawn from the same D is held against the residual, in which token 0 has nothing left.
+    # A second child drawn from the same D is judged by the residual, in which token 0 has no mass.
     target, draft = np.vstack([target, target[1:]]), np.vstack([draft, draft[1:]])
     assert outcome_distribution(verify, [2, 0, 0], [-1, 0, 0], target, draft) == expected
 
@@ -404,7 +404,7 @@ def test_outcomes_by_hand(verify: Rule) -> None:
 @implementations
 @pytest.mark.parametrize("n_vocab", [63, 64, 65, 128, 200])
 def test_long_distributions_are_sampled_exactly(verify: Rule, n_vocab: int) -> None:
-    """Vocabularies around the lengths of vectors and blocks, long runs of tokens without mass among them.
+    """Vocabularies near the lengths of vectors and blocks, with long runs of tokens without mass.
 
     One round with one given draft x: accepted with min(1, T(x) / D(x)), and then the next target.
     """
@@ -415,13 +415,17 @@ def test_long_distributions_are_sampled_exactly(verify: Rule, n_vocab: int) -> N
     target, after, draft = probs / probs.sum(axis=1, keepdims=True)
     for drafted in (int(np.argmax(draft)), int(np.argmax(draft - target))):
         rows = np.array([target, after]), np.array([target, draft])
-        law = outcome_distribution(verify, [0, drafted], [-1, 0], *rows)
+        distribution = outcome_distribution(verify, [0, drafted], [-1, 0], *rows)
         accept = min(1.0, target[drafted] / draft[drafted])
         left = np.maximum(0.0, target - draft)
         expected = {((1,), token): accept * after[token] for token in range(n_vocab)}
         expected |= {((), token): (1 - accept) * left[token] / left.sum() for token in range(n_vocab)}
-        assert law.keys() == {outcome for outcome, probability in expected.items() if probability > 0}
-        assert all(abs(probability - expected[outcome]) < 1e-12 for outcome, probability in law.items())
+        assert distribution.keys() == {
+            outcome for outcome, probability in expected.items() if probability > 0
+        }
+        assert all(
+            abs(probability - expected[outcome]) < 1e-12 for outcome, probability in distribution.items()
+        )
 
 
 @pytest.mark.parametrize("verify", [reference.verify, verify_core], ids=["reference", "core"])

@@ -1,8 +1,8 @@
-"""Contract 1, distribution, on whole models: sampled continuations against the exact law of their tokens.
+"""Contract 1, distribution, on whole models: sampled continuations against their exact distribution.
 
-The law comes from the target's logits alone. With a fresh seed a right program fails one of these tests with
-probability FALSE_ALARM (1e-3); seeds are fixed. The other rules have fewer samples here, and are proven in
-``test_rules``.
+That distribution comes from the target's logits alone. With a fresh seed a correct program fails each test
+with probability FALSE_ALARM (1e-3); seeds are fixed. The other rules have fewer samples here, and are proven
+in ``test_rules``.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def tables(models: Trained) -> tuple[Conditional, Conditional]:
 
 @pytest.fixture(scope="module")
 def results(models: Trained) -> list[specdec.Result]:
-    """Continuations of equal prompts in batches, each batch with a seed of its own.
+    """Continuations of equal prompts in batches, each with its own seed.
 
-    Three tokens, so that two drafts have room in the first round. One thread: to wake another costs more than
-    models of this size compute.
+    Three tokens, so that the first round can have two draft tokens. One thread: waking another takes longer
+    than models of this size compute.
     """
     return [
         result
@@ -97,20 +97,20 @@ def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
 def test_equal_prompts_of_a_batch_are_independent(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
-    """First tokens of neighbors in the batch, and of the same place in batches of neighboring seeds."""
+    """First tokens of neighbors in the batch, and at the same index in batches with neighboring seeds."""
     probs = tables[0](())
-    law = {(a, b): float(probs[a] * probs[b]) for a, b in itertools.product(range(len(probs)), repeat=2)}
-    law = {pair: probability for pair, probability in law.items() if probability > 0}
+    expected = {(a, b): float(probs[a] * probs[b]) for a, b in itertools.product(range(len(probs)), repeat=2)}
+    expected = {pair: probability for pair, probability in expected.items() if probability > 0}
     first = np.array([result.tokens[0] for result in results])
     for pairs in (first.reshape(-1, 2), first.reshape(-1, 2, BATCH).swapaxes(1, 2).reshape(-1, 2)):
-        assert p_value(count(pairs), law) > FALSE_ALARM
+        assert p_value(count(pairs), expected) > FALSE_ALARM
 
 
 LENIENCE = 0.5
 
 
 def lenient(target: Conditional, draft: Conditional) -> Conditional:
-    """What A.5 samples: min(T / l, D), and for the rest norm(max(0, T / l - D))."""
+    """The distribution of A.5: min(T / l, D), and the rest from norm(max(0, T / l - D))."""
 
     def conditional(new: Tokens) -> Probs:
         both = np.minimum(target(new) / LENIENCE, draft(new))
@@ -120,7 +120,7 @@ def lenient(target: Conditional, draft: Conditional) -> Conditional:
 
 
 def agreement(t: Probs, d: Probs) -> float:
-    """Chance that two races with one noise end alike: for x it is 1 / sum_y max(T(y) / T(x), D(y) / D(x))."""
+    """Probability that two races with one noise agree: for x, 1 / sum_y max(T(y) / T(x), D(y) / D(x))."""
     both = np.flatnonzero(np.minimum(t, d))
     return float(sum(1 / np.maximum(t / t[x], d / d[x]).sum() for x in both))
 
@@ -140,7 +140,7 @@ RULES: dict[str, tuple[dict[str, Any], Callable[[Probs, Probs], float]]] = {
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", RULES)
 def test_the_other_rules(models: Trained, rule: str) -> None:
-    """Two tokens; with lenience against its own law, and no first token too often for the bound T / l."""
+    """Two tokens; with lenience by its own distribution, and no first token above the bound T / l."""
     options, chance = RULES[rule]
     of_draft = {"temperature": 1.0} if "draft_sampling" in options else SETTINGS
     target = conditional(models.target.logits, models.prompt, **SETTINGS)
@@ -153,8 +153,8 @@ def test_the_other_rules(models: Trained, rule: str) -> None:
             tokens.append(result.tokens[:2])
             n_accepted += result.trace.rounds[0].n_accepted > 0
     counts = count(np.array(tokens))
-    law = chain_distribution(lenient(target, draft) if rule == "lenient" else target, 2)
-    assert p_value(counts, law) > FALSE_ALARM
+    expected = chain_distribution(lenient(target, draft) if rule == "lenient" else target, 2)
+    assert p_value(counts, expected) > FALSE_ALARM
     assert scipy.stats.binomtest(n_accepted, n_samples, chance(target(()), draft(()))).pvalue > FALSE_ALARM
     if rule == "lenient":
         assert p_value(counts, chain_distribution(target, 2)) < 1e-9, (
@@ -191,7 +191,7 @@ def small(base: dict[str, Any], seed: int) -> Model:
 def test_three_tokens_of_a_tiny_vocabulary(
     gamma: int, of_target: dict[str, float], of_draft: dict[str, float]
 ) -> None:
-    """Target and draft are unrelated, of different families, and standardised differently."""
+    """Target and draft are unrelated, of different families, and standardized differently."""
     n_samples, prompt = 2_000 if SLOW else 10_000, [1, 3, 0, 4]
     default = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
     of_target, of_draft = default | of_target, default | of_draft

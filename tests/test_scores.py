@@ -1,4 +1,4 @@
-"""Scores of many texts at once: each has the bits that it has alone, which are those of the log-softmax."""
+"""Scores of many texts at once: each has the bits of scoring it alone, those of the log-softmax."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ids_of(n: int, seed: int = 0, n_vocab: int = 101) -> Ids:
 
 
 def texts_of() -> list[tuple[Ids, int]]:
-    """Texts and how many of their tokens are given: all ways of beginning alike."""
+    """Texts and their numbers of given tokens, with all types of shared prefixes."""
     few_shots, question, other = ids_of(90, 1), ids_of(20, 2), ids_of(25, 3)
     texts = [([*few_shots, *question, *ids_of(n, 10 + n)], 110) for n in (1, 2, 7, 30)]
     texts += [([*few_shots, *other, *ids_of(n, 20 + n)], 115) for n in (3, 1, 3)]
@@ -64,7 +64,7 @@ def run(model: Model, texts: list[tuple[Ids, int]], **options: Any) -> list[tupl
 
 
 def expected_of(logits: NDArray[np.float32], ids: Ids, n_given: int) -> tuple[Any, ...]:
-    """The same by the definition, from the logits after each token: one exponential after the other."""
+    """The same by definition, from the logits after each token."""
     log_probs, greedy, top, of_top = [], [], [], []
     for at in range(n_given, len(ids)):
         row = [float(logit) for logit in logits[at - 1]]
@@ -113,10 +113,10 @@ def test_texts_have_the_bits_of_their_tokens_one_by_one(case: tuple[str, str, st
 
 
 @needs_hooks
-def test_what_texts_begin_with_is_read_once() -> None:
-    """The forwards have a row for each different beginning of the texts, whatever shares them out."""
+def test_shared_prefixes_are_read_once() -> None:
+    """Forward passes have one row for each distinct prefix of the texts, however they are grouped."""
 
-    def n_beginnings(texts: list[tuple[Ids, int]]) -> int:
+    def n_prefixes(texts: list[tuple[Ids, int]]) -> int:
         return len({tuple(ids[:n]) for ids, _ in texts for n in range(1, len(ids))})
 
     model = build(LLAMA, random_tensors(LLAMA))
@@ -125,17 +125,17 @@ def test_what_texts_begin_with_is_read_once() -> None:
     others = [([*context[:190], *ids_of(12, 30 + i), *ids_of(5, 50 + i)], 202) for i in range(3)]
     for n_texts in (0, 1, 4):
         rows = rows_computed(partial(run, model, choices + others, n_texts=n_texts), LLAMA["n_layer"])
-        assert rows == n_beginnings(choices + others) > 280
-    # more than a tree holds: other groups copy the stem that the first one reads
+        assert rows == n_prefixes(choices + others) > 280
+    # more than a tree holds: other groups copy the first group's stem
     many = [([*context, *ids_of(30, 100 + i)], 200) for i in range(40)]
     for n_texts in (1, 3):
         rows = rows_computed(partial(run, model, many, n_texts=n_texts), LLAMA["n_layer"])
         # twice: what chance has made alike, and up to 15 tokens that a group does not wait for
-        assert n_beginnings(many) <= rows <= n_beginnings(many) + 40
+        assert n_prefixes(many) <= rows <= n_prefixes(many) + 40
 
 
 @needs_hooks
-def test_a_text_that_ends_gives_its_beginning_to_one_that_waits() -> None:
+def test_a_text_that_ends_gives_its_prefix_to_one_that_waits() -> None:
     config = LLAMA | {"n_ctx": 1024}
     model = build(config, random_tensors(config))
     shared, other = [1, *ids_of(59, 1)], [100, *ids_of(40, 2)]  # read in this order
@@ -145,7 +145,7 @@ def test_a_text_that_ends_gives_its_beginning_to_one_that_waits() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_texts_by_openblas_and_in_tiles_are_those_of_one_alone(dtype: str) -> None:
-    """Texts that begin alike share the rows of their beginnings."""
+    """Texts with a common prefix share its rows."""
     config = LLAMA | {"n_ctx": 1024, "d_ff": 64, "n_layer": 1, "windows": []}
     engine = {"prefill": "blas"} if dtype == "f32" else {"prefill": "tiles", "cache_dtype": "bf16"}
     model = build(config, random_tensors(config), dtype=dtype, **engine)
@@ -234,20 +234,20 @@ def test_each_allocation_may_fail() -> None:
     assert fail_each_allocation(lambda: score_texts(model, ids, ids[1] - 4, keep=True)) >= 5
 
 
-def test_who_is_told_may_end_it() -> None:
-    model, told = build(LLAMA, random_tensors(LLAMA)), list[int]()
-    run(model, TEXTS, done=told.append)
-    assert sum(told) == len(TEXTS)
+def test_the_progress_callback_may_stop_it() -> None:
+    model, progress = build(LLAMA, random_tensors(LLAMA)), list[int]()
+    run(model, TEXTS, done=progress.append)
+    assert sum(progress) == len(TEXTS)
 
     def done(n: int) -> None:
-        told.append(n)
-        if len(told) == 3:
+        progress.append(n)
+        if len(progress) == 3:
             raise KeyError("enough")
 
-    told.clear()
+    progress.clear()
     with pytest.raises(KeyError, match="enough"):
         run(model, TEXTS, done=done, n_texts=1)
-    assert len(told) == 3
+    assert len(progress) == 3
 
 
 # ------------------------------------------------------------------------------------------------ from Python
@@ -258,7 +258,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
     return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
-def test_requests_of_every_kind(model: specdec.Model) -> None:
+def test_requests_of_every_type(model: specdec.Model) -> None:
     encode = ToyTokenizer().encode
     requests: list[Any] = [
         "abba ab", [1, 5, 9], np.array([1, 5, 9, 30]), ("ab", "ba c"), ([1, 4], "b\n"), ("ab", [9, 9]),
@@ -303,7 +303,7 @@ def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 5, 95, 96, 97, 192, 200, 300])
 def test_rolling_windows(model: specdec.Model, n: int) -> None:
-    """Each token once; after BOS, then after as many tokens before it as there is room for."""
+    """Each token once: after BOS, then after as many earlier tokens as fit."""
     ids, n_ctx = ids_of(n, n, 61), model.config.n_ctx
     (found,) = model.score([ids], rolling=True, top_logprobs=1)
     assert found.tokens == ids and len(found.top_logprobs or []) == n

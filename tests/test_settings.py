@@ -106,7 +106,7 @@ def test_the_whole_distribution_is_adjusted(pair: Any, how: dict[str, Any]) -> N
 
 
 def test_a_draft_with_the_same_adjustments_is_accepted_more(pair: Any) -> None:
-    """By default the draft is penalised as the target is, along its own guesses too: equal models, beta 1."""
+    """By default the draft is penalized as the target is, along its own guesses too: equal models, beta 1."""
     same = (pair[0], pair[0])
     how: dict[str, Any] = {"temperature": 1.0, "repetition_penalty": 1.5, "logit_bias": {4: 2.0}, "gamma": 6}
     assert generate(same, True, **how).trace.acceptance_rate == pytest.approx(1.0, abs=1e-12)
@@ -244,7 +244,7 @@ def test_a_transform_may_generate(pair: Any) -> None:
 # ------------------------------------------------------------------------------------------ lenience
 
 
-def test_lenience_of_argmax_looks_at_the_distribution_before_it_is_standardised(pair: Any) -> None:
+def test_lenience_of_argmax_looks_at_the_distribution_before_it_is_standardized(pair: Any) -> None:
     """Accepted drafts are those with T(x) >= l max T at temperature 1; after a rejection comes the argmax."""
     lenience, n_lenient = 0.3, 0
     out = generate(pair, True, lenience=lenience, top_k=1, gamma=5)

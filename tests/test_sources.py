@@ -1,6 +1,6 @@
-"""Encoder-decoders: the source goes through both encoders, and everything else is as for other targets.
+"""Encoder-decoders: both encoders read the source, and everything else is as for other targets.
 
-What every draft must keep is tested on an encoder-decoder too, in test_every_drafter.py.
+test_every_drafter.py tests every draft on an encoder-decoder too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def texts() -> EncoderDecoder:
 
 
 def logits_of(pair: EncoderDecoder, text: list[int], source: list[int]) -> np.ndarray:
-    """By the specification: [len(text), n_vocab]."""
+    """Logits by the specification: [len(text), n_vocab]."""
     return reference.logits(pair.config, pair.tensors, text, source=source)
 
 
@@ -52,7 +52,7 @@ def generate(target: specdec.Model, draft: Any, sources: Any, **options: Any) ->
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    """Two results, or two lists of them."""
+    """Compare two results, or two lists of them."""
     if isinstance(one, list):
         for pair in zip(one, other, strict=True):
             assert_equal(*pair)
@@ -66,7 +66,7 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def test_greedy_text_is_that_of_the_specification(pair: EncoderDecoder) -> None:
-    """Token for token, where the two best logits are not too close for f32."""
+    """Token for token, unless the two best logits are too close for f32."""
     source = pair.sources(23)[0]
     text, found = list(START), generate(pair.target, pair.draft, pair.sources(23)[0])
     for token, row in zip(found.tokens, found.logits, strict=True):  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def test_a_stream_is_the_text(texts: EncoderDecoder) -> None:
 
 
 def test_decoder_prompt_continues_a_text(pair: EncoderDecoder) -> None:
-    """By the tokens that the target wrote: one for all sources, or one for each."""
+    """With the target's own tokens: one prompt for all sources, or one for each."""
     sources = pair.sources(*LENGTHS)
     whole = generate(pair.target, None, sources)
     for draft in (None, pair.draft, drafts.PromptLookup(min_match=1)):
@@ -146,8 +146,8 @@ def test_containers_of_other_libraries(t5: EncoderDecoder) -> None:
     assert_equal(generate(t5.target, None, rows[:1], decoder_prompt=[3, 4]), found[:1])
 
 
-def test_a_space_begins_a_text_only_behind_text(texts: EncoderDecoder) -> None:
-    """As for other targets: the first space is the tokenizer's where nothing stands before it."""
+def test_a_space_starts_a_text_only_after_text(texts: EncoderDecoder) -> None:
+    """As for other targets: the first space is the tokenizer's if nothing precedes it."""
     space = ToyTokenizer().encode(" ", add_bos=False)[0]
     how: dict[str, Any] = {"logit_bias": {space: 1000.0}, "max_new_tokens": 3}
     start, after = (generate(texts.target, None, "ab", decoder_prompt=begun, **how) for begun in (None, "a"))
@@ -156,17 +156,17 @@ def test_a_space_begins_a_text_only_behind_text(texts: EncoderDecoder) -> None:
 
 
 def test_the_context_is_the_decoders(t5: EncoderDecoder) -> None:
-    """A source may be as long as the encoder reads, whatever the decoder's text has room for."""
+    """A source may be as long as the encoder's context, whatever the decoder's is."""
     n_ctx = t5.target.config.n_ctx
     source = t5.sources(t5.target.config.encoder.n_ctx)[0]  # type: ignore[union-attr]
     found = specdec.generate(t5.target, t5.draft, source, max_new_tokens=None, ignore_eos=True)
     assert found.finish_reason == "context" and len(found.tokens) == n_ctx - len(START)
-    for room in (1, 4):
-        begun = found.tokens[: n_ctx - len(START) - room]
+    for n_left in (1, 4):
+        begun = found.tokens[: n_ctx - len(START) - n_left]
         rest = specdec.generate(
             t5.target, t5.draft, source, decoder_prompt=begun, max_new_tokens=None, ignore_eos=True
         )
-        assert rest.tokens == found.tokens[-room:] and rest.finish_reason == "context"
+        assert rest.tokens == found.tokens[-n_left:] and rest.finish_reason == "context"
 
 
 # ---------------------------------------------------------------------------------------- logits and scores
@@ -184,7 +184,7 @@ def test_logits_and_scores(pair: EncoderDecoder) -> None:
     assert scores == pytest.approx(ln_p[np.arange(len(found.tokens)), found.tokens], abs=1e-4)
 
 
-def test_a_text_is_scored_behind_the_start_ids(texts: EncoderDecoder) -> None:
+def test_a_text_is_scored_after_the_start_ids(texts: EncoderDecoder) -> None:
     ids = ToyTokenizer().encode("abba", add_bos=False)
     source = [*ToyTokenizer().encode("a b", add_bos=False), EOS]
     assert np.array_equal(texts.target.score("abba", "a b"), texts.target.score([*START, *ids], source))
@@ -204,7 +204,7 @@ def test_a_source_in_another_vocabulary_is_not_copied() -> None:
     assert_equal(generate(pair.target, drafts.InputCopy([5, 6, 7]), source), plain)
 
 
-def test_drafts_within_drafts_and_other_ways_to_run(texts: EncoderDecoder) -> None:
+def test_nested_drafts_and_other_options(texts: EncoderDecoder) -> None:
     """With and without an encoder, one for the other; gamma, a stop string and a stop id as for others."""
     source, small = "ab é a", decoder_only()
     whole = generate(texts.target, None, source, max_new_tokens=30)
@@ -224,7 +224,7 @@ def test_drafts_within_drafts_and_other_ways_to_run(texts: EncoderDecoder) -> No
         assert found.tokens == whole.tokens[: whole.tokens.index(token) + 1]
 
 
-def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) -> None:
+def test_a_draft_too_small_for_a_source_drafts_nothing(t5: EncoderDecoder) -> None:
     encoder = t5.config["encoder"] | {"n_ctx": 10}
     draft = model_of(t5.config | {"encoder": encoder}, t5.tensors)
     sources = t5.sources(10, 11)
@@ -235,30 +235,30 @@ def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) ->
 
 
 class FromSource:
-    """Guesses the source from its beginning on; told of it anew where a slot goes to another prompt."""
+    """Drafts the source from its start; notified again if a slot gets another prompt."""
 
     def __init__(self) -> None:
         self.sources: dict[int, list[int] | None] = {}
-        self.told: list[list[int] | None] = []
+        self.notified: list[list[int] | None] = []
 
     def begin(self, sequence: int, prompt: memoryview, *, source: memoryview | None) -> None:
         assert list(prompt) == list(START) or source is None
         self.sources[sequence] = None if source is None else list(source)
-        self.told.append(self.sources[sequence])
+        self.notified.append(self.sources[sequence])
 
     def propose(self, sequence: int, tokens: memoryview, budget: int) -> list[int]:
         return (self.sources[sequence] or [])[:budget]
 
 
-def test_an_object_is_told_the_source(t5: EncoderDecoder) -> None:
+def test_an_object_is_notified_of_the_source(t5: EncoderDecoder) -> None:
     sources = t5.sources(*LENGTHS)
     draft = FromSource()
     found = generate(t5.target, draft, sources, batch_size=2)
-    assert sorted(map(len, draft.told)) == sorted(LENGTHS)
+    assert sorted(map(len, draft.notified)) == sorted(LENGTHS)
     assert_equal(found, generate(t5.target, None, sources))
     assert [list(one.trace.rounds[0].drafted) for one in found] == [source[:4] for source in sources]
     specdec.generate(decoder_only(), draft, [5, 6], max_new_tokens=2)
-    assert draft.told[-1] is None
+    assert draft.notified[-1] is None
 
     class Early:
         def begin(self, source: Any, sequence: int) -> None: ...
@@ -290,7 +290,7 @@ def test_a_prompt_cache_knows_the_source(config: str) -> None:
 
 
 def test_a_source_that_the_prompt_cache_has_is_not_encoded(t5: EncoderDecoder) -> None:
-    """By target and draft; without text in common there is nothing else to read. It takes a thousandth."""
+    """Neither by the target nor by the draft; without common text there is nothing else to read."""
     source, cache = t5.sources(128)[0], PromptCache()
 
     def seconds(known: PromptCache | None) -> float:
@@ -319,7 +319,7 @@ def test_beam_search(pair: EncoderDecoder, width: int) -> None:
 
 @pytest.mark.usefixtures("quick_timing")
 def test_what_is_measured(texts: EncoderDecoder) -> None:
-    """Acceptance is that of the two models' own distributions behind the source."""
+    """Acceptance is that of both models' distributions after the source."""
     source = ToyTokenizer().encode("a bb", add_bos=False)
     found = specdec.measure(
         texts.target, texts.draft, [source, "ab"], gammas=[2], temperatures=[1.0], leniences=[1.0],
@@ -329,8 +329,8 @@ def test_what_is_measured(texts: EncoderDecoder) -> None:
     tokens, betas = found.tokens[1.0][0], found.betas[1.0][0]
     text = [*START, *tokens[:-1]]
     rows = [reference.distribution(row, 1.0) for row in texts.target.logits(text, source)]
-    guessed = [reference.distribution(row, 1.0) for row in texts.draft.logits(text, source)]
-    assert betas == pytest.approx([np.minimum(p, q).sum() for p, q in zip(rows, guessed, strict=True)])
+    drafted = [reference.distribution(row, 1.0) for row in texts.draft.logits(text, source)]
+    assert betas == pytest.approx([np.minimum(p, q).sum() for p, q in zip(rows, drafted, strict=True)])
     assert found.rows[0].c > 0.0 and found.verify_ratio[3] > 0.0
     once: dict[str, Any] = {"gammas": [1], "temperatures": [0.0], "n_tokens": 10, "timing": False}
     for draft in (drafts.Bigram(tokens, 61), decoder_only()):
@@ -355,7 +355,7 @@ def test_tuning_and_oracle(texts: EncoderDecoder) -> None:
 
 @pytest.mark.notebook
 def test_figures(texts: EncoderDecoder) -> None:
-    """Of runs and of a measurement: as many tokens as were written are colored."""
+    """Of runs and of a measurement: all generated tokens are colored."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -385,7 +385,7 @@ def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) ->
 
 
 def test_the_snippet_of_the_page_runs(tmp_path: Path) -> None:
-    """With random models of bytes, as ByT5 is one of."""
+    """With random byte models, like ByT5."""
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     config, tokenizer = EncoderDecoder("t5", n_vocab=384).config, load_tokenizer(tmp_path)
     target, draft = (model_of(config, lively_tensors(config, seed), tokenizer) for seed in (1, 2))
@@ -403,7 +403,7 @@ def test_the_snippet_of_the_page_runs(tmp_path: Path) -> None:
 
 @pytest.fixture
 def named_models(texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command loads by the names "target", "draft" and "plain"."""
+    """The models that the command loads by the names "target", "draft" and "plain"."""
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
     monkeypatch.setattr("specdec.commands.given_models.load", lambda name, dtype: models[name])
     monkeypatch.setattr(drafts, "named", lambda name, target, dtype: drafts.ModelDraft(models[name]))

@@ -1,4 +1,4 @@
-"""Statistics of dependent series, against SciPy, against sums written out, and against what they promise."""
+"""Statistics of dependent series, against SciPy, explicit sums, and their promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(11)
 
 
 def dependent(rng: np.random.Generator, n: int, keep: float, rate: float) -> np.ndarray:
-    """Zeros and ones with mean `rate`; each is, with probability `keep`, the one before it."""
+    """Zeros and ones with mean `rate`; each repeats the one before it with probability `keep`."""
     fresh = rng.random(n) < rate
     kept = rng.random(n) < keep
     values = np.empty(n)
@@ -110,8 +110,8 @@ def test_acceptance_by_position_is_the_ratio_of_mean_products() -> None:
     texts = [RNG.random(6), RNG.random(3), RNG.random(1)]
     found = statistics.acceptance_by_position(texts, 4)
     for k in range(1, 5):
-        places = [x[i : i + k] for x in texts for i in range(len(x) - k + 1)]
-        wanted = sum(p.prod() for p in places) / sum(p[:-1].prod() for p in places)
+        contexts = [x[i : i + k] for x in texts for i in range(len(x) - k + 1)]
+        wanted = sum(p.prod() for p in contexts) / sum(p[:-1].prod() for p in contexts)
         assert found[k - 1] == pytest.approx(wanted)
     assert np.isnan(statistics.acceptance_by_position([np.zeros(5)], 3)).tolist() == [False, True, True]
     assert math.isnan(statistics.acceptance_by_position([], 1)[0])

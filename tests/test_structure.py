@@ -1,7 +1,6 @@
-"""The size and the seams of the code base: budgets that only a decision raises.
+"""Size and seams of the code base: budgets that only a decision raises.
 
-A budget that a change exceeds is a question: can something go instead? One that is far from what it limits
-is lowered.
+If a change exceeds a budget, look for something to remove. Lower a budget that has become far too large.
 """
 
 from __future__ import annotations
@@ -71,17 +70,17 @@ MAX_INTERNAL_TESTS = 48
 """Test modules that import the core, or a module of the package that is not public."""
 
 
-def lines_of(room: str) -> int:
-    paths = ROOT.glob(room) if room.endswith("*") else (ROOT / room).rglob("*")
+def lines_of(area: str) -> int:
+    paths = ROOT.glob(area) if area.endswith("*") else (ROOT / area).rglob("*")
     return sum(path.read_bytes().count(b"\n") for path in paths if path.suffix in SUFFIXES)
 
 
-def test_rooms_keep_their_budgets() -> None:
-    found = {room: lines_of(room) for room in LINES}
-    assert {room: n for room, n in found.items() if n > LINES[room]} == {}
+def test_areas_keep_their_budgets() -> None:
+    found = {area: lines_of(area) for area in LINES}
+    assert {area: n for area, n in found.items() if n > LINES[area]} == {}
 
 
-def test_every_room_has_a_budget() -> None:
+def test_every_area_has_a_budget() -> None:
     roots = (PACKAGE, ROOT / "csrc")
     folders = {path for root in roots for path in root.iterdir() if path.is_dir() and lines_of(name(path))}
     assert {name(path) for path in folders} <= set(LINES)

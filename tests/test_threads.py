@@ -1,7 +1,7 @@
-"""The thread pool: who is waited for, how many threads there are, what a fork leaves.
+"""The thread pool: waiting, the number of threads, and forks.
 
-Delays stand for a busy machine: a worker that sleeps for long before each loop has lost its core; one that
-sleeps while it holds a piece has lost it in the middle of its work.
+Delays stand for a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps
+while it holds a piece has lost it in the middle of its work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from specdec import InputError, _core
 from specdec.threads import MAX_THREADS, cpu_quota, default_threads
 from worlds.canonical import VARIANTS, build, random_tensors
 
-LONG_S = 5.0  # a run that waits for a thread that sleeps so long is no accident
+LONG_S = 5.0  # no run waits for a thread this long by accident
 
 
 @pytest.fixture
 def delay():
-    """Make workers late; at the end none is, and none is still asleep."""
+    """Delay workers; at the end none is delayed or still asleep."""
     used = set()
 
     def set_delay(thread: int, seconds: float, *, holding: bool) -> None:
@@ -44,11 +44,11 @@ def random_product(n_out: int = 2048) -> tuple[np.ndarray, np.ndarray]:
 
 @needs_hooks
 def test_a_session_is_made_while_another_thread_computes(delay):
-    """Making a session holds the GIL, so it must not wait for the pool.
+    """Creating a session holds the GIL, so it must not wait for the pool.
 
-    It comes first, as the tests behind it leave the worker asleep for seconds.
+    It comes first, because later tests leave the worker asleep for seconds.
     """
-    x, weights = random_product(1 << 15)  # so much that the worker comes before it is done
+    x, weights = random_product(1 << 15)  # so large that the worker arrives before it is done
     model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
     _core.product(x, weights, "f32", n_threads=2)
     delay(1, 0.5, holding=True)
@@ -91,7 +91,7 @@ def test_who_holds_no_piece_is_not_waited_for(delay, late, holding):
 @needs_hooks
 @pytest.mark.parametrize("holding", [False, True])
 def test_late_threads_change_no_bit(delay, holding):
-    """A worker that comes late, or stops in the middle, takes nothing of a later loop."""
+    """A worker that arrives late, or is stopped, takes nothing from a later loop."""
     model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
 
     def rows(n_threads: int) -> np.ndarray:
@@ -124,8 +124,8 @@ print((y == 64).all(), len(os.listdir("/proc/self/task")) - n_before)
     assert out.split() == ["True", str(n_granted)]
 
 
-def test_no_room_for_thread_stacks_means_fewer_threads():
-    """The limit of the address space is met by the stack of the first or a later thread."""
+def test_too_little_memory_for_thread_stacks_means_fewer_threads():
+    """The stack of the first or a later thread exceeds the address space limit."""
     out = printed(
         """
 import re, resource

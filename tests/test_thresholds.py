@@ -39,14 +39,14 @@ def of_formats(values: list[int], direct: list[int], others: int) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def same_after() -> Iterator[None]:
-    """The other tests of the process have the thresholds that they had."""
+    """Restore the thresholds for other tests of the process."""
     before = _core.thresholds()
     yield
     _core.set_thresholds(before)
 
 
 def forced(value: int, *names: str) -> dict[str, list[int]]:
-    """The table's own thresholds, but a value for some of them, or for all."""
+    """The table's own thresholds, with a value replaced in some or all."""
     own = _core.own_thresholds()
     return {**own, **{name: [value] * len(FORMATS) for name in names or own}}
 
@@ -55,7 +55,7 @@ def forced(value: int, *names: str) -> dict[str, list[int]]:
 
 
 def each(values: Iterable[int], *names: str) -> Iterator[str]:
-    """Set each value of each of the thresholds, the others being the table's own; of all, without names."""
+    """Set each value of each named threshold (default: of all), with the others at the table's own."""
     for name in names or (None,):
         for value in values:
             _core.set_thresholds(forced(value, *([name] if name else [])))
@@ -70,7 +70,7 @@ def rows_and_weights(n_rows: int, n_in: int = 163) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("dtype", [*DTYPES, *DIRECT, "q4_1", "q2_k", "iq4_xs"])
 @pytest.mark.parametrize("n_rows", [1, 7, 12, 19, 65])
 def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
-    """Each at its least, in between and where no number of rows reaches it; against the specification."""
+    """Each at its least, in between and out of reach; against the specification."""
     if dtype in DTYPES:
         x, weights = rows_and_weights(n_rows)
         expected = reference.product(x, weights, dtype)
@@ -80,7 +80,7 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
         expected = product(x, weights, dtype)
     for setting in each((1, 2, 5, 7, 12, NEVER), *NAMES):
         assert np.array_equal(product(x, weights, dtype), expected), setting
-    if dtype in ("bf16", "int8", "int4"):  # rows of tiles are prepared in one way, whatever those are
+    if dtype in ("bf16", "int8", "int4"):  # rows of tiles are prepared alike, whatever those are
         expected = reference.product(x, weights, dtype, "tiles")
         for setting in each((1, 5, NEVER)):
             assert np.array_equal(product(x, weights, dtype, engine="tiles"), expected), setting
@@ -139,7 +139,7 @@ def test_thresholds_are_those_that_were_set() -> None:
         ({"fetch_from": [1, NEVER + 1, *[1] * 13]}, ValueError, "fetch_from of bf16 is 1048577, expected"),
         ({"fetch_from": [1, 1, 1]}, InputError, "fetch_from has 3 numbers, expected 15"),
         ({"fetch_from": 3}, TypeError, "expected a sequence of integers"),
-        ({"fetch_form": [1, 1, 1, 1]}, TypeError, "fetch_form"),
+        ({"fetch_shape": [1, 1, 1, 1]}, TypeError, "fetch_shape"),
     ],
 )
 def test_wrong_thresholds_are_refused_and_change_nothing(change, error, message) -> None:
@@ -164,7 +164,7 @@ def test_wrong_panels_are_refused(change, message) -> None:
         _core.panel_seconds(given.pop("panels"), **given)
 
 
-# ------------------------------------------------------------------------------------- which are chosen
+# ------------------------------------------------------------------------------------- choices
 
 
 OWN = {
@@ -177,7 +177,7 @@ OWN = {
 
 
 class MadeUpMachine:
-    """A product takes two and a half seconds, less what each right choice saves, and a share of noise."""
+    """A product takes two and a half seconds, less the savings of each right choice, plus noise."""
 
     def __init__(self, best: dict[str, list[int]], saved: float, noise: float) -> None:
         self.best, self.saved, self.noise, self.rng = best, saved, noise, np.random.default_rng(0)
@@ -205,14 +205,14 @@ def test_the_best_thresholds_are_found() -> None:
 
 @pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.06, 0.0)])
 def test_what_makes_no_difference_stays(saved, noise) -> None:
-    """Noise decides nothing, nor does a gain that is no more than noise would be."""
+    """Neither noise nor a gain within noise decides anything."""
     of_all = {"fetch_from": 1, "fetch_from_near": NEVER, "block_rows": 6, "tiles_from": 5, "floats_from": 1}
     best = {name: [value] * len(FORMATS) for name, value in of_all.items()}
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 
 
 def test_what_is_measured_here_can_be_used(monkeypatch) -> None:
-    """A measurement, also one that is interrupted, leaves the thresholds as they are."""
+    """A measurement leaves the thresholds unchanged, even if it is interrupted."""
     before = forced(2)
     _core.set_thresholds(before)
     found = thresholds.measured()
@@ -233,7 +233,7 @@ def test_what_is_measured_here_can_be_used(monkeypatch) -> None:
 
 @pytest.fixture
 def process(monkeypatch, tmp_path):
-    """Begin a new process, as far as thresholds go, whose measurements give the number that is given."""
+    """Simulate a new process with regard to thresholds, whose measurements give the given number."""
     values: list[int] = []
 
     def measured() -> dict[str, list[int]]:
@@ -241,7 +241,7 @@ def process(monkeypatch, tmp_path):
         return forced(process.value)
 
     def process(value: int = 7) -> int:
-        """Settle as a new process does; how many measurements that takes."""
+        """Settle like a new process; return the number of measurements."""
         process.value, before = value, len(values)
         monkeypatch.setattr(thresholds, "_settled", False)
         _core.set_thresholds(_core.own_thresholds())
@@ -281,7 +281,7 @@ def damages() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("damage", damages())
-def test_a_damaged_file_is_measured_anew(process, tmp_path, damage) -> None:
+def test_a_damaged_file_is_measured_again(process, tmp_path, damage) -> None:
     process(7)
     path = the_file(tmp_path)
     key = path.read_bytes().partition(b'"key": ')[2].partition(b"}")[0] + b"}"

@@ -1,4 +1,4 @@
-"""`specdec.verify` on arrays of the caller's; `test_rules` has the proofs of its rules."""
+"""`specdec.verify` on a user's arrays; `test_rules` proves its rules."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_the_examples_of_the_docstrings() -> None:
 
 
 def test_public_verify_on_a_tree() -> None:
-    """Two drafts for one position: the second is held against norm(max(0, T - D)) = [1, 0, 0].
+    """Two drafts for one position: the second is judged by norm(max(0, T - D)) = [1, 0, 0].
 
-    Of two drafts beta is the outcome.
+    For two draft tokens beta is the outcome.
     """
     draft = DRAFT[[0, 0]]
     assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.5, 0.99, 0.1]) == ([2], 0, [1.0], [0, 0])

@@ -1,4 +1,4 @@
-"""Layers with windows keep their windows: what that spares, and that no row changes by it."""
+"""Layers with sliding windows cache only their windows: savings, and unchanged bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessions import Session, all_rounds
 from specdec import reference
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
-# Texts go round the slots of these layers several times; one layer has all of them.
+# Texts wrap around the slots of these layers several times; one layer has all of them.
 CONFIG: dict[str, Any] = LLAMA | {"n_ctx": 4096, "sliding_window": 9, "windows": [9, 0, 40]}
 N_IDS = 700
 
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_reference_however_they_are_computed(model: Model)
 
 
 def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: Model) -> None:
-    """Shortly behind its end; further back, where windows have moved on, nothing is left of it."""
+    """Near its end; further back, where windows have moved on, nothing is left of it."""
     text = ids()
     expected = prompt_logits(model, text)
     decoder = Decoder(model, capacity=N_IDS, max_nodes=7)
@@ -71,7 +71,7 @@ def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: Model) -> None:
 
 
 def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
-    """Drafts with caches of their own, one below another; prompts with common beginnings, long and short."""
+    """Drafts with their own caches, nested; prompts with long and short common prefixes."""
     common = ids(300)
     prompts = [[*common, 3], common[:150], [*common[:290], 7, 8], ids(20, seed=6)]
     draft = build(CONFIG, perturbed(random_tensors(CONFIG), 0.03))
@@ -85,8 +85,8 @@ def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
 
 
 @pytest.mark.parametrize("n_common", [0, 100, 520, 640])
-def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: Model, n_common: int) -> None:
-    """A text of 640 tokens is left at various places; what is read again gives the same bits."""
+def test_a_cached_text_continues_where_its_windows_remain(model: Model, n_common: int) -> None:
+    """A text of 640 tokens is left at various positions; reading it again gives the same bits."""
 
     def session_of(prompt: list[int]) -> Session:
         return Session(model, None, [prompt], gamma=0, max_new_tokens=30, temperature=0.0, keep_logits=True)

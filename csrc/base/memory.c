@@ -9,12 +9,12 @@
 #include <sys/mman.h>
 #endif
 
-/* A block begins with a header line that keeps what the system gave. */
+/* Header line of a block: what the system allocated. */
 typedef struct header {
     void* block;
     size_t mapped; /* bytes to unmap; 0: none */
-    size_t spared; /* bytes of a block of the spares; 0 with `mapped` 0: it is malloc's */
-    size_t size;   /* bytes that were asked for */
+    size_t spared; /* bytes of a recycled block; 0 with `mapped` 0: it is malloc's */
+    size_t size;   /* bytes requested */
 } header;
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -27,7 +27,7 @@ void sd_alloc_fail_after(long n) { atomic_store(&n_until_failure, n); }
 long sd_alloc_live(void) { return atomic_load(&n_live); }
 long long sd_alloc_bytes(void) { return atomic_load(&n_bytes); }
 
-static int told_to_fail(void) {
+static int should_fail(void) {
     long n = atomic_load(&n_until_failure);
     if (n < 0) return 0;
     if (n == 0) return 1;
@@ -40,7 +40,7 @@ static int told_to_fail(void) {
 static int guarded;
 void sd_arena_guard(int on) { guarded = on; }
 
-/* As sd_arena_take: the piece ends where a page ends, and the next page is forbidden. */
+/* Like sd_arena_take: the piece ends where a page ends, and the next page is protected. */
 static void* take_guarded(sd_arena* arena, size_t bytes) {
     size_t end = (arena->used + bytes + GUARD_PAGE - 1) / GUARD_PAGE * GUARD_PAGE;
     arena->used = end + GUARD_PAGE;
@@ -54,9 +54,9 @@ void sd_arena_guard(int on) { (void)on; }
 static void* take_guarded(sd_arena* arena, size_t bytes) { return (void)arena, (void)bytes, NULL; }
 #endif
 
-/* Large blocks are mapped: the system's pages are zero already, they are made when they are first
- * written, by the thread that does, and 2 MiB pages save a tenth of the time that reading weights
- * and caches takes (benchmarks/SPEED.md). Only blocks of several pages gain. */
+/* Large blocks are mapped: their pages are zero, are made on first write by the writing thread, and 2 MiB
+ * pages save a tenth of the time that reading weights and caches takes (benchmarks/SPEED.md). Only blocks of
+ * several pages gain. */
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
 static void* take_pages(size_t size, header* from) {
     size_t total = size + HUGE_PAGE + SD_ALIGNMENT;
@@ -76,7 +76,7 @@ static void give_pages(const header* from) { (void)from; }
 #define LARGE SIZE_MAX
 #endif
 
-/* By calloc, which does not write zeros over pages that are new: what is not used costs nothing. */
+/* By calloc, which does not zero fresh pages: unused memory costs nothing. */
 static void* take_zeroed(size_t size, header* from) {
     size_t total = size + 2 * SD_ALIGNMENT;
     void* block = total < size ? NULL : calloc(1, total);
@@ -86,7 +86,7 @@ static void* take_zeroed(size_t size, header* from) {
     return (void*)start;
 }
 
-/* By the spares, where blocks of this size are kept. */
+/* From the spares, if they keep blocks of this size. */
 static void* take_spare(size_t size, header* from) {
     int used;
     size_t total = sd_spares_size(size + SD_ALIGNMENT);
@@ -105,8 +105,8 @@ static void* take(size_t size, header* from) {
 
 void* sd_alloc(size_t size) {
     header from;
-    char* start = NULL; /* guarded pages are never given back to malloc */
-    if (!told_to_fail()) {
+    char* start = NULL; /* guarded pages are never returned to malloc */
+    if (!should_fail()) {
         start = take(size, &from);
         if (start == NULL && sd_spares_drop() > 0) start = take(size, &from);
     }
@@ -133,7 +133,7 @@ void sd_free(void* block) {
         free(from.block);
 }
 
-/* The factor of the hash FNV-1a, 64 bits. */
+/* FNV-1a prime, 64 bits. */
 #define FNV_PRIME 0x100000001b3u
 
 void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {
@@ -193,24 +193,24 @@ void sd_arena_free(sd_arena* arena) {
 #endif
 #endif
 
-/* A sanitizer shall see what is used after that was freed. */
+/* Under a sanitizer blocks are not recycled, so that it sees use after free. */
 #if defined(__linux__) && !defined(SANITIZED)
 
-/* Sizes of blocks, four in an octave: LEAST · 1, 5/4, 6/4, 7/4, 2, 10/4, … 2^OCTAVES. Where less was asked
- * for, the last pages of a block are never touched. */
+/* Block sizes, four per octave: LEAST · 1, 5/4, 6/4, 7/4, 2, 10/4, … 2^OCTAVES. The last pages of a block
+ * stay untouched if less was requested. */
 #define LEAST ((size_t)64 << 10)
 #define OCTAVES 6
 #define N_SIZES (4 * OCTAVES + 1)
 
-/* As much as the caches of 64 short texts of a model of 100M parameters. */
+/* As much as the caches of 64 short texts of a model with 100M parameters. */
 #define MOST_BYTES ((size_t)256 << 20)
 #define MOST_OF_SIZE 128
 
-/* NULL: nothing waits here. Any thread takes or leaves a block with one exchange, without a lock that a fork
- * could leave closed. */
+/* NULL: empty. A thread takes or stores a block with one exchange: there is no lock that a fork could leave
+ * locked. */
 static _Atomic(void*) spares[N_SIZES][MOST_OF_SIZE];
-static atomic_size_t n_spare_bytes; /* of what waits */
-static atomic_uint next_to_return;  /* the place whose turn it is to return its block to the system */
+static atomic_size_t n_spare_bytes; /* of all stored blocks */
+static atomic_uint next_to_return;  /* slot that next returns its block to the system */
 
 static size_t size_at(int i) { return (LEAST << i / 4) + (LEAST << i / 4) / 4 * (size_t)(i % 4); }
 
@@ -225,17 +225,17 @@ size_t sd_spares_size(size_t bytes) {
     return i < N_SIZES ? size_at(i) : 0;
 }
 
-/* The block that waits at a place, if there is one, which then waits no more. */
-static void* take_at(int size, int place) {
-    if (atomic_load_explicit(&spares[size][place], memory_order_relaxed) == NULL) return NULL;
-    void* block = atomic_exchange(&spares[size][place], NULL);
+/* Take the block out of a slot; NULL if it is empty. */
+static void* take_at(int size, int slot) {
+    if (atomic_load_explicit(&spares[size][slot], memory_order_relaxed) == NULL) return NULL;
+    void* block = atomic_exchange(&spares[size][slot], NULL);
     if (block != NULL) atomic_fetch_sub(&n_spare_bytes, size_at(size));
     return block;
 }
 
 void* sd_spares_take(size_t size, int* used) {
-    for (int i = index_of(size), place = 0; place < MOST_OF_SIZE; place++) {
-        void* block = take_at(i, place);
+    for (int i = index_of(size), slot = 0; slot < MOST_OF_SIZE; slot++) {
+        void* block = take_at(i, slot);
         *used = block != NULL;
         if (block != NULL) return block;
     }
@@ -243,7 +243,7 @@ void* sd_spares_take(size_t size, int* used) {
     return block == MAP_FAILED ? NULL : block;
 }
 
-/* Return blocks of any sizes to the system until `bytes` or fewer wait. */
+/* Return blocks of any size to the system until at most `bytes` remain. */
 static int drop_to(size_t bytes) {
     int n = 0;
     for (int i = 0; i < N_SIZES * MOST_OF_SIZE && atomic_load(&n_spare_bytes) > bytes; i++) {
@@ -257,9 +257,9 @@ static int drop_to(size_t bytes) {
 void sd_spares_give(void* block, size_t size) {
     drop_to(MOST_BYTES - size);
     atomic_fetch_add(&n_spare_bytes, size);
-    for (int i = index_of(size), place = 0; place < MOST_OF_SIZE && block != NULL; place++) {
+    for (int i = index_of(size), slot = 0; slot < MOST_OF_SIZE && block != NULL; slot++) {
         void* none = NULL;
-        if (atomic_compare_exchange_strong(&spares[i][place], &none, block)) block = NULL;
+        if (atomic_compare_exchange_strong(&spares[i][slot], &none, block)) block = NULL;
     }
     if (block == NULL) return;
     atomic_fetch_sub(&n_spare_bytes, size);

@@ -18,16 +18,16 @@
 #define relax() ((void)0)
 #endif
 
-/* A waiting thread spins this long before it sleeps. Loops of a forward follow each other within
- * microseconds; a sleeping thread takes some 50 µs to wake. */
+/* A waiting thread spins this long before it sleeps. Loops of a forward pass follow each other within
+ * microseconds; waking a sleeping thread takes some 50 µs. */
 #define SPIN_S 50e-6
 
-/* The pieces of one thread's share that no thread has taken yet, and the number of their loop, in one word:
+/* Pieces of one thread's share that are not yet taken, and the number of their loop, in one word:
  *
  *     loop number (40 bits) | next piece (12 bits) | end of the share (12 bits)
  *
- * To take a piece is to exchange the whole word. So a thread that was stopped between reading the word and
- * exchanging it takes nothing of a later loop: the numbers of loops do not repeat within days. */
+ * Taking a piece exchanges the whole word. So a thread that was preempted between reading and exchanging
+ * takes nothing from a later loop: loop numbers do not repeat within days. */
 #define PIECE_BITS 12
 #define MAX_PIECES ((1 << PIECE_BITS) - 1)
 
@@ -38,18 +38,18 @@ static uint64_t loop_of(uint64_t word) { return word >> (2 * PIECE_BITS); }
 static int next_of(uint64_t word) { return (int)(word >> PIECE_BITS) & MAX_PIECES; }
 static int end_of(uint64_t word) { return (int)word & MAX_PIECES; }
 
-/* Where a thread sleeps. A waker clears `asleep`, so a sleeper is woken once. */
+/* Where a thread sleeps. The waker clears `asleep`, so a sleeper is woken once. */
 typedef struct sleeper {
     atomic_int asleep;
     pthread_mutex_t mutex;
-    pthread_cond_t wake_up;
+    pthread_cond_t condition;
 } sleeper;
 
 /* One thread of the pool; member 0 is the caller. */
 typedef struct member {
-    /* One cache line: what a thread needs to take a piece of this member's share. The loop is written by the
-     * caller before the word, and read between reading the word and exchanging it. If the exchange succeeds,
-     * the loop was running all the time: what was read is its. */
+    /* One cache line: what a thread needs to take a piece of this member's share. The caller writes the loop
+     * before the word; other threads read it between reading and exchanging the word. If the exchange
+     * succeeds, the loop was running all along, so they read that loop. */
     _Alignas(64) _Atomic(uint64_t) share; /* a word as above */
     _Atomic(sd_work) work;
     _Atomic(void*) argument;
@@ -63,8 +63,8 @@ static struct {
     pthread_mutex_t turn;    /* held by the caller whose team is open */
     pthread_mutex_t growing; /* held while workers are started */
     atomic_int n_workers;
-    uint64_t loop;    /* number of the last loop; the caller's */
-    unsigned n_taken; /* pieces that workers have taken in all loops so far; the caller's */
+    uint64_t loop;    /* number of the last loop; used by the caller only */
+    unsigned n_taken; /* pieces that workers have taken in all loops so far; used by the caller only */
 
     _Alignas(64) atomic_uint n_done; /* pieces that workers have done in all loops so far */
     member members[SD_MAX_THREADS];
@@ -74,7 +74,7 @@ static struct {
         _Atomic(double) seconds;
         atomic_int holding;
     } delays[SD_MAX_THREADS];
-    atomic_int n_failing; /* threads to be started before it fails, and 1 more; 0: it never fails */
+    atomic_int n_failing; /* threads that may still start, plus 1; 0: starting never fails */
 #endif
 } pool = {.turn = PTHREAD_MUTEX_INITIALIZER, .growing = PTHREAD_MUTEX_INITIALIZER};
 
@@ -85,8 +85,8 @@ typedef struct spin {
     double until;
 } spin;
 
-/* Pause for a moment; 0 when it is time to sleep. How long a pause takes differs by a factor of ten between
- * processors, so the clock is read now and then. */
+/* Pause briefly; 0 when it is time to sleep. Pauses differ by a factor of ten between processors, so the
+ * clock is read now and then. */
 static int spin_on(spin* s) {
     relax();
     if (++s->n % 32 != 0) return 1;
@@ -95,17 +95,16 @@ static int spin_on(spin* s) {
     return now < s->until;
 }
 
-/* Wake a thread if it sleeps. The waker has changed what the thread waits for, sequentially consistent; the
- * thread sets `asleep` before it looks a last time. So the waker sees `asleep`, or the thread sees the
- * change. */
-static void wake(sleeper* s) {
+/* Wake a thread if it sleeps. The waker has changed, sequentially consistent, what the thread waits for; the
+ * thread sets `asleep` before its last look. So the waker sees `asleep`, or the thread sees the change. */
+static void notify(sleeper* s) {
     if (atomic_load(&s->asleep) == 0 || atomic_exchange(&s->asleep, 0) == 0) return;
     pthread_mutex_lock(&s->mutex);
-    pthread_cond_signal(&s->wake_up);
+    pthread_cond_signal(&s->condition);
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* Until the share of a worker is of another loop than the last one that the worker has seen. */
+/* Wait until a worker's share belongs to another loop than the last one it has seen. */
 static void wait_for_loop(member* self) {
     spin s = {0};
     while (loop_of(atomic_load_explicit(&self->share, memory_order_acquire)) == self->seen) {
@@ -114,7 +113,7 @@ static void wait_for_loop(member* self) {
         for (;;) {
             atomic_store(&self->sleeper.asleep, 1);
             if (loop_of(atomic_load(&self->share)) != self->seen) break;
-            pthread_cond_wait(&self->sleeper.wake_up, &self->sleeper.mutex);
+            pthread_cond_wait(&self->sleeper.condition, &self->sleeper.mutex);
         }
         atomic_store(&self->sleeper.asleep, 0);
         pthread_mutex_unlock(&self->sleeper.mutex);
@@ -122,7 +121,7 @@ static void wait_for_loop(member* self) {
     self->seen = loop_of(atomic_load_explicit(&self->share, memory_order_acquire));
 }
 
-/* Until workers have done n pieces in all. */
+/* Wait until workers have done n pieces in all. */
 static void wait_for_pieces(unsigned n) {
     spin s = {0};
     sleeper* b = &pool.members[0].sleeper;
@@ -132,7 +131,7 @@ static void wait_for_pieces(unsigned n) {
         for (;;) {
             atomic_store(&b->asleep, 1);
             if (atomic_load(&pool.n_done) == n) break;
-            pthread_cond_wait(&b->wake_up, &b->mutex);
+            pthread_cond_wait(&b->condition, &b->mutex);
         }
         atomic_store(&b->asleep, 0);
         pthread_mutex_unlock(&b->mutex);
@@ -198,10 +197,10 @@ static void* worker_main(void* argument) {
             if (n_done == 0) delay(thread, 1);
             p.work(p.argument, thread, p.first, p.end);
         }
-        /* All of them are of one loop: a loop does not end before its pieces are reported. */
+        /* All belong to one loop: a loop does not end before its pieces are reported. */
         if (n_done == 0) continue;
         atomic_fetch_add(&pool.n_done, (unsigned)n_done);
-        wake(&pool.members[0].sleeper);
+        notify(&pool.members[0].sleeper);
     }
     return NULL;
 }
@@ -215,7 +214,7 @@ static int create_thread(member* s) {
     if (left > 1) atomic_store(&pool.n_failing, left - 1);
 #endif
     pthread_t handle;
-    sigset_t all, before; /* workers take no signals: those are for the program's own threads */
+    sigset_t all, before; /* workers take no signals; those are for the program's threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&handle, NULL, worker_main, s);
@@ -225,8 +224,8 @@ static int create_thread(member* s) {
     return 0;
 }
 
-/* Start the workers that a team of n_threads lacks, as many as the system grants. A team that is open
- * meanwhile does not count on them: it has its number of threads already. */
+/* Start the workers that a team of n_threads lacks, as many as the system grants. A team that is already open
+ * ignores them: its number of threads is fixed. */
 static void grow(int n_threads) {
     if (atomic_load(&pool.n_workers) + 1 >= n_threads) return;
     pthread_mutex_lock(&pool.growing);
@@ -238,20 +237,20 @@ static void grow(int n_threads) {
     pthread_mutex_unlock(&pool.growing);
 }
 
-/* The pool as it is before any team: no workers, nothing locked. After fork() the child has one thread, and
- * locks and counters as other threads left them; there, too, the pool begins anew. */
+/* Reset the pool to its state before any team: no workers, nothing locked. A forked child has one thread, and
+ * locks and counters as other threads left them, so it resets the pool too. */
 static void begin(void) {
     static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
     static const pthread_cond_t no_waiters = PTHREAD_COND_INITIALIZER;
     pool.turn = pool.growing = unlocked;
     atomic_store(&pool.n_workers, 0);
-    pool.n_taken = atomic_load(&pool.n_done); /* pieces that are being done belong to threads of the parent */
+    pool.n_taken = atomic_load(&pool.n_done); /* pieces in progress belong to the parent's threads */
     for (int t = 0; t < SD_MAX_THREADS; t++) {
         member* s = &pool.members[t];
-        atomic_store(&s->share, 0); /* no piece left; the numbers of loops go on */
+        atomic_store(&s->share, 0); /* no piece left; loop numbers continue */
         atomic_store(&s->sleeper.asleep, 0);
         s->sleeper.mutex = unlocked;
-        s->sleeper.wake_up = no_waiters;
+        s->sleeper.condition = no_waiters;
     }
 }
 
@@ -290,11 +289,11 @@ void sd_team_close(const sd_team* team) {
     if (team->holds_turn) pthread_mutex_unlock(&pool.turn);
 }
 
-/* Give the pieces of a loop to the threads of a team, in n_shares shares. */
+/* Distribute the pieces of a loop over a team's threads, in n_shares shares. */
 static void post(const sd_team* team, int n, int grain, int n_pieces, int n_shares, sd_work work,
                  void* argument) {
     uint64_t loop = ++pool.loop;
-    for (int t = n_shares - 1; t >= 0; t--) { /* workers first: they have the longer way */
+    for (int t = n_shares - 1; t >= 0; t--) { /* workers first: they take longer to start */
         member* m = &pool.members[t];
         atomic_store_explicit(&m->work, work, memory_order_relaxed);
         atomic_store_explicit(&m->argument, argument, memory_order_relaxed);
@@ -302,10 +301,10 @@ static void post(const sd_team* team, int n, int grain, int n_pieces, int n_shar
         atomic_store_explicit(&m->grain, grain, memory_order_relaxed);
         atomic_store_explicit(&m->n_threads, team->n_threads, memory_order_relaxed);
         uint64_t word = word_of(loop, n_pieces * t / n_shares, n_pieces * (t + 1) / n_shares);
-        /* sequentially consistent for a worker, see wake */
+        /* sequentially consistent for a worker, see notify */
         atomic_store_explicit(&m->share, word, t > 0 ? memory_order_seq_cst : memory_order_release);
     }
-    for (int t = 1; t < n_shares; t++) wake(&pool.members[t].sleeper);
+    for (int t = 1; t < n_shares; t++) notify(&pool.members[t].sleeper);
 }
 
 void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argument) {

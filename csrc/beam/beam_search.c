@@ -9,19 +9,19 @@
 
 struct sd_beam_search {
     sd_beam_options options;
-    sd_workspace target, draft; /* the draft's is not created where nothing is drafted */
+    sd_workspace target, draft; /* the draft's is not created if nothing is drafted */
     sd_beam_tree tree;
     sd_arena arena;                            /* owns the arrays below */
     int32_t* prompt;                           /* [n_prompt]; its last token is the first round's only node */
     int n_prompt, n_target_read, n_draft_read; /* prompt tokens in the caches */
-    int begun;                                 /* the prompt is being read, or has been */
-    int ready;                                 /* the prompt is in, and no round has failed */
+    int begun;                                 /* reading the prompt has begun */
+    int ready;                                 /* the prompt is read, and no round has failed */
     int ended;
     int n_steps, max_steps;
-    sd_beam *beams, *next;     /* [width] the hypotheses, best first, and room for those after them */
-    sd_beam *guesses, *better; /* [draft_width] the same for the draft's search */
+    sd_beam *beams, *next;     /* [width] hypotheses, best first, and space for the next ones */
+    sd_beam *drafted, *better; /* [draft_width] the same for the draft's search */
     int n_beams;
-    int32_t* step_tokens;  /* [max_steps, width] of each step: what sd_beam says */
+    int32_t* step_tokens;  /* [max_steps, width] tokens and parents of each step (sd_beam) */
     int32_t* step_parents; /* [max_steps, width] */
     int32_t* stop_ids;     /* [options.n_stop_ids] */
     int32_t* source;       /* [options.n_source] */
@@ -34,7 +34,7 @@ static void lay_out(sd_beam_search* s) {
     s->prompt = sd_arena_take(arena, (size_t)s->n_prompt, sizeof *s->prompt);
     s->beams = sd_arena_take(arena, width, sizeof *s->beams);
     s->next = sd_arena_take(arena, width, sizeof *s->next);
-    s->guesses = sd_arena_take(arena, (size_t)o->draft_width, sizeof *s->guesses);
+    s->drafted = sd_arena_take(arena, (size_t)o->draft_width, sizeof *s->drafted);
     s->better = sd_arena_take(arena, (size_t)o->draft_width, sizeof *s->better);
     s->step_tokens = sd_arena_take(arena, steps, width * sizeof *s->step_tokens);
     s->step_parents = sd_arena_take(arena, steps, width * sizeof *s->step_parents);
@@ -72,8 +72,8 @@ static void swap(sd_beam** one, sd_beam** other) {
     *one = *other, *other = first;
 }
 
-/* Caches and workspaces. Between rounds the tree has a node at most for each hypothesis and step; a
- * round adds the hypotheses' last tokens and what the draft chooses. */
+/* Create caches and workspaces. Between rounds the tree has at most one node per hypothesis and step; a round
+ * adds the hypotheses' last tokens and the draft's choices. */
 static sd_status create_parts(sd_beam_search* s) {
     const sd_beam_options* o = &s->options;
     const sd_model* draft = s->tree.drafting ? o->draft : NULL;
@@ -88,18 +88,18 @@ static sd_status create_parts(sd_beam_search* s) {
         status = sd_workspace_create(&s->target, o->target, o->n_threads,
                                      larger((int)rows, sd_prompt_slice(o->target)), (int)rows,
                                      s->n_prompt + (int)n_nodes);
-    /* its first forward of a round reads up to `width` nodes that the last round left, and as many
-     * last tokens; the others a step of its search each */
+    /* its first forward pass of a round reads up to `width` nodes of the last round and as many last tokens;
+     * each of the others reads one step of its search */
     if (status == SD_OK && draft)
         status = sd_workspace_create_for(&s->draft, draft, o->target->config.n_vocab, o->n_threads,
                                          larger(larger(2 * o->width, o->draft_width), sd_prompt_slice(draft)),
                                          o->draft_width, s->n_prompt + (int)n_nodes);
-    s->target.name = "the target"; /* the draft's has none: a draft that overflows guesses nothing here */
+    s->target.name = "the target"; /* the draft has no name: if it overflows it proposes nothing */
     return status;
 }
 
-/* Has the draft room for a prompt of n tokens and the source? */
-static int has_capacity(const sd_beam_options* o, int n) {
+/* Do a prompt of n tokens and the source fit the draft? */
+static int draft_fits(const sd_beam_options* o, int n) {
     const sd_model* encoder = o->draft->encoder;
     return n <= o->draft->config.n_ctx && (encoder == NULL || o->n_source <= encoder->config.n_ctx);
 }
@@ -111,12 +111,12 @@ sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* p
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
-    int room = options->target->config.n_ctx - n;
+    int n_left = options->target->config.n_ctx - n;
     s->options = *options;
     s->n_prompt = n;
-    s->max_steps = options->max_new_tokens < room ? options->max_new_tokens : room;
+    s->max_steps = options->max_new_tokens < n_left ? options->max_new_tokens : n_left;
     s->tree.drafting =
-        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && has_capacity(options, n);
+        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && draft_fits(options, n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     memcpy(s->prompt, prompt, (size_t)n * sizeof *prompt);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
@@ -141,7 +141,7 @@ void sd_beam_search_free(sd_beam_search* s) {
     sd_free(s);
 }
 
-/* Does a cache lack the source that it attends to? */
+/* Does a cache lack its source? */
 static int lacks_source(const sd_cache* cache) {
     return cache->model->encoder != NULL && cache->encoded == NULL;
 }
@@ -157,7 +157,7 @@ static sd_status fail_model(void) {
 }
 
 sd_status sd_beam_search_begin_with(sd_beam_search* s, const sd_cache* known, int* n) {
-    if (s->begun) return sd_fail(SD_ERR_STATE, "the prompt has begun to be read");
+    if (s->begun) return sd_fail(SD_ERR_STATE, "the prompt is already being read");
     *n = 0;
     int is_target = known->model == s->options.target, is_draft = known->model == s->options.draft;
     if (!is_target && !is_draft) return fail_model();
@@ -199,17 +199,16 @@ sd_status sd_beam_search_prefill(sd_beam_search* s, int* done) {
     return SD_OK;
 }
 
-/* How many steps the draft may guess: one fewer than there are to make, and the tokens that it reads
- * must fit its context. */
-static int guessable(const sd_beam_search* s) {
+/* Steps the draft may propose: one fewer than remain, and its tokens must fit its context. */
+static int draft_depth(const sd_beam_search* s) {
     if (!s->tree.drafting) return 0;
     int depth = s->options.gamma, left = s->max_steps - s->n_steps - 1;
-    int room = s->options.draft->config.n_ctx - (s->n_prompt + s->n_steps - 1);
+    int n_left = s->options.draft->config.n_ctx - (s->n_prompt + s->n_steps - 1);
     if (depth > left) depth = left;
-    return depth > room ? room : depth;
+    return depth > n_left ? n_left : depth;
 }
 
-/* The nodes from `first` on, as an addition to one of the caches. */
+/* The nodes from `first` on as a branch for one of the caches. */
 static sd_branch branch_of(sd_beam_search* s, sd_cache* cache, int first, int n_logits) {
     const sd_beam_tree* t = &s->tree;
     return (sd_branch){.cache = cache,
@@ -223,12 +222,12 @@ static sd_stop_ids stop_of(const sd_beam_search* s) {
     return (sd_stop_ids){s->stop_ids, s->options.n_stop_ids};
 }
 
-/* The draft's beam search from the present hypotheses, whose nodes are those from `first` on: what it
- * chooses becomes nodes. The last step's choice is not read here. */
-static sd_status guess(sd_beam_search* s, int first, int depth, sd_beam_record* record) {
+/* Run the draft's beam search from the current hypotheses, whose nodes start at `first`; its choices become
+ * nodes. The last step's choices are not read here. */
+static sd_status run_draft(sd_beam_search* s, int first, int depth, sd_beam_record* record) {
     sd_beam_tree* t = &s->tree;
     int n = s->n_beams;
-    memcpy(s->guesses, s->beams, (size_t)n * sizeof *s->beams);
+    memcpy(s->drafted, s->beams, (size_t)n * sizeof *s->beams);
     for (int level = first; depth > 0 && level < t->n_nodes; depth--) {
         const sd_branch branch = branch_of(s, &t->draft, t->n_draft_read, t->n_nodes - level);
         double begun = sd_now();
@@ -237,20 +236,20 @@ static sd_status guess(sd_beam_search* s, int first, int depth, sd_beam_record* 
         record->draft_s += sd_now() - begun;
         record->n_draft_calls++;
         t->n_draft_read = t->n_nodes;
-        n = sd_beam_step(s->guesses, n, s->draft.logits, s->draft.ld_logits, level,
+        n = sd_beam_step(s->drafted, n, s->draft.logits, s->draft.ld_logits, level,
                          s->options.target->config.n_vocab, stop_of(s), s->options.draft_width, s->better);
         level = t->n_nodes;
         for (int i = 0; i < n; i++)
             if (!s->better[i].ended)
                 s->better[i].node =
-                    sd_beam_tree_add(t, s->better[i].token, s->guesses[s->better[i].parent].node);
-        swap(&s->guesses, &s->better);
+                    sd_beam_tree_add(t, s->better[i].token, s->drafted[s->better[i].parent].node);
+        swap(&s->drafted, &s->better);
     }
     return SD_OK;
 }
 
-/* One of the target's steps; the nodes from `first` on are evaluated. *known: every hypothesis that
- * goes on is one of them. */
+/* Make one step of the target's search; the nodes from `first` on are evaluated. *known: every continuing
+ * hypothesis is one of them. */
 static sd_status advance(sd_beam_search* s, int first, int* known) {
     sd_status status = sd_interrupted();
     if (status != SD_OK) return status;
@@ -282,13 +281,13 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
 static sd_status run_round(sd_beam_search* s, sd_beam_record* record) {
     double begun = sd_now();
     sd_beam_tree* t = &s->tree;
-    int first = t->n_nodes, depth = guessable(s), known = 1;
-    t->drafting = depth > 0; /* a search that has stopped guessing has no more to guess */
+    int first = t->n_nodes, depth = draft_depth(s), known = 1;
+    t->drafting = depth > 0; /* drafting that has stopped never resumes */
     for (int i = 0; i < s->n_beams; i++)
         if (!s->beams[i].ended)
             s->beams[i].node = sd_beam_tree_add(t, s->beams[i].token, s->beams[i].parent_node);
     int n_read_again = t->n_nodes - first;
-    sd_status status = guess(s, first, depth, record);
+    sd_status status = run_draft(s, first, depth, record);
     if (status != SD_OK) return status;
     record->n_nodes = t->n_nodes - first;
     record->n_drafted = record->n_nodes - n_read_again;
@@ -313,7 +312,7 @@ sd_status sd_beam_search_round(sd_beam_search* s, sd_beam_record* record, int* e
     if (s->ended) return SD_OK;
     sd_beam_record done = {0};
     sd_status status = run_round(s, &done);
-    s->ready = status == SD_OK; /* a failed round leaves nodes behind */
+    s->ready = status == SD_OK; /* a failed round leaves nodes in the tree */
     if (status == SD_OK) *record = done;
     return status;
 }
@@ -332,7 +331,7 @@ int sd_beam_search_tokens(const sd_beam_search* s, int beam, int32_t* tokens) {
         if (token >= 0) tokens[n++] = token;
         at = s->step_parents[(ptrdiff_t)step * width + at];
     }
-    for (int i = 0; i < n / 2; i++) { /* they were met from the last to the first */
+    for (int i = 0; i < n / 2; i++) { /* collected from the last to the first */
         int32_t last = tokens[n - 1 - i];
         tokens[n - 1 - i] = tokens[i];
         tokens[i] = last;

@@ -1,19 +1,19 @@
-/* One step of beam search: of hypotheses and all their continuations, the best ones. Pure. */
+/* One step of beam search: the best continuations of all hypotheses. Pure. */
 #include <math.h>
 
 #include "beam_tree.h"
 #include "kernels.h"
 
-/* Logits looked at together: a block whose largest cannot enter the best is passed as a whole. */
+/* Logits per block: a block whose largest logit cannot enter the best is skipped. */
 #define BLOCK 256
 
-/* What turns logits into ln p: ln p = (logit - largest) - log_sum. */
+/* Turns logits into ln p = (logit - largest) - log_sum. */
 typedef struct normalizer {
     double largest, log_sum;
 } normalizer;
 
-/* Exponentials are those of sampling, in f32, their sum is in double: ln p is right to some 1e-7, and has
- * the same bits on every instruction set. */
+/* Exponentials are those of sampling, in f32, their sum is in double: ln p is accurate to some 1e-7, with
+ * equal bits on every instruction set. */
 static normalizer normalize(int n_vocab, const float* logits) {
     const sd_kernels* k = sd_kernels_get();
     float largest = k->max(n_vocab, logits);
@@ -23,14 +23,13 @@ static normalizer normalize(int n_vocab, const float* logits) {
     return (normalizer){(double)largest, log(sum)};
 }
 
-/* It never falls where the logit rises, rounding included, so the largest logit of a block decides
- * for the block. */
+/* Monotonic in the logit, rounding included, so the largest logit of a block decides for the block. */
 static double score_of(double before, normalizer z, float logit) {
     return before + (((double)logit - z.largest) - z.log_sum);
 }
 
-/* Put a candidate in its place among best [*n], best first. Candidates come in the order that
- * decides ties, so one that equals another comes after it. */
+/* Insert a candidate into best [*n], best first. Candidates come in tie-breaking order, so an equal one goes
+ * after. */
 static void insert(sd_beam* best, int* n, int width, sd_beam candidate) {
     if (*n == width && !(candidate.score > best[width - 1].score)) return;
     int at = *n < width ? (*n)++ : width - 1;
@@ -38,7 +37,7 @@ static void insert(sd_beam* best, int* n, int width, sd_beam candidate) {
     best[at] = candidate;
 }
 
-/* Returns 0 if the logits are not numbers. */
+/* Returns 0 if the logits are not finite. */
 static int insert_continuations(const sd_beam* beams, int index, const float* logits, int n_vocab, int width,
                                 sd_beam* best, int* n) {
     const sd_kernels* k = sd_kernels_get();

@@ -39,7 +39,7 @@ int sd_beam_tree_find(const sd_beam_tree* t, int first, int32_t token, int paren
     return -1;
 }
 
-/* List the nodes to keep, with their new indices; returns how many they are. */
+/* List the nodes to keep with their new indices; returns their number. */
 static int choose(sd_beam_tree* t, const sd_beam* beams, int n) {
     for (int i = 0; i < t->n_nodes; i++) t->moved[i] = -1;
     for (int i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ static int choose(sd_beam_tree* t, const sd_beam* beams, int n) {
     return n_kept;
 }
 
-/* Nodes 0, 1, … that form a chain from which every other node and every hypothesis descends. */
+/* Length of the stem: nodes 0, 1, … that are a chain from which all other nodes and hypotheses descend. */
 static int stem(const sd_beam_tree* t, const sd_beam* beams, int n) {
     int length = 0;
     while (length < t->n_nodes && t->parents[length] == length - 1) length++;

@@ -68,7 +68,7 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
     }
     if (array != NULL) {
         sd_distribution d = {.weights = probs};
-        sd_standardise(&sampling, n_vocab, logits.buf, scratch, &d);
+        sd_standardize(&sampling, n_vocab, logits.buf, scratch, &d);
         for (int i = 0; i < n_vocab; i++) probs[i] = sd_prob(&d, i);
     }
     PyMem_Free(scratch);

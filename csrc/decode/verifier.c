@@ -106,7 +106,7 @@ sd_status sd_verifier_distribute(sd_verifier* v, const sd_verification* of, int 
     sd_mask mask = {0};
     if ((status = find_mask(of, node, &mask)) != SD_OK) return status;
     logits = sd_mask_logits(&mask, v->n_vocab, logits, v->adjustment.logits);
-    if (!sd_standardise(sampling, v->n_vocab, logits, v->scratch, &v->target))
+    if (!sd_standardize(sampling, v->n_vocab, logits, v->scratch, &v->target))
         return fail_in_settings(sampling, mask.words != NULL, v->n_vocab, logits);
     const sd_transform* changes = &of->options->transform;
     return changes->apply || changes->apply_state ? transform(v, of, node, &mask) : SD_OK;

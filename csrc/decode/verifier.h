@@ -37,7 +37,7 @@ typedef struct sd_verifier {
     int32_t* nodes;         /* [2 · max_nodes] of the rule */
     int32_t* tokens;        /* [longest text + max_nodes] what a transform is told */
     double* uniforms;       /* [max_nodes + 1] */
-    double* scratch;        /* [2 · n_vocab] of sd_standardise */
+    double* scratch;        /* [2 · n_vocab] of sd_standardize */
     double* residual;       /* [2 · n_vocab] of the rule */
     double* noise;          /* [n_vocab] of the coupled rule */
     sd_adjustment adjustment;

@@ -25,7 +25,7 @@ const float* sd_guess_distribute(const sd_guesser* g, const sd_proposal* p, int 
     logits = sd_logits_adjust(p->sampling, g->n_vocab, logits, &history, node, &g->adjustment);
     const sd_mask mask = sd_proposal_mask(p, node);
     logits = sd_mask_logits(&mask, g->n_vocab, logits, g->adjustment.logits);
-    if (!sd_standardise(p->sampling, g->n_vocab, logits, g->scratch, from) && mask.words != NULL)
+    if (!sd_standardize(p->sampling, g->n_vocab, logits, g->scratch, from) && mask.words != NULL)
         from->point = sd_mask_first(&mask, g->n_vocab);
     return logits;
 }

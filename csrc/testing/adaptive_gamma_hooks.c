@@ -1,15 +1,15 @@
 /* Hooks that run the policy of a drafter without a clock. */
 #include "testing.h"
 
-/* A session is played on an AdaptiveGamma object, which the hooks change in place: an argument "O&". */
+/* Converter for "O&": the AdaptiveGamma object that a simulated session changes in place. */
 static int played(PyObject* object, void* to) {
     sd_adaptive_gamma_object* self = sd_adaptive_gamma_from(object, "adaptive_gamma");
     if (self != NULL) *(sd_adaptive_gamma**)to = &self->learned;
     return self != NULL;
 }
 
-/* (adaptive, share, fresh, n_extra): the target has experts, if share is not 0; and so many extra query
- * tokens follow every row of a round that drafts. */
+/* (adaptive, share, fresh, n_extra): the target has experts if share is not 0; n_extra extra query tokens
+ * follow every row of a round that drafts. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     sd_shared_reading reading;
@@ -20,8 +20,7 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-/* (adaptive, n_missed=0): a session begins. n_missed: tokens of a prompt that the drafter is told of late,
- * if it rests. */
+/* (adaptive, n_missed=0): start a session. n_missed: prompt tokens that a paused drafter has not read. */
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     int n_missed = 0;
@@ -32,8 +31,8 @@ PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-/* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of
- * several drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
+/* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, earlier drafters'
+ * included, if this is one of several drafters; 0: it is the session's only drafter. */
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     int n_open, gamma, n_rows = 0;
@@ -44,8 +43,8 @@ PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
     return PyLong_FromLong(sd_drafter_policy_begin(&a->drafter, &a->throughput, gamma, n_rows));
 }
 
-/* (adaptive, confidences of a chain, is the last only looked at, expected=0): does another guess pay, behind
- * drafters that expect to bring `expected` tokens? */
+/* (adaptive, confidences of a chain, is the last only examined, expected=0): does another draft token pay,
+ * after drafters that expect `expected` accepted tokens? */
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     PyObject* chain;
@@ -67,26 +66,26 @@ PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args) {
     return PyLong_FromLong(sd_drafter_policy_pays(p, path_prob, n, n, known));
 }
 
-enum { ROOM = 128 };
+enum { CAPACITY = 128 };
 
-/* A verdict on a chain (confidences, how many were accepted, depth of the guess that was refused or 0, its
- * confidence). Returns the number of guesses, or -1 with an exception. */
+/* Verify a chain (confidences, number accepted, depth of the rejected draft token or 0, its confidence).
+ * Returns the number of draft tokens, or -1 with an exception. */
 static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, int n_covered, int* n_steps) {
     PyObject* list;
-    int32_t tokens[ROOM] = {0}, parents[ROOM], depths[ROOM], path[ROOM];
-    double confidences[ROOM], *given;
+    int32_t tokens[CAPACITY] = {0}, parents[CAPACITY], depths[CAPACITY], path[CAPACITY];
+    double confidences[CAPACITY], *given;
     int n_path, n;
     sd_proposal p = {.depths = depths, .confidences = confidences};
     if (!PyArg_ParseTuple(chain, "Oiid", &list, &n_path, &p.rejected_at, &p.rejected_confidence) ||
         sd_floats_from(list, "chain", &given, &n) < 0)
         return -1;
-    int fits = n < ROOM && n_path <= n;
+    int fits = n < CAPACITY && n_path <= n;
     for (int i = 0; i <= n && fits; i++) {
         parents[i] = i - 1, depths[i] = i, path[i] = i + 1;
         confidences[i] = i ? given[i - 1] : 1.0;
     }
     PyMem_Free(given);
-    if (!fits) return sd_set_error(PyExc_ValueError, "a chain of %d guesses", n);
+    if (!fits) return sd_set_error(PyExc_ValueError, "a chain of %d draft tokens", n);
     p.tree = (sd_tree){n + 1, tokens, parents, NULL};
     int n_added = n_path > n_covered ? n_path - n_covered : 0;
     if (policy->drafting) sd_drafter_policy_observe(policy, &p, path, n_path, expected, n_added);
@@ -95,7 +94,7 @@ static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, in
 }
 
 /* (adaptive, tuple of chains, tokens, draft_s, rest_s, n_rows=n_open, expected=0, n_covered=0). n_covered:
- * tokens that earlier drafters had right; a round in which the drafter was not asked has no chains. */
+ * tokens that earlier drafters had right. Without chains the drafter was not asked in this round. */
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     PyObject* chains;

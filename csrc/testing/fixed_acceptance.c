@@ -1,15 +1,15 @@
-/* A drafter whose acceptance rate is given, for tests and benchmarks: another drafter drafts, and then each
- * of its guesses is replaced, with probability alpha by the token that is right, otherwise by one that is
- * wrong. At temperature 0 Algorithm 1 accepts each with probability alpha, independently of the others. */
+/* A drafter with a given acceptance rate, for tests and benchmarks. It replaces each token that another
+ * drafter proposes: with probability alpha by the right token, otherwise by a wrong one. At temperature 0
+ * Algorithm 1 accepts each with probability alpha, independently of the others. */
 #include <string.h>
 
 #include "memory.h"
 #include "testing.h"
 
-/* What decoding will give: at temperature 0 what plain decoding gives. */
+/* The tokens that decoding will produce: at temperature 0 those of plain decoding. */
 typedef struct known_text {
     const int32_t* tokens; /* [n] prompt and continuation; borrowed while the drafter is created */
-    int n;                 /* guesses past it stay as they are */
+    int n;                 /* draft tokens past it are not replaced */
 } known_text;
 
 typedef struct fixed_acceptance_drafter {
@@ -19,8 +19,8 @@ typedef struct fixed_acceptance_drafter {
     int n_vocab;
     sd_arena arena;    /* owns the arrays below */
     known_text* known; /* [n] */
-    /* [n][n_text] texts with the inner's own guesses in place of those that were replaced: so its caches are
-     * what they would be if it had guessed right, and it works as much. */
+    /* [n][n_text] texts with the inner drafter's own tokens where they were replaced: its caches and its work
+     * are those of a drafter that was right. */
     int32_t** imagined;
 } fixed_acceptance_drafter;
 
@@ -34,7 +34,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     size_t n = (size_t)(prompt->n < known->n ? prompt->n : known->n);
     if (memcmp(known->tokens, prompt->tokens, n * sizeof *prompt->tokens) != 0)
         return sd_fail(SD_ERR_VALUE,
-                       "fixed_acceptance: the text of sequence %d does not begin with its prompt", sequence);
+                       "fixed_acceptance: the text of sequence %d does not start with its prompt", sequence);
     memcpy(d->imagined[sequence], prompt->tokens, (size_t)prompt->n * sizeof *prompt->tokens);
     return sd_drafter_begin(d->inner, sequence, prompt);
 }
@@ -58,14 +58,14 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_FIXED_ACCEPTANCE, (uint32_t)node);
             if (!(u < d->alpha)) token = (token + 1) % d->n_vocab;
             p->tree.tokens[node] = token;
-            p->tree.drawn_from[node].point = token; /* it was no sample of the draft's */
+            p->tree.drawn_from[node].point = token; /* it was not drawn from the draft's distribution */
         }
     }
     base->other_s = d->inner->other_s;
     return SD_OK;
 }
 
-/* The inner drafter is told its own guesses in place of those accepted; the last token is new. */
+/* Commit the inner drafter's own tokens in place of those accepted; the last token is new. */
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
     int32_t* own = d->imagined[sequence];
@@ -93,7 +93,7 @@ static void lay_out(fixed_acceptance_drafter* d, const known_text* known, int n,
     }
 }
 
-/* Can the texts [n] of the session's sequences be known? */
+/* Check the known texts [n] against the session's settings. */
 static sd_status check(const sd_drafter* inner, double alpha, int n_vocab, const known_text* known, int n) {
     if (!(alpha >= 0.0 && alpha <= 1.0))
         return sd_fail(SD_ERR_VALUE, "fixed_acceptance: alpha is %g, expected 0 to 1", alpha);
@@ -108,7 +108,7 @@ static sd_status check(const sd_drafter* inner, double alpha, int n_vocab, const
     return SD_OK;
 }
 
-/* `inner`, a drafter of chains, is owned from the call on, also when it fails. */
+/* Takes ownership of `inner`, a drafter of chains, also on failure. */
 static sd_status create(sd_drafter* inner, double alpha, const sd_drafting* drafting, const known_text* known,
                         sd_drafter** drafter) {
     fixed_acceptance_drafter* d = NULL;
@@ -120,7 +120,7 @@ static sd_status create(sd_drafter* inner, double alpha, const sd_drafting* draf
     }
     d->base = (sd_drafter){.points = inner->points,
                            .captures = inner->captures,
-                           .in_target = 1, /* it imagines other texts than the session's */
+                           .in_target = 1, /* its texts differ from the session's */
                            .reserve = reserve,
                            .begin = begin,
                            .read = read_prompts,
@@ -134,8 +134,8 @@ static sd_status create(sd_drafter* inner, double alpha, const sd_drafting* draf
     return sd_drafter_made(&d->base, status, drafter);
 }
 
-/* The known texts of all sequences, their tokens owned by the caller (PyMem_Free). *n counts those that are
- * read, also when this fails. Returns 0, or -1 with an exception. */
+/* Read the known texts of all sequences; their tokens belong to the caller (PyMem_Free). *n counts the texts
+ * read, also on failure. Returns 0, or -1 with an exception. */
 static int texts_from(PyObject* items, int n_sequences, known_text* texts, int* n) {
     if (PyTuple_GET_SIZE(items) != n_sequences)
         return sd_refuse("fixed_acceptance: %zd texts, expected one for each of %d sequences",

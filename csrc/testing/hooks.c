@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "memory.h"
 
-/* Hooks that say a number, and those that are told one from `low` to `high`. */
+/* Hooks that return a number, and hooks that set one from `low` to `high`. */
 #define COUNTER(name, value)                                     \
     static PyObject* name(PyObject* module, PyObject* ignored) { \
         return PyLong_FromLongLong((long long)(value));          \
@@ -54,7 +54,7 @@ static PyObject* pool_delay(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-/* Scores [n_chunks, n_rows, 32] become weights: (weights, lanes of the largest, lanes of the sums). */
+/* Turn scores [n_chunks, n_rows, 32] into weights: (weights, lanes of the largest, lanes of the sums). */
 static PyObject* weigh_scores(PyObject* module, PyObject* args) {
     PyObject *argument, *counts, *weights = NULL, *largest = NULL, *sums = NULL, *found = NULL;
     Py_buffer scores;
@@ -75,7 +75,7 @@ static PyObject* weigh_scores(PyObject* module, PyObject* args) {
     k->largest_scores(n_rows, n_chunks, to, most);
     for (int m = 0; m < n_rows; m++) largest_of[m] = k->max(SD_LANES, most + m * SD_LANES);
     memset(lanes, 0, (size_t)n_rows * SD_LANES * sizeof *lanes);
-    for (int c = 0; c < n_chunks; c += 2, to += 2 * n_rows * SD_PANEL) /* as attention does, in turns */
+    for (int c = 0; c < n_chunks; c += 2, to += 2 * n_rows * SD_PANEL) /* two at a time, like attention */
         k->weigh_scores(n_rows, n_chunks - c < 2 ? 1 : 2, c * SD_PANEL, to, largest_of, factor, n_sum, lanes);
     found = PyTuple_Pack(3, weights, largest, sums);
 done:
@@ -86,22 +86,23 @@ done:
 }
 
 PyMethodDef sd_testing_functions[] = {
-    {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS, "What a target's rows read."},
-    {"_adaptive_gamma_start", sd_hook_adaptive_gamma_start, METH_VARARGS, "A session begins."},
-    {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "A round begins: does it draft?"},
-    {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another guess pay?"},
-    {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "A round has ended."},
+    {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS,
+     "Describe what a target's rows read."},
+    {"_adaptive_gamma_start", sd_hook_adaptive_gamma_start, METH_VARARGS, "Start a session."},
+    {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "Start a round: does it draft?"},
+    {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another draft token pay?"},
+    {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "End a round."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
-    {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
+    {"_arena_guard", arena_guard, METH_O, "Protect the page after every array of the core."},
     {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
-    {"_spares_bytes", spares_bytes, METH_NOARGS, "Bytes of freed blocks that wait to be used again."},
+    {"_spares_bytes", spares_bytes, METH_NOARGS, "Bytes of freed blocks kept for reuse."},
     {"_alloc_spoiled", alloc_spoiled, METH_O, "Is a block of n bytes zeros? It is freed full of ones."},
-    {"_pool_delay", pool_delay, METH_VARARGS, "A worker is late in loops, or holds its first piece long."},
+    {"_pool_delay", pool_delay, METH_VARARGS, "Delay a worker's first piece in each loop, or its end."},
     {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
-    {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
-    {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
-    {"_weigh_scores", weigh_scores, METH_VARARGS, "Scores of attention as weights, largest ones and sums."},
+    {"_forward_count", forward_count, METH_NOARGS, "Forward passes of this process so far."},
+    {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have passed."},
+    {"_weigh_scores", weigh_scores, METH_VARARGS, "Weights, largest values and sums of attention scores."},
     {"_product_times", SD_KEYWORDS(sd_hook_product_times), "Seconds of products of many rows."},
     {"_bands", bands, METH_O, "Rows of a band of products, at most; 0: as many as pay."},
     {"_prompt_slice", prompt_slice, METH_O, "Tokens of a slice of new models; 0: their own choice."},

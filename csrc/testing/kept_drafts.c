@@ -3,7 +3,7 @@
 
 #include "testing.h"
 
-/* What each node was drawn from; nothing for the root. */
+/* Distribution that each node was drawn from; zeros for the root. */
 static PyObject* draft_probs(const sd_record* record, int n_vocab) {
     double* out;
     PyObject* array = sd_new_array("float64", record->tree.n_nodes, n_vocab, (void**)&out);
@@ -12,12 +12,12 @@ static PyObject* draft_probs(const sd_record* record, int n_vocab) {
     return array;
 }
 
-/* The one token that each node was chosen as, -1 for a draw; -1 for the root. */
+/* Point mass of each node; -1 for a draw and for the root. */
 static PyObject* draft_point(const void* record, int i) {
     return PyLong_FromLong(i == 0 ? -1 : ((const sd_record*)record)->tree.drawn_from[i].point);
 }
 
-/* The target's logits after each node. */
+/* Target logits after each node. */
 static PyObject* node_logits(const sd_session* session, const sd_record* record, int n_vocab) {
     ptrdiff_t stride;
     const float* logits = sd_session_logits(session, &stride);

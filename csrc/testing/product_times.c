@@ -1,4 +1,4 @@
-/* _product_times: what products of many rows take, as a pass computes them. */
+/* _product_times: time products of many rows as a pass computes them. */
 #include "clock.h"
 #include "library.h"
 #include "pack.h"
@@ -9,16 +9,16 @@ typedef struct product_trial {
     sd_engine engine;
     sd_format format;
     int n_out, n_in, n_matrices, max_rows, n_threads;
-    sd_arena arena;      /* owns what is below */
-    sd_matrix* matrices; /* [n_matrices] with equal weights; products go through them in turn */
-    int next;            /* the matrix of the next product */
+    sd_arena arena;      /* owns the arrays below */
+    sd_matrix* matrices; /* [n_matrices] with equal weights, used in rotation */
+    int next;            /* matrix of the next product */
     float* x;            /* [max_rows, n_in] */
     void* prepared;      /* max_rows rows of n_in */
     float* y;            /* [max_rows, ldy] */
     ptrdiff_t ldy;
 } product_trial;
 
-/* A sample is so many operations at least, so that reading the clock does not count, or so many products. */
+/* Least operations of a sample, so that reading the clock does not count, and its most products. */
 #define SAMPLE_OPERATIONS 2e8
 #define SAMPLE_PRODUCTS 1000
 
@@ -37,7 +37,7 @@ static void lay_out(product_trial* t) {
     t->y = sd_arena_take(arena, rows * (size_t)t->ldy, sizeof *t->y);
 }
 
-/* Make the matrices of a trial whose numbers, those before the arena, are set. weights [n_out, n_in]. */
+/* Create the matrices of a trial whose sizes, the fields before the arena, are set. weights [n_out, n_in]. */
 static sd_status create(product_trial* t, const float* weights) {
     sd_status status = sd_pool_reserve(t->n_threads);
     if (status == SD_OK && t->engine == SD_ENGINE_BLAS) status = sd_library_reserve(t->n_threads);
@@ -50,7 +50,7 @@ static sd_status create(product_trial* t, const float* weights) {
     return status;
 }
 
-/* Seconds of a product of n_rows rows, which are prepared before. */
+/* Seconds of one product of n_rows rows, which are prepared beforehand. */
 static double run(product_trial* t, int n_rows) {
     double wanted = 1.0 + SAMPLE_OPERATIONS / (2.0 * n_rows * t->n_out * t->n_in);
     int n = wanted < SAMPLE_PRODUCTS ? (int)wanted : SAMPLE_PRODUCTS;
@@ -74,23 +74,23 @@ static double run(product_trial* t, int n_rows) {
     return seconds;
 }
 
-/* Products of these numbers of rows; `before` is called before each. */
-typedef struct turns {
+/* Row counts to time; `before` is called before each. */
+typedef struct timed_rows {
     product_trial* trial;
     const int32_t* rows; /* [n] */
     int n;
     PyObject* before;
-} turns;
+} timed_rows;
 
 static PyObject* seconds_at(const void* context, int i) {
-    const turns* t = context;
+    const timed_rows* t = context;
     PyObject* done = PyObject_CallNoArgs(t->before);
     Py_XDECREF(done);
     return done ? PyFloat_FromDouble(run(t->trial, t->rows[i])) : NULL;
 }
 
-static PyObject* turn_at(const void* context, int i) {
-    return sd_list_of(((const turns*)context)->n, seconds_at, context);
+static PyObject* repeat_at(const void* context, int i) {
+    return sd_list_of(((const timed_rows*)context)->n, seconds_at, context);
 }
 
 PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs) {
@@ -114,7 +114,8 @@ PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwar
     t.n_out = (int)weights.shape[0], t.n_in = (int)weights.shape[1];
     for (int i = 0; i < n; i++) t.max_rows = rows[i] > t.max_rows ? rows[i] : t.max_rows;
     status = create(&t, weights.buf);
-    found = status == SD_OK ? sd_list_of(repeats, turn_at, &(turns){&t, rows, n, before}) : sd_raise(status);
+    found = status == SD_OK ? sd_list_of(repeats, repeat_at, &(timed_rows){&t, rows, n, before})
+                            : sd_raise(status);
 done:
     sd_arena_free(&t.arena);
     PyMem_Free(rows);

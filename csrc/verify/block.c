@@ -6,14 +6,14 @@
 sd_status sd_verify_block(const sd_verify_input* q, sd_verdict* verdict) {
     const sd_tree* tree = q->tree;
     int gamma = tree->n_nodes - 1, n_kept = 0;
-    double p = 1.0; /* p_i of the paper: how probable the chain so far is to be kept */
-    /* What the token after the last node kept is drawn from, in one half of the scratch: the other half is
-     * written to meanwhile, and the target's row is overwritten when the next one is asked for. */
+    double p = 1.0; /* p_i of the paper: probability that the chain so far is kept */
+    /* Distribution of the token after the last kept node, in one half of the scratch. The other half is
+     * written meanwhile, because the next target_after overwrites the target's row. */
     double *of_kept = q->residual, *of_node = q->residual + q->n_vocab;
     sd_distribution target = {0}, kept = {0};
     for (int i = 0; i <= gamma; i++) {
         if (i > 0) {
-            /* p · T(x) / D(x), capped: the product first, so that D(x) may be as small as it likes */
+            /* p · T(x) / D(x), at most 1; compared before dividing, so D(x) may be arbitrarily small */
             double t = p * sd_prob(&target, tree->tokens[i]);
             double d = sd_prob(&tree->drawn_from[i], tree->tokens[i]);
             p = t < d ? t / d : (t > 0.0);
@@ -21,7 +21,7 @@ sd_status sd_verify_block(const sd_verify_input* q, sd_verdict* verdict) {
         sd_status status = q->target_after(q->context, i, &target);
         if (status != SD_OK) return status;
         sd_distribution rest = target;
-        double chance = p; /* h_i: that node i is the last one kept, if none behind it is */
+        double chance = p; /* h_i: probability that node i is the last one kept, if no later node is */
         if (i < gamma) {
             const sd_distribution* draft = &tree->drawn_from[i + 1];
             verdict->betas[i] = sd_overlap(&target, 1.0, draft, q->n_vocab);

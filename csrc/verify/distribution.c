@@ -7,10 +7,10 @@
 
 /* ----------------------------------------------------------------------------------- truncation */
 
-/* A look at this many weights tells roughly where a cut falls; so few are simply sorted. */
+/* A sample of this many weights estimates where the cut falls; rows this short are sorted directly. */
 #define LOOK 32
 
-/* Sort x [n] from the largest down. */
+/* Sort x [n] in descending order. */
 static void sort_down(double* x, int n) {
     for (int i = 1; i < n; i++) {
         double moving = x[i];
@@ -20,17 +20,18 @@ static void sort_down(double* x, int n) {
     }
 }
 
-/* What a token of this weight counts for: 1, or its weight rounded to the grid (sd_kernels.split). */
+/* Value of a token of this weight: 1, or the weight rounded to the grid (sd_kernels.split). */
 static double value(double weight, double grid) { return grid > 0.0 ? (weight + grid) - grid : 1.0; }
 
-/* Where the row is cut: the last weight to keep, how many tokens have it, the value of those above. */
+/* Where a row is cut: the smallest kept weight, how many tokens have it, and the value of the tokens
+ * above. */
 typedef struct cut {
     double weight;
     int n_equal;
     double above;
 } cut;
 
-/* The cut that reaches `goal`, among n candidates in order of weight; weight 0 if they do not. */
+/* Return the cut that reaches `goal` among n sorted candidates; weight 0 if they do not reach it. */
 static cut cut_sorted(const double* sorted, int n, double above, double goal, double grid) {
     for (int i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && sorted[end] == sorted[i];) end++;
@@ -41,16 +42,16 @@ static cut cut_sorted(const double* sorted, int n, double above, double goal, do
     return (cut){0.0, 0, above};
 }
 
-/* The cut that reaches `goal`. It is looked for among candidates: at first all weights, then those
- * between two bounds that a sorted look at 32 of them suggests, which one pass counts and copies.
- * A pass leaves a fifth of them or so. Sums of values are exact, so the way does not matter. */
+/* Return the cut that reaches `goal`. Candidates are first all weights, then those between two bounds
+ * estimated from a sorted sample of 32; one pass counts and copies them and leaves about a fifth. Sums of
+ * values are exact, so the search path does not change the result. */
 static cut find_cut(int n, const double* weights, double mass, double goal, double grid, double* scratch) {
     const sd_kernels* k = sd_kernels_get();
     const double* candidates = weights;
     double *inside = scratch, *other = scratch + n;
     double look[LOOK], sums[2];
     double above = 0.0;                    /* value of the tokens above all candidates */
-    double within = grid > 0.0 ? mass : n; /* value of the candidates; roughly will do */
+    double within = grid > 0.0 ? mass : n; /* value of the candidates; an estimate is enough */
     int margin = 3;
     while (n > LOOK) {
         double looked = 0.0, reached = 0.0;
@@ -59,25 +60,25 @@ static cut find_cut(int n, const double* weights, double mass, double goal, doub
             looked += value(look[i], grid);
         }
         sort_down(look, LOOK);
-        int at = 0; /* the cut, were these all */
+        int at = 0; /* the cut within the sample */
         while (at < LOOK - 1 && (reached += value(look[at], grid)) * within < (goal - above) * looked) at++;
         int upper = at - margin, lower = at + margin;
         double high = upper >= 0 ? nextafter(look[upper], INFINITY) : INFINITY;
         double low = lower < LOOK ? look[lower] : 0.0;
         int n_inside = k->split(n, candidates, low, high, grid, inside, sums);
-        if (above + sums[0] >= goal) { /* further up than it seemed */
+        if (above + sums[0] >= goal) { /* above the upper bound */
             n_inside = k->split(n, candidates, high, INFINITY, grid, inside, sums);
             within = sums[1];
         } else if (above + sums[1] >= goal) {
             above += sums[0];
             within = sums[1] - sums[0];
             if (upper >= 0 && lower < LOOK && look[upper] == low) return (cut){low, n_inside, above};
-        } else { /* further down */
+        } else { /* below the lower bound */
             above += sums[1];
             within -= sums[1];
             n_inside = k->split(n, candidates, 0.0, low, grid, inside, sums);
         }
-        margin = n_inside < n ? 3 : 0; /* few different weights: then one of them at a time */
+        margin = n_inside < n ? 3 : 0; /* few distinct weights: then one of them at a time */
         n = n_inside;
         candidates = inside;
         inside = other;
@@ -88,11 +89,11 @@ static cut find_cut(int n, const double* weights, double mass, double goal, doub
     return cut_sorted(look, n, above, goal, grid);
 }
 
-/* Zero all but the fewest of the largest weights, ties to the lowest id, whose values reach `goal`;
- * if all together do not, keep all. Returns the mass kept. scratch [2 · n]. */
+/* Zero all but the fewest largest weights whose values reach `goal` (ties to the lowest id); keep all if they
+ * do not. Returns the mass kept. scratch [2 · n]. */
 static double keep_largest(int n, double* weights, double mass, double goal, double grid, double* scratch) {
     cut at = find_cut(n, weights, mass, goal, grid, scratch);
-    if (at.n_equal > 0) { /* of equal weights as many as it takes, lowest ids first */
+    if (at.n_equal > 0) { /* of equal weights keep as many as needed, lowest ids first */
         double each = value(at.weight, grid);
         int wanted = (int)((goal - at.above) / each);
         while (wanted > 1 && at.above + (wanted - 1) * each >= goal) wanted--;
@@ -103,15 +104,15 @@ static double keep_largest(int n, double* weights, double mass, double goal, dou
     return sd_kernels_get()->cut(n, weights, at.weight);
 }
 
-/* Zero the weights [n] of the tokens that the settings drop: top-k, then the nucleus, then min-p, found by
- * selection, without sorting. mass: of all; best: the lowest id of the largest weight; scratch [2 · n].
- * Returns the mass of the tokens that are kept. */
+/* Zero the weights [n] that the settings drop: top-k, then nucleus, then min-p, by selection instead of
+ * sorting. mass: sum of all weights; best: lowest id of the largest weight; scratch [2 · n]. Returns the mass
+ * kept. */
 static double truncate_weights(const sd_sampling* s, int n, double* weights, double mass, int32_t best,
                                double* scratch) {
     if (s->top_k > 0 && s->top_k < n) mass = keep_largest(n, weights, mass, s->top_k, 0.0, scratch);
     if (s->top_p < 1.0) {
-        /* At twice the mass or more, rounded up to a power of two, doubles lie so far apart that
-         * sums of their multiples up to the mass need no rounding. */
+        /* From twice the mass on, rounded up to a power of two, doubles are so far apart that sums of their
+         * multiples, up to the mass, need no rounding. */
         int exponent;
         frexp(mass, &exponent);
         mass = keep_largest(n, weights, mass, s->top_p * mass, ldexp(1.0, exponent + 1), scratch);
@@ -120,14 +121,14 @@ static double truncate_weights(const sd_sampling* s, int n, double* weights, dou
     return mass;
 }
 
-/* -------------------------------------------------------------------------- standardised logits */
+/* -------------------------------------------------------------------------- standardized logits */
 
 static void set_mass(sd_distribution* d, double mass) {
     d->mass = mass;
     d->factor = 1.0 / mass;
 }
 
-int sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, double* scratch,
+int sd_standardize(const sd_sampling* s, int n_vocab, const float* logits, double* scratch,
                    sd_distribution* out) {
     const sd_kernels* k = sd_kernels_get();
     int32_t best = k->argmax(n_vocab, logits);
@@ -164,14 +165,14 @@ double sd_overlap(const sd_distribution* target, double scale, const sd_distribu
                 1.0);
 }
 
-/* Whole blocks of the cumulative sum are passed at the speed of a sum; one is walked. */
+/* The cumulative sum skips whole blocks at the speed of a sum; only one block is walked. */
 #define SAMPLE_BLOCK 128
 
 int32_t sd_sample(const sd_distribution* d, int n_vocab, double uniform) {
     if (d->point >= 0) return d->point;
     const sd_kernels* k = sd_kernels_get();
     double goal = uniform * d->mass, before = 0.0, cumulative = 0.0;
-    int first = 0; /* the block to walk: the one `goal` lies in, or the last one with mass */
+    int first = 0; /* the block to walk: the one with `goal`, or the last one with mass */
     for (int i = 0; i < n_vocab && !(goal < cumulative); i += SAMPLE_BLOCK) {
         double block = k->mass(n_vocab - i < SAMPLE_BLOCK ? n_vocab - i : SAMPLE_BLOCK, d->weights + i);
         if (!(block > 0.0)) continue;
@@ -179,7 +180,7 @@ int32_t sd_sample(const sd_distribution* d, int n_vocab, double uniform) {
         before = cumulative;
         cumulative += block;
     }
-    int32_t chosen = first; /* rounding may end the walk below `goal`: then the last one with mass */
+    int32_t chosen = first; /* rounding may end the walk below `goal`: then the last token with mass */
     for (int32_t i = first; i < n_vocab && i < first + SAMPLE_BLOCK; i++) {
         if (d->weights[i] <= 0.0) continue;
         before += d->weights[i];
@@ -195,8 +196,8 @@ void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise) {
     sd_kernels_get()->noise(n_vocab, counter, key, noise);
 }
 
-/* −ln(1 − v) for a multiple v < 1 of 2^-53, so that 1 − v is exact: −ln(m 2^e) = −e ln 2 − 2 atanh s
- * with s = (m − 1) / (m + 1), |s| < 0.172. Not the C library's, whose last bits vary. */
+/* −ln(1 − v) for a multiple v < 1 of 2^-53, so that 1 − v is exact: −ln(m 2^e) = −e ln 2 − 2 atanh s with s =
+ * (m − 1) / (m + 1), |s| < 0.172. The C library's log is not used: its last bits vary. */
 static double exponential(double v) {
     int e;
     double m = frexp(1.0 - v, &e);
@@ -209,7 +210,7 @@ static double exponential(double v) {
 int sd_race_order(const sd_distribution* d, int n_vocab, const double* noise, int k, int32_t* order,
                   double* times) {
     int n = 0;
-    /* −ln(1 − v) ≥ v, so few get past this */
+    /* −ln(1 − v) ≥ v, so few tokens pass this test */
     for (int32_t i = 0;; i++) {
         double last = n < k ? INFINITY : times[k - 1];
         i += sd_kernels_get()->find_below(n_vocab - i, noise + i, d->weights + i, last);
@@ -239,7 +240,7 @@ double sd_residual(const sd_distribution* target, double scale, const sd_distrib
                    double* left, sd_distribution* rest) {
     const sd_kernels* k = sd_kernels_get();
     *rest = *target;
-    /* what is left of a point mass lies on the same token */
+    /* the residual of a point mass is on the same token */
     if (target->point >= 0) return fmax(0.0, scale - sd_prob(draft, target->point));
     double factor = scale * target->factor, mass, sum;
     if (draft->point >= 0) {

@@ -3,17 +3,18 @@
 #include <math.h>
 
 static const sd_distribution* drawn_from(const sd_tree_row* row, int i) {
-    return &row->input->tree->drawn_from[row->guesses[i]];
+    return &row->input->tree->drawn_from[row->draft_nodes[i]];
 }
-static int32_t token_of(const sd_tree_row* row, int i) { return row->input->tree->tokens[row->guesses[i]]; }
-static double uniform_of(const sd_tree_row* row, int i) { return row->input->uniforms[row->guesses[i]]; }
+static int32_t token_of(const sd_tree_row* row, int i) {
+    return row->input->tree->tokens[row->draft_nodes[i]];
+}
+static double uniform_of(const sd_tree_row* row, int i) { return row->input->uniforms[row->draft_nodes[i]]; }
 static int32_t draw(const sd_tree_row* row, const sd_distribution* from) {
     return sd_sample(from, row->input->n_vocab, row->input->uniforms[row->input->tree->n_nodes]);
 }
 
-/* x is accepted with probability min(1, T(x) / (factor · D(x))). The comparison is strict, so a
- * token without target mass is never accepted, and it is a product, so that D(x) may be as small as
- * it likes. */
+/* Accept x with probability min(1, T(x) / (factor · D(x))). The comparison is strict, so a token without
+ * target mass is never accepted; it is a product, so D(x) may be arbitrarily small. */
 static int accepts(const sd_tree_row* row, int i, const sd_distribution* target, double factor) {
     int32_t x = token_of(row, i);
     return uniform_of(row, i) * factor * sd_prob(drawn_from(row, i), x) < sd_prob(target, x);
@@ -21,22 +22,22 @@ static int accepts(const sd_tree_row* row, int i, const sd_distribution* target,
 
 /* ---------------------------------------------------------------------------- rejection (2.3, A.5) */
 
-/* Against T / l, what each token may get at most: guesses get min(T / l, D), and what is left, over
- * the chance that it is needed, is what the next guess is held against. So for any number of guesses
- * no token gets more than T / l. With l = 1 this is norm(max(0, T − D)). */
+/* No token may be output with probability above T / l. A draft token gets min(T / l, D); the residual,
+ * divided by the probability that it is needed, judges the next draft token. So any number of draft tokens
+ * keeps the limit. With l = 1 the recovered token comes from norm(max(0, T − D)). */
 int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
     const sd_verify_input* q = row->input;
-    sd_distribution left = row->target; /* T / l, or what rejected guesses have left of it */
+    sd_distribution left = row->target; /* T / l, or its residual after rejected draft tokens */
     if (left.point < 0) left.factor /= q->lenience;
     for (int i = 0; i < row->n_draft_tokens; i++) {
         if (accepts(row, i, &left, 1.0)) return i;
         const sd_distribution* draft = drawn_from(row, i);
         double accepted = q->lenience < 1.0 ? sd_overlap(&left, 1.0, draft, q->n_vocab) : 0.0;
-        /* neither the caller's target nor the residual it is taken from is written over */
+        /* overwrite neither the caller's target nor the residual being read */
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
         double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
-        /* `rest` is normalized; with lenience its mass is that of the residual over the chance of a
+        /* `rest` is normalized; with lenience its mass is the residual's over the probability of a
          * rejection */
         if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
         left = rest;
@@ -47,9 +48,9 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
 
 /* --------------------------------------------------------- the target's own token: greedy, coupled */
 
-/* Lenience for argmax: a token nearly as probable as the most probable one will do. The paper
- * prints p(x) ≤ l · max p, which cannot be meant. With l = 1 a tie goes to the lowest id. */
-static int will_do(const sd_tree_row* row, int32_t x, int32_t best) {
+/* Lenience for argmax: accept a token nearly as probable as the most probable one. The paper prints p(x) ≤ l
+ * · max p, where only ≥ makes sense. With l = 1 a tie goes to the lowest id. */
+static int is_near_best(const sd_tree_row* row, int32_t x, int32_t best) {
     double l = row->input->lenience;
     const sd_distribution* t = &row->target;
     return x == best || (l < 1.0 && sd_prob(t, x) >= l * sd_prob(t, best));
@@ -58,7 +59,7 @@ static int will_do(const sd_tree_row* row, int32_t x, int32_t best) {
 int sd_judge_greedy(const sd_tree_row* row, int32_t* token) {
     *token = sd_most_probable(&row->target, row->input->n_vocab);
     int i = 0;
-    while (i < row->n_draft_tokens && !will_do(row, token_of(row, i), *token)) i++;
+    while (i < row->n_draft_tokens && !is_near_best(row, token_of(row, i), *token)) i++;
     return i;
 }
 
@@ -72,18 +73,18 @@ int sd_judge_coupled(const sd_tree_row* row, int32_t* token) {
 
 /* ------------------------------------------------------------------ k-sequential selection (SpecTr) */
 
-/* Chance that k guesses are not all rejected, one being accepted with chance b. */
+/* Probability that at least one of k draft tokens is accepted, each with probability b. */
 static double any_of(int k, double b) { return b < 1.0 ? -expm1(k * log1p(-b)) : 1.0; }
 
-/* May the target be divided by rho? Then no token is given out more often than the target allows. The
- * 1e-14 is for rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
+/* May the target be divided by rho, so that no token exceeds its target probability? 1e-14 allows for
+ * rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
 static int divides(const sd_tree_row* row, double rho) {
     double b = sd_overlap(&row->target, 1.0 / rho, drawn_from(row, 0), row->input->n_vocab);
     return any_of(row->n_draft_tokens, b) <= rho * b + 1e-14;
 }
 
-/* The smallest ρ of [1, k], from above, with 1 − (1 − b)^k ≤ ρ b, where b = Σ min(D, T / ρ). Larger
- * ones are exact too and accept less, so the last bits do not matter. */
+/* Smallest ρ in [1, k], from above, with 1 − (1 − b)^k ≤ ρ b, where b = Σ min(D, T / ρ). A larger ρ is exact
+ * too but accepts less, so its last bits do not matter. */
 static double division_factor(const sd_tree_row* row) {
     double low = 1.0, high = row->n_draft_tokens;
     if (high == 1.0 || divides(row, low)) return low;
@@ -159,6 +160,6 @@ double sd_tree_row_beta(const sd_tree_row* row, int accepted) {
     if (q->lenience == 1.0 || target->point >= 0) return sd_prob(draft, best);
     double beta = 0.0;
     for (int32_t x = 0; x < q->n_vocab; x++)
-        if (will_do(row, x, best)) beta += sd_prob(draft, x);
+        if (is_near_best(row, x, best)) beta += sd_prob(draft, x);
     return fmin(beta, 1.0);
 }

@@ -6,25 +6,25 @@
 
 #include "status.h"
 
-/* Numbers that are added to the logits of some tokens; arrays owned by whoever made them. */
+/* Values added to the logits of some tokens; arrays owned by the creator. */
 typedef struct sd_biases {
     int n;
     int32_t* tokens; /* [n] distinct */
     float* values;   /* [n], −infinity to forbid a token */
 } sd_biases;
 
-/* Sequences of tokens; arrays owned by whoever made them. */
+/* Token sequences; arrays owned by the creator. */
 typedef struct sd_sequences {
     int n;
-    int32_t* ends;   /* [n] sequence i is tokens[ends[i − 1]] to tokens[ends[i] − 1], at least one token */
+    int32_t* ends;   /* [n] sequence i is tokens[ends[i − 1]] to tokens[ends[i] − 1], never empty */
     int32_t* tokens; /* [ends[n − 1]] */
 } sd_sequences;
 
-/* The fields of specdec.Sampling, which checks their ranges. In this order: penalties, biases and masks
- * (adjustment.h), temperature, top-k, nucleus on what is left, min-p.
+/* The fields of specdec.Sampling, which checks their ranges. They apply in this order: penalties, biases and
+ * masks (adjustment.h), temperature, top-k, nucleus, min-p.
  *
- * A sequence has one of these for the target and one for its draft. All other code borrows them by const
- * pointer; they and their arrays must outlive the sequence. */
+ * A sequence has one of these for the target and one for its draft. Other code borrows them by const pointer;
+ * they and their arrays must outlive the sequence. */
 typedef struct sd_sampling {
     /* ≥ 0; 0: all mass on the argmax, lowest id on ties. */
     double temperature;
@@ -32,29 +32,29 @@ typedef struct sd_sampling {
     int top_k;
     /* Keep the smallest set of tokens of at least this mass; 1: all. */
     double top_p;
-    /* Keep tokens at least this times as probable as the most probable one; 0: all. */
+    /* Keep tokens whose probability is at least this fraction of the largest; 0: all. */
     double min_p;
     /* > 0; logits of tokens that have occurred are divided by it if positive, else multiplied (Keskar et al.
      * 2019, section 4.1); 1: none. */
     double repetition_penalty;
-    /* Finite; subtracted from the logits of tokens that have occurred in the new text: once, and as often as
-     * they have (OpenAI's definition); 0: none. */
+    /* Finite; subtracted from the logits of generated tokens: once, and once per occurrence (OpenAI's
+     * definition); 0: none. */
     double presence_penalty, frequency_penalty;
     /* Added to logits. */
     sd_biases logit_bias;
-    /* So many new tokens come before any that ends a text; 0: it may end at once. */
+    /* Minimum number of new tokens before a token that ends a text; 0: none. */
     int min_tokens;
-    /* No sequence of so many tokens occurs twice in prompt and text; 0: any may. */
+    /* No n-gram of this length occurs twice in prompt and text; 0: any may. */
     int no_repeat_ngram_size;
-    /* None of these occurs: its last token does not come after the others. */
+    /* Sequences that never occur: the last token is masked after the others. */
     sd_sequences bad_words;
-    /* [n_end_ids] the tokens that end a text, no setting of its own. Borrowed. */
+    /* [n_end_ids] tokens that end a text; not a setting. Borrowed. */
     const int32_t* end_ids;
     int n_end_ids;
 } sd_sampling;
 
-/* The table of these fields: F(type, name, the value that changes nothing, whether it changes logits). The
- * binding, errors and checks go by it. */
+/* Table of the fields: F(type, name, neutral value, whether it changes logits). The binding, errors and
+ * checks use it. */
 #define SD_SAMPLING_TABLE(F)               \
     F(REAL, temperature, 0.0, 0)           \
     F(INTEGER, top_k, 0, 0)                \
@@ -81,7 +81,7 @@ typedef struct sd_sampling_field {
     const char* name;
     sd_sampling_type type;
     size_t offset;      /* in an sd_sampling */
-    int changes_logits; /* whether it does so where it is used */
+    int changes_logits; /* whether it does so when in use */
 } sd_sampling_field;
 
 #define SD_SAMPLING_COUNT(type, name, neutral, changes) +1
@@ -89,15 +89,15 @@ typedef enum sd_sampling_count {
     SD_N_SAMPLING_FIELDS = 0 SD_SAMPLING_TABLE(SD_SAMPLING_COUNT)
 } sd_sampling_count;
 
-/* [SD_N_SAMPLING_FIELDS] the table, and a value of it all of whose fields change nothing. */
+/* The table [SD_N_SAMPLING_FIELDS], and settings whose fields change nothing. */
 extern const sd_sampling_field sd_sampling_fields[];
 extern const sd_sampling sd_sampling_neutral;
 
-/* Has a field another value than the neutral one? */
+/* Does a field differ from its neutral value? */
 int sd_sampling_uses(const sd_sampling* sampling, const sd_sampling_field* field);
 
-/* Is there a field in use that changes logits? */
+/* Is a field that changes logits in use? */
 int sd_sampling_changes_logits(const sd_sampling* sampling);
 
-/* Are all numbers finite and all tokens among n_vocab? The caller has checked it: specdec.Sampling. */
+/* Check that numbers are finite and tokens below n_vocab, as specdec.Sampling has done. */
 sd_status sd_sampling_check(const sd_sampling* sampling, int n_vocab);

@@ -6,8 +6,8 @@
 
 static const struct {
     const char* name;
-    sd_judge judge;     /* NULL: judges no single row */
-    sd_tree_type takes; /* the most general kind of trees that it judges */
+    sd_judge judge;     /* NULL: the rule judges whole chains */
+    sd_tree_type takes; /* the most general trees that it judges */
 } RULES[SD_N_RULES] = {
     [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, SD_TREE_ANY},
     [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy, SD_TREE_ANY},
@@ -41,12 +41,12 @@ sd_rule sd_rule_at(sd_rule rule, double temperature) {
     return temperature == 0.0 && RULES[rule].takes != SD_TREE_ANY ? SD_RULE_REJECTION : rule;
 }
 
-sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type kind, const char* argument) {
-    if (kind == SD_TREE_UNKNOWN || kind <= RULES[rule].takes) return SD_OK;
+sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type type, const char* argument) {
+    if (type == SD_TREE_UNKNOWN || type <= RULES[rule].takes) return SD_OK;
     int chains = RULES[rule].takes == SD_TREE_CHAINS;
     return sd_fail(SD_ERR_SETTING, "%s is '%s', which judges %s; expected another rule for %s", argument,
                    RULES[rule].name, chains ? "chains" : "independent samples of one distribution",
-                   chains ? "trees of guesses" : "other trees, and for a draft at temperature 0");
+                   chains ? "draft trees" : "other trees, and for a draft at temperature 0");
 }
 
 int sd_tree_is_chain(const sd_tree* tree) {
@@ -70,7 +70,7 @@ int sd_tree_number_rows(const sd_tree* t, int32_t* node_rows) {
 }
 
 void sd_tree_merge(const sd_tree* t, const int32_t* node_rows, int32_t* tokens, int32_t* parents) {
-    for (int node = t->n_nodes - 1; node >= 0; node--) { /* the first of a row comes last and stays */
+    for (int node = t->n_nodes - 1; node >= 0; node--) { /* the first node of a row comes last and stays */
         tokens[node_rows[node]] = t->tokens[node];
         parents[node_rows[node]] = node == 0 ? -1 : node_rows[t->parents[node]];
     }
@@ -81,18 +81,18 @@ void sd_verify_uniforms(sd_stream stream, uint32_t position, int n_nodes, double
     uniforms[n_nodes] = sd_uniform(stream, position, SD_DRAW_SAMPLE, 0);
 }
 
-/* Collect the guesses for the token after a row, level[i] == depth of whose nodes, in the order
- * in which they are tried. Returns how many they are. */
-static int collect_guesses(const sd_verify_input* q, const int32_t* level, int32_t depth, int first,
-                           int32_t* guesses) {
+/* Collect the draft tokens after a row, whose nodes have level[i] == depth, in the order they are tried.
+ * Returns their number. */
+static int collect_draft_nodes(const sd_verify_input* q, const int32_t* level, int32_t depth, int first,
+                               int32_t* draft_nodes) {
     const sd_tree* tree = q->tree;
     int n = 0;
     for (int i = first + 1; i < tree->n_nodes; i++) {
         if (level[tree->parents[i]] != depth) continue;
         int at = n++;
-        for (; at > 0 && q->order && q->order[guesses[at - 1]] > q->order[i]; at--)
-            guesses[at] = guesses[at - 1];
-        guesses[at] = i;
+        for (; at > 0 && q->order && q->order[draft_nodes[at - 1]] > q->order[i]; at--)
+            draft_nodes[at] = draft_nodes[at - 1];
+        draft_nodes[at] = i;
     }
     return n;
 }
@@ -100,26 +100,26 @@ static int collect_guesses(const sd_verify_input* q, const int32_t* level, int32
 sd_status sd_verify(const sd_verify_input* q, sd_verdict* verdict) {
     if (q->rule == SD_RULE_BLOCK) return sd_verify_block(q, verdict);
     const sd_tree* tree = q->tree;
-    int32_t *guesses = q->nodes, *level = q->nodes + tree->n_nodes; /* 1 + depth of the nodes on the way */
+    int32_t *draft_nodes = q->nodes, *level = q->nodes + tree->n_nodes; /* 1 + depth of nodes on the path */
     memset(level, 0, (size_t)tree->n_nodes * sizeof *level);
     level[0] = 1;
     verdict->n_path = verdict->n_betas = 0;
-    sd_tree_row row = {.input = q, .guesses = guesses};
-    int node = 0; /* the guess that was accepted */
+    sd_tree_row row = {.input = q, .draft_nodes = draft_nodes};
+    int node = 0; /* node of the accepted draft token */
     for (int first = 0;; first = row.node) {
         int32_t depth = verdict->n_path + 1;
-        row.n_draft_tokens = collect_guesses(q, level, depth, first, guesses);
+        row.n_draft_tokens = collect_draft_nodes(q, level, depth, first, draft_nodes);
         sd_status status = q->target_after(q->context, row.node, &row.target);
         if (status != SD_OK) return status;
         int accepted = RULES[q->rule].judge(&row, &verdict->token);
         if (row.n_draft_tokens > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
         if (accepted == row.n_draft_tokens) break;
-        node = guesses[accepted];
+        node = draft_nodes[accepted];
         row.node = node;
-        for (int i = 0; i < row.n_draft_tokens; i++) { /* its duplicates, which are the same row */
-            if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
-            level[guesses[i]] = depth + 1;
-            if (guesses[i] < row.node) row.node = guesses[i];
+        for (int i = 0; i < row.n_draft_tokens; i++) { /* its duplicates belong to the same row */
+            if (tree->tokens[draft_nodes[i]] != tree->tokens[node]) continue;
+            level[draft_nodes[i]] = depth + 1;
+            if (draft_nodes[i] < row.node) row.node = draft_nodes[i];
         }
         verdict->n_path++;
     }

@@ -509,7 +509,7 @@ def score_texts(
 def distribution(
     logits: _Floats, *, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> _Doubles:
-    """Standardised probabilities (section 2.2) [n_vocab] of one row of logits [n_vocab]."""
+    """Standardized probabilities (section 2.2) [n_vocab] of one row of logits [n_vocab]."""
 
 def verify(
     tokens: Sequence[int], parents: Sequence[int], target_probs: _Doubles, draft_probs: _Doubles,

@@ -181,7 +181,7 @@ def _adjusted(
     )
 
 
-def _standardised(settings: dict[str, Any], adjusted: NDArray[Any]) -> Probs:
+def _standardized(settings: dict[str, Any], adjusted: NDArray[Any]) -> Probs:
     if settings.get("lenience", 1.0) < 1.0 and not settings.get("temperature", 0.0):  # lenient argmax
         return reference.distribution(adjusted, temperature=1.0)
     given = {name: settings[name] for name in TRUNCATIONS if settings.get(name)}
@@ -200,13 +200,13 @@ def hangs_on_rounding(
     if not temperature or not any(settings.get(name) for name in TRUNCATIONS):
         return False
     adjusted = _adjusted(settings, logits, text, n_prompt).astype(np.float64)
-    kept = _standardised(settings, adjusted) > 0.0
+    kept = _standardized(settings, adjusted) > 0.0
     finite = adjusted[np.isfinite(adjusted)]
     step = temperature * 1e-6 + np.ptp(finite) * 2.0**-22
     for value in np.unique(finite):  # equal logits are equal for both
         for sign in (-1.0, 1.0):
             moved = np.where(adjusted == value, adjusted + sign * step, adjusted)
-            if not np.array_equal(_standardised(settings, moved) > 0.0, kept):
+            if not np.array_equal(_standardized(settings, moved) > 0.0, kept):
                 return True
     return False
 
@@ -224,7 +224,7 @@ def distribution_after(
         allowed = allowed_after(settings["form"], target, new, may_end=not settings.get("ignore_eos", False))
     if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
-    probs = _standardised(settings, adjusted)
+    probs = _standardized(settings, adjusted)
     if "transform" in settings:
         probs = TRANSFORMS[settings["transform"]](probs, list(text))
         if allowed is not None:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from exact import Conditional, Probs, Proposal, Tokens
 from specdec import _core, reference
 
-Standardise = Callable[[np.ndarray], Probs]
+Standardize = Callable[[np.ndarray], Probs]
 
 
-def standardise(with_core: bool, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Standardise:
+def standardize(with_core: bool, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Standardize:
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return partial(_core.distribution if with_core else reference.distribution, **options)
 
@@ -42,15 +42,15 @@ PAIRS: dict[str, tuple[tuple[str, dict], tuple[str, dict]]] = {
 def models(pair: str, n_vocab: int, with_core: bool) -> tuple[Conditional, Conditional]:
     (target_kind, target_settings), (draft_kind, draft_settings) = PAIRS[pair]
     return (
-        table(n_vocab, 1, standardise(with_core, **target_settings), kind=target_kind),
-        table(n_vocab, 2, standardise(with_core, **draft_settings), kind=draft_kind),
+        table(n_vocab, 1, standardize(with_core, **target_settings), kind=target_kind),
+        table(n_vocab, 2, standardize(with_core, **draft_settings), kind=draft_kind),
     )
 
 
 def table(
-    n_vocab: int, seed: int, standardise: Callable[[NDArray[np.float32]], Probs], *, kind: str = "random"
+    n_vocab: int, seed: int, standardize: Callable[[NDArray[np.float32]], Probs], *, kind: str = "random"
 ) -> Conditional:
-    """A model over a few tokens: random logits for every prefix, standardised.
+    """A model over a few tokens: random logits for every prefix, standardized.
 
     `kind` says which: "random", "ties" (few distinct values), "zeros" (about half of the tokens excluded),
     "even" and "odd" (only tokens of this parity, so that the two have disjoint supports), "rational" (small
@@ -74,7 +74,7 @@ def table(
                 counts = rng.integers(4, size=n_vocab) + (token == rng.integers(n_vocab))
                 known[prefix] = counts / counts.sum()
                 return known[prefix]
-            known[prefix] = standardise(logits)
+            known[prefix] = standardize(logits)
         return known[prefix]
 
     return conditional
@@ -82,7 +82,7 @@ def table(
 
 def unlike(parents: Sequence[int], n_vocab: int, seed: int = 10) -> Proposal:
     """Every node is drawn from a distribution of its own: several drafts, or one at several temperatures."""
-    drafts = [table(n_vocab, seed + node, standardise(False)) for node in range(len(parents))]
+    drafts = [table(n_vocab, seed + node, standardize(False)) for node in range(len(parents))]
     return lambda node, prefixes: drafts[node](prefixes[parents[node]])
 
 

@@ -28,8 +28,7 @@ int sd_captures_include(const sd_captures* captures, const sd_captures* wanted) 
     return 1;
 }
 
-/* The slots that a layer has: all, or those of its window, of pending nodes, and of as many tokens that may
- * be taken back. */
+/* Slots of a layer: all, or its window, the pending nodes and as many tokens that may be cut back. */
 static int slots_of_layer(const sd_cache* c, int layer) {
     int window = c->model->config.layers[layer].window;
     if (window == 0) return c->n_slots;
@@ -70,7 +69,7 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hi
 sd_status sd_cache_reserve(sd_cache* cache) {
     if (cache->arena.base != NULL) return SD_OK;
     cache->arena = (sd_arena){0};
-    /* the memory is zero: unused slots meet weight 0 and must be finite */
+    /* memory is zero: unused slots have weight 0 and must be finite */
     return SD_ARENA_BUILD(&cache->arena, lay_out(cache));
 }
 
@@ -107,12 +106,12 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     SD_FAIL_IF(n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots, SD_ERR_CONTEXT,
                "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed, end, cache->n_slots);
     SD_FAIL_IF(has_windows(cache) && end > cache->n_nodes, SD_ERR_CONTEXT,
-               "%d nodes, expected at most %d in a cache that keeps windows", end, cache->n_nodes);
+               "%d nodes, expected at most %d in a cache with sliding windows", end, cache->n_nodes);
     for (int i = 0; i < n; i++) {
         int node = cache->n_pending + i, parent = parents[i];
         SD_FAIL_IF(parent < -1 || parent >= node, SD_ERR_VALUE,
                    "node %d: parent is %d, expected an earlier node or -1", node, parent);
-        /* parents of this call are checked before they are used, so depths are valid */
+        /* parents in this call are checked before use, so depths are valid */
         int depth = parent < 0 ? 0 : cache->depths[parent] + 1;
         if (cache->n_committed + depth >= n_ctx)
             return sd_fail(SD_ERR_CONTEXT, "node %d: position is %d, expected below the context of %d", node,
@@ -122,7 +121,7 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
         cache->tokens[cache->n_committed + node] = tokens[i];
     }
     cache->n_pending = end;
-    /* what is now written may take the place of what texts that end before `low` attend to */
+    /* new slots may overwrite what texts that end before `low` attend to */
     int low = cache->n_committed + end - 2 * cache->n_nodes;
     if (cache->n_committed + end > cache->n_window_slots && low > cache->n_low) cache->n_low = low;
     return SD_OK;
@@ -140,7 +139,7 @@ float* sd_cache_captured(const sd_cache* c, int slot, int layer) {
            ((size_t)slot * (size_t)c->captures.n + (size_t)sd_captures_find(&c->captures, layer)) * d_model;
 }
 
-/* Copy the hidden states of slot `from` of a cache to slot `to` of another, or of the same. */
+/* Copy the hidden states of a slot to a slot of another cache, or of the same one. */
 static void copy_captured(const sd_cache* into, int to, const sd_cache* of, int from) {
     size_t row = (size_t)into->model->config.d_model * sizeof(float);
     for (int i = 0; i < into->captures.n; i++) {
@@ -163,8 +162,7 @@ static void clear(sd_cache* c) {
 
 static sd_status check_finished(const sd_cache* c) {
     if (c->n_through == c->n_layer) return SD_OK;
-    return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers of %d", c->n_through,
-                   c->n_layer);
+    return sd_fail(SD_ERR_STATE, "the pending nodes have passed %d layers of %d", c->n_through, c->n_layer);
 }
 
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
@@ -185,13 +183,13 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     return SD_OK;
 }
 
-/* How many of the first n tokens of a prompt another text can begin with. */
+/* Tokens, of the first n of a prompt, that another text may reuse as its prefix. */
 static int of_prompt(const sd_model* model, int n) {
     return sd_prompts_in_slices(model) ? n - n % SD_BLAS_SLICE : n;
 }
 
-/* How many committed tokens of a cache are the beginning of text [n] of `of`, of its model and with its
- * source, and could be gone on from. */
+/* Committed tokens of a cache that are a prefix of text [n] of `of`, with its model and source, and that can
+ * be continued. */
 static int agreement(const sd_cache* c, const sd_cache* of, const int32_t* text, int n) {
     int at = 0;
     if (c->model != of->model || !sd_encoded_equal(c->encoded, of->encoded)) return 0;
@@ -212,19 +210,19 @@ void sd_cache_cut(sd_cache* c, int n) {
     clear(c);
 }
 
-/* Are all n slots of a cache there in a layer that has n_slots in the copy? */
+/* Are all n slots of a cache intact in a layer that has n_slots in the copy? */
 static int is_whole(const sd_cache* from, int layer, int n_slots, int n) {
     return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_low == 0);
 }
 
-/* Of a text of n tokens copied to a cache of n_nodes: how far layers whose slots have been overwritten can be
- * cut back. */
+/* How far back a copy of n tokens, in a cache of n_nodes, can be cut in layers whose slots have been
+ * overwritten. */
 static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
     return n - 2 * n_nodes > from->n_low ? n - 2 * n_nodes : from->n_low;
 }
 
-/* Make the first n slots those of another cache. Of a layer whose slots have been overwritten those are
- * copied that texts of `low` tokens or more attend to. */
+/* Copy the first n slots from another cache. From a layer with overwritten slots copy those that texts of
+ * `low` tokens or more attend to. */
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     int low = low_of_copy(from, n, to->n_nodes), whole = 1;
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
@@ -280,7 +278,7 @@ size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_enc
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
     sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures);
-    lay_out(&copy); /* without memory: it counts */
+    lay_out(&copy); /* without memory: only counts */
     return copy.arena.used + sd_encoded_bytes(cache->encoded);
 }
 
@@ -302,7 +300,7 @@ int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_
     return longest;
 }
 
-/* The first pending child of `node` with this token; -1 if there is none. */
+/* First pending child of `node` with this token; -1: none. */
 static int child_of(const sd_cache* c, int node, int32_t token) {
     for (int i = node + 1; i < c->n_pending; i++)
         if (c->parents[i] == node && c->tokens[c->n_committed + i] == token) return i;
@@ -317,7 +315,7 @@ void sd_cache_follow(sd_cache* c, const int32_t* text, int n) {
         return;
     }
     int agrees = c->n_through == c->n_layer;
-    /* a node comes after its parent, so what moves down overwrites nothing that is still looked at */
+    /* a node comes after its parent, so moving down overwrites nothing still needed */
     for (int node = -1, depth = 0; agrees && n_common < n; depth++, n_common++) {
         if ((node = child_of(c, node, text[n_common])) < 0) break;
         if (node != depth) move_slot(c, c->n_committed + node, c->n_committed + depth);
@@ -326,7 +324,7 @@ void sd_cache_follow(sd_cache* c, const int32_t* text, int n) {
     clear(c);
 }
 
-/* Index of `node` in the ascending nodes [n]; -1 if it is not there. */
+/* Index of `node` in the ascending nodes [n]; -1: absent. */
 static int find(const int32_t* nodes, int n, int node) {
     while (n > 0 && nodes[n - 1] > node) n--;
     return n > 0 && nodes[n - 1] == node ? n - 1 : -1;

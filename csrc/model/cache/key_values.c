@@ -27,7 +27,7 @@ static size_t key_panel_bytes(const sd_key_values* kv) {
     return sd_panel_bytes(kv->format, (size_t)kv->d_head);
 }
 
-/* Bytes of the keys of one head, and of its values. */
+/* Bytes of one head's keys, and of its values. */
 static size_t keys_of_head(const sd_key_values* kv) {
     return (size_t)kv->n_slots / SD_PANEL * key_panel_bytes(kv);
 }
@@ -145,9 +145,9 @@ void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int 
 }
 
 sd_soon sd_key_values_soon(const sd_key_values* kv, int head, int first, int end) {
-    int n_values = sd_value_panels(kv->d_head), behind = sd_matrix_panels(end);
+    int n_values = sd_value_panels(kv->d_head), end_panel = sd_matrix_panels(end);
     sd_soon soon = {0};
-    for (int p = first / SD_PANEL; p < behind && soon.n < SD_MOST_PIECES; p++)
+    for (int p = first / SD_PANEL; p < end_panel && soon.n < SD_MOST_PIECES; p++)
         sd_soon_add(&soon, key_panel(kv, head, p), key_panel_bytes(kv));
     if (soon.n + n_values > SD_MOST_PIECES) return soon;
     int run = sd_key_values_run(kv, first), n = end - first < run ? end - first : run;
@@ -173,7 +173,7 @@ sd_status sd_encoded_create(const sd_model* model, const int32_t* source, int n,
     e->model = model;
     e->n = n;
     atomic_init(&e->n_references, 1);
-    /* the memory is zero: slots behind the source meet weight 0 and must be finite */
+    /* memory is zero: slots after the source have weight 0 and must be finite */
     sd_status status = SD_ARENA_BUILD(&e->arena, lay_out(e));
     if (status != SD_OK) {
         sd_free(e);

@@ -2,7 +2,7 @@
 
 #include "kernels.h"
 
-/* Multiplications in a `down` below which the caller alone is quicker than a team. */
+/* Multiplications in a `down` below which the caller alone is faster than a team. */
 #define SHARED_WORK (1L << 18)
 
 sd_adapted_rows sd_adapted_rows_take(sd_arena* arena, int max_rows, int n_inputs, int n_low) {
@@ -33,19 +33,19 @@ void sd_adapted_rows_group(sd_adapted_rows* r, const sd_adapter* const* of_row, 
     }
 }
 
-/* A block of rows of a group: from the first-th on. */
+/* A block of a group's rows, from `first` on. */
 typedef struct block {
     int first, n;
     float *inputs, *low;
 } block;
 
-static block block_at(const sd_adapted_rows* r, const sd_adapted_group* group, int beside, int first) {
+static block block_at(const sd_adapted_rows* r, const sd_adapted_group* group, int mlp_input, int first) {
     int n = group->n - first < SD_ADAPTED_BLOCK ? group->n - first : SD_ADAPTED_BLOCK;
     return (block){first, n, r->inputs + (group->first + first) * r->n_inputs,
-                   r->low[beside] + (group->first + first) * r->n_low};
+                   r->low[mlp_input] + (group->first + first) * r->n_low};
 }
 
-/* How many of the group's rows are before row `row` of the pass. */
+/* Number of the group's rows before row `row` of the pass. */
 static int n_before(const sd_adapted_rows* r, const sd_adapted_group* group, int row) {
     int low = 0, high = group->n;
     while (low < high) {
@@ -91,7 +91,7 @@ static void reduce_pairs(void* argument, int thread, int pair, int end) {
     const sd_matrix* down = &d->of->down;
     sd_panel_kernel multiply = sd_kernels_get()->panel[SD_FORMAT_F32];
     for (int n = n_blocks(d->group); pair < end; pair++) {
-        block b = block_at(d->rows, d->group, d->of->beside, pair % n * SD_ADAPTED_BLOCK);
+        block b = block_at(d->rows, d->group, d->of->mlp_input, pair % n * SD_ADAPTED_BLOCK);
         int panel = pair / n;
         multiply(b.n, b.inputs, down->panels[panel].at, down->n_in, down->near,
                  b.low + (ptrdiff_t)panel * b.n * SD_PANEL, SD_PANEL);
@@ -110,13 +110,13 @@ void sd_adapted_rows_reduce(const sd_adapted_rows* r, const sd_matrix* matrix, c
     }
 }
 
-/* Add what one panel of an `up` gives to one panel of y, for the group's rows [from, end). */
+/* Add one panel of an `up` to one panel of y, for the group's rows [from, end). */
 static void add_panel(const sd_adapted_rows* r, const reduction* of, const sd_low_rank* part, int panel,
                       int from, int end, int row, float* y, ptrdiff_t ldy) {
     const sd_kernels* k = sd_kernels_get();
     float sums[SD_ADAPTED_BLOCK * SD_PANEL];
     for (int i = from / SD_ADAPTED_BLOCK * SD_ADAPTED_BLOCK; i < end; i += SD_ADAPTED_BLOCK) {
-        block b = block_at(r, of->group, of->of->beside, i);
+        block b = block_at(r, of->group, of->of->mlp_input, i);
         k->panel[SD_FORMAT_F32](b.n, b.low + (ptrdiff_t)part->first * b.n, part->up.panels[panel].at,
                                 part->rank, part->up.near, sums, SD_PANEL);
         for (int j = from > i ? from : i; j < end && j < i + b.n; j++)
@@ -125,7 +125,7 @@ static void add_panel(const sd_adapted_rows* r, const reduction* of, const sd_lo
     }
 }
 
-/* Which panel of a tensor a panel of its matrix is; -1: none. */
+/* Panel of a tensor at a panel of its matrix; -1: none. */
 static int panel_of(const sd_low_rank* part, int panel) {
     int from_first = panel - part->rows.first / SD_PANEL;
     if (from_first < 0 || from_first % part->rows.step != 0) return -1;

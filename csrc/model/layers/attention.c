@@ -7,11 +7,11 @@
 #include "kernels.h"
 #include "positions.h"
 
-/* Slots whose scores become weights, and are multiplied with values, for all rows before the next: with their
+/* Slots whose scores become weights and are multiplied with values, for all rows, before the next: with their
  * values they fit a first-level cache. */
 #define VALUE_SLOTS 64
 
-/* Sources up to this length have room for the scores of all rows that are computed together. */
+/* For sources up to this length the scratch holds the scores of all rows computed together. */
 #define SHORT_SOURCE 4096
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -20,11 +20,11 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
     size_t rows = SD_ATTENTION_ROWS, padded = (size_t)sd_whole_panels(n_slots);
     size_t source = c->encoder ? (size_t)sd_whole_panels(c->encoder->n_ctx) : 0;
     size_t d_head = (size_t)sd_widest(c, sd_head_size);
-    size_t room = larger(rows * larger(padded, source < SHORT_SOURCE ? source : SHORT_SOURCE), source);
+    size_t n_weights = larger(rows * larger(padded, source < SHORT_SOURCE ? source : SHORT_SOURCE), source);
     return SD_MAKE(
         sd_attention_scratch, .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
         .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_head)),
-        .weights = sd_arena_take(arena, room, sizeof(float)), .room = (ptrdiff_t)room,
+        .weights = sd_arena_take(arena, n_weights, sizeof(float)), .n_weights = (ptrdiff_t)n_weights,
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
         .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, rows + padded, sizeof(float)) : NULL);
 }
@@ -34,19 +34,19 @@ typedef struct site {
     const sd_layer_config* config;
     const sd_layer* layer;
     const sd_attention_scratch* scratch;
-    /* SD_ATTEND_TEXT: so many of the first pending nodes are a chain, each the child of the one before it.
+    /* SD_ATTEND_TEXT: number of leading pending nodes that are a chain, each the child of the one before it.
      * The slots of committed tokens and of these are their positions. */
     int n_chain;
 } site;
 
-/* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel, so
- * that a slot has the same lane whatever it is. */
+/* Slots [first, end) that some rows attend to; slots outside have no weight. `first` starts a panel, so a
+ * slot always has the same lane. */
 typedef struct span {
     int first, end;
 } span;
 
-/* A row's weight of a slot; rows of weights lie in pieces of 32 slots, `chunk` floats apart, from that of the
- * span's first slot on. */
+/* A row's weight of a slot. Rows of weights are in pieces of 32 slots, `chunk` floats apart, from the span's
+ * first slot on. */
 static float* weight_at(float* weights, ptrdiff_t chunk, span s, int slot) {
     return weights + (slot - s.first) / SD_PANEL * chunk + slot % SD_PANEL;
 }
@@ -59,13 +59,13 @@ static void mask(float* weights, ptrdiff_t chunk, span s, int first, int end) {
     }
 }
 
-/* The first position that a row at `position` attends to. */
+/* First position that a row at `position` attends to. */
 static int window_start(const sd_layer_config* config, int position) {
     int start = config->window > 0 ? position - config->window + 1 : 0;
     return start > 0 ? start : 0;
 }
 
-/* bias [slots of the span] for a row of a text at `position`: of the slots that it does not attend to, any
+/* Fill bias [slots of the span] for a text row at `position`; slots that it does not attend to get arbitrary
  * numbers. */
 static void fill_biases(const site* a, int head, int position, span s, float* bias) {
     const sd_attention* at = a->attention;
@@ -79,8 +79,8 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
     }
 }
 
-/* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias, if it
- * is a row of a text. */
+/* Adjust the scores of a row that need more than a factor: the factor, the soft cap and, for a row of a text,
+ * the bias. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &a->attention->model->config;
@@ -98,14 +98,14 @@ static void adjust_scores(const site* a, int head, int position, float* weights,
     }
 }
 
-/* Add the biases of distances to the scores of rows of a source, pairs first, first + 1, … of row and head.
- * The bias of a row is that of the row before it, a slot further on: one line of them, by the distance from
- * the last row, serves all rows of a head. */
+/* Add the distance biases to the scores of source rows: pairs first, first + 1, … of row and head. A row's
+ * biases are those of the row before it, shifted by one slot; so one line of biases, by the distance from the
+ * last row, serves all rows of a head. */
 static void add_biases(const site* a, int n_pairs, int first, int n_panels) {
     const sd_attention* at = a->attention;
     int group = a->config->n_head / a->config->n_kv_head;
     float* bias = a->scratch->bias;
-    for (int pair = 0; pair < group && pair < n_pairs; pair++) { /* the first of its head */
+    for (int pair = 0; pair < group && pair < n_pairs; pair++) { /* first of its head */
         int head = at->kv_head * group + (first + pair) % group, n_rows = (n_pairs - pair - 1) / group + 1;
         int last = at->position + (first + pair) / group + n_rows - 1, n = n_panels * SD_PANEL + n_rows - 1;
         int n_before = last + 1 < n ? last + 1 : n;
@@ -118,9 +118,9 @@ static void add_biases(const site* a, int n_pairs, int first, int n_panels) {
     }
 }
 
-/* Mask the slots of the tree that are not on the way up from the node, and what lies before the window. The
- * way up meets slots in descending order, so the gaps fill as it goes. It ends at a node of the chain.
- * Returns how many slots there are up to this one; their numbers are those of their positions. */
+/* Mask the slots of the tree that are not ancestors of the node, and those before the window. The walk up
+ * meets slots in descending order, so it fills the gaps as it goes. It ends at a node of the chain. Returns
+ * the number of slots up to that node; their numbers are their positions. */
 static int mask_others(const site* a, int node, int start, float* weights, ptrdiff_t chunk, span s) {
     const sd_cache* cache = a->attention->cache;
     int n_committed = cache->n_committed, masked_from = s.end, up = node;
@@ -135,8 +135,9 @@ static int mask_others(const site* a, int node, int start, float* weights, ptrdi
     return n_whole;
 }
 
-/* Add the weights of a node and its ancestors from position `start` on to the lanes of their positions, from
- * the top down: their depths ascend by 1, so each is found by walking up. None of them is in the chain. */
+/* Add the weights of a node and its ancestors, from position `start` on, to the lanes of their positions,
+ * from the top down: their depths ascend by 1, so each is found by walking up. None of them is in the
+ * chain. */
 static void add_ancestors(const site* a, int node, int start, float* weights, ptrdiff_t chunk, span s,
                           float* lanes) {
     const sd_cache* cache = a->attention->cache;
@@ -152,26 +153,26 @@ static void add_ancestors(const site* a, int node, int start, float* weights, pt
     }
 }
 
-/* The pending node that a row of a text is. */
+/* Pending node of a text row. */
 static int node_of(const site* a, int row) {
     return a->attention->cache->n_pending - a->attention->n_rows + row;
 }
 
-/* From scores to weights, for rows that are computed together: exp(scale (s − max)) for the positions that a
- * row attends to, 0 elsewhere.
+/* Turn scores into weights, for rows computed together: exp(scale (s − max)) for the positions that a row
+ * attends to, 0 elsewhere.
  *
- * The sum of a row's weights runs in the order of positions, whatever slots the ancestors lie in: position p
- * adds to lane p % SD_LANES, ascending. Zero weights change no sum. That is why a node of a tree has the bits
- * of the same token decoded alone. A sink is added last. */
+ * A row's weights are summed in the order of positions, whatever slots its ancestors are in: position p adds
+ * to lane p % SD_LANES, ascending. Zero weights change no sum. So a node of a tree has the bits of the same
+ * token decoded alone. A sink is added last. */
 typedef struct softmax {
-    int adjusted; /* scores are more than a factor times a product */
+    int adjusted; /* scores need more than a factor */
     float scale;
     float largest[SD_ATTENTION_ROWS];
-    int n_whole[SD_ATTENTION_ROWS]; /* slots of the span whose number is that of their position */
+    int n_whole[SD_ATTENTION_ROWS]; /* leading slots of the span whose numbers are their positions */
     float lanes[SD_ATTENTION_ROWS * SD_LANES];
 } softmax;
 
-/* Adjust and mask the scores of row r of those computed together, `row` of the attention's. */
+/* Adjust and mask the scores of row r of those computed together, row `row` of the attention. */
 static void begin_row(const site* a, softmax* rows, int r, int row, int head, float* weights, ptrdiff_t chunk,
                       span s) {
     const sd_cache* cache = a->attention->cache;
@@ -180,9 +181,9 @@ static void begin_row(const site* a, softmax* rows, int r, int row, int head, fl
     if (rows->adjusted) adjust_scores(a, head, position, weights, chunk, s);
     rows->n_whole[r] = sd_whole_panels(s.end - s.first);
     if (cache) {
-        int behind = mask_others(a, node, window_start(a->config, position), weights, chunk, s);
-        /* what lies behind a node of the chain has weight 0 */
-        if (node >= a->n_chain) rows->n_whole[r] = behind - s.first;
+        int end_slot = mask_others(a, node, window_start(a->config, position), weights, chunk, s);
+        /* slots after a node of the chain have weight 0 */
+        if (node >= a->n_chain) rows->n_whole[r] = end_slot - s.first;
     }
     mask(weights, chunk, s, s.end, s.first + sd_whole_panels(s.end - s.first));
 }
@@ -199,22 +200,22 @@ static void begin_softmax(const site* a, softmax* rows, int n_rows, int first, s
         begin_row(a, rows, r, (first + r) / group, a->attention->kv_head * group + (first + r) % group,
                   weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n_rows * SD_PANEL, s);
     if (a->attention->attended == SD_ATTEND_OWN && sd_has_distance_bias(c))
-        add_biases(a, n_rows, first, sd_matrix_panels(s.end)); /* to what is masked too, which stays so */
+        add_biases(a, n_rows, first, sd_matrix_panels(s.end)); /* to masked scores too, which stay masked */
     for (int i = 0; i < n_rows * SD_LANES; i++) rows->lanes[i] = -INFINITY;
     k->largest_scores(n_rows, sd_matrix_panels(s.end - s.first), weights, rows->lanes);
     for (int r = 0; r < n_rows; r++) rows->largest[r] = k->max(SD_LANES, rows->lanes + r * SD_LANES);
     memset(rows->lanes, 0, (size_t)n_rows * SD_LANES * sizeof(float));
 }
 
-/* 1 / the sum of the weights of row r. */
+/* 1 / sum of the weights of row r. */
 static float normalizer(const site* a, softmax* rows, int r, int row, int head, float* weights,
                         ptrdiff_t chunk, span s) {
     const sd_cache* cache = a->attention->cache;
     float* lanes = rows->lanes + r * SD_LANES;
     if (cache && node_of(a, row) >= a->n_chain) {
-        int node = node_of(a, row), behind = s.first + rows->n_whole[r];
+        int node = node_of(a, row), end_slot = s.first + rows->n_whole[r];
         int start = window_start(a->config, cache->n_committed + cache->depths[node]);
-        add_ancestors(a, node, start > behind ? start : behind, weights, chunk, s, lanes);
+        add_ancestors(a, node, start > end_slot ? start : end_slot, weights, chunk, s, lanes);
     }
     float total = sdk_tree_sum(lanes);
     if (a->layer->sinks != NULL && a->attention->attended != SD_ATTEND_SOURCE) {
@@ -257,9 +258,9 @@ void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angl
     sd_key_values_store(keys, kv_head, slot, key, value);
 }
 
-/* What is read soon is requested along the way: one share for each panel of keys and each run of values. */
+/* Prefetch requests made along the way: one share for each panel of keys and each run of values. */
 typedef struct requests {
-    const sd_soon* soon; /* NULL: nothing */
+    const sd_soon* soon; /* NULL: none */
     int done, n_shares;
 } requests;
 
@@ -267,7 +268,7 @@ static void request(requests* r) {
     if (r->soon != NULL && r->done < r->n_shares) sd_request(r->soon, r->done++, r->n_shares);
 }
 
-/* Scores of the prepared queries against the slots of a span, each one dot product over d_head. */
+/* Compute scores of the prepared queries for the slots of a span, each one dot product over d_head. */
 static void score(const site* a, int n_rows, span s, requests* r) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
@@ -304,7 +305,7 @@ static void weigh(const site* a, softmax* rows, int n_rows, span s, requests* r)
     }
 }
 
-/* What rows [first, last] attend to. */
+/* Slots that rows [first, last] attend to. */
 static span span_of(const site* a, int first, int last) {
     const sd_cache* cache = a->attention->cache;
     if (cache == NULL) return (span){0, a->attention->n_keys};
@@ -313,7 +314,7 @@ static span span_of(const site* a, int first, int last) {
         int here = window_start(a->config, cache->n_committed + cache->depths[node_of(a, row)]);
         if (here < start) start = here;
     }
-    /* a position is in a slot at or after its own number; later nodes are no ancestors here */
+    /* the slot of a position is at or after its own number; later nodes are not ancestors */
     return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + node_of(a, last) + 1};
 }
 
@@ -325,7 +326,7 @@ sd_soon sd_attention_soon(const sd_cache* cache, int layer, int kv_head) {
 
 static int rows_together(const sd_attention* at, const sd_attention_scratch* scratch) {
     if (at->attended != SD_ATTEND_SOURCE) return SD_ATTENTION_ROWS;
-    ptrdiff_t rows = scratch->room / sd_whole_panels(at->n_keys);
+    ptrdiff_t rows = scratch->n_weights / sd_whole_panels(at->n_keys);
     return rows < SD_ATTENTION_ROWS ? (int)rows : SD_ATTENTION_ROWS;
 }
 
@@ -350,7 +351,7 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
         }
         k->prepare[sd_rows_of(at->keys->format)]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head,
                                                  d_head, scratch->prepared);
-        /* the last of the rows, or what was requested may not stay in the caches until it is read */
+        /* only for the last rows, or prefetched lines may leave the caches before they are read */
         const sd_soon* soon = first + n == n_pairs ? at->soon : NULL;
         requests r = {soon, 0, sd_matrix_panels(s.end - s.first) + sd_value_panels(d_head)};
         score(&a, n, s, &r);

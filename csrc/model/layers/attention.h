@@ -1,40 +1,40 @@
-/* Attention of rows of one layer and key/value head. There is one, for its three uses: nodes of a text attend
- * to its committed tokens, to their ancestors and to themselves; rows of a source to all of it; nodes of a
- * text to all of a source. */
+/* Attention of rows of one layer and key/value head, for three uses: text nodes attend to committed tokens,
+ * to their ancestors and to themselves; source rows to the whole source; text nodes to a whole source. */
 #pragma once
 
 #include "cache.h"
 #include "positions.h"
 
-/* Query rows computed together: they share each key and value that is read. Enough for 5 nodes of 8 query
- * heads each; the scores of more would not fit a second-level cache. */
+/* Query rows computed together, which share each key and value read. Enough for 5 nodes of 8 query heads
+ * each; the scores of more would not fit a second-level cache. */
 #define SD_ATTENTION_ROWS 48
 
-/* Rows whose queries, keys or values are requested before their turn: the rows of a slice lie far apart, and
- * not in a near cache. */
+/* Number of rows to prefetch queries, keys or values ahead: the rows of a slice are far apart, and not in a
+ * near cache. */
 #define SD_ROWS_AHEAD 4
 
 /* One thread's scratch. */
 typedef struct sd_attention_scratch {
-    float* queries; /* [SD_ATTENTION_ROWS, d_head], here and below of any layer */
-    void* prepared; /* the same, prepared for the products with keys */
-    float* weights; /* [n_slots / 32][rows][32] scores, then their exponentials; up to 48 rows, or fewer where
-                     * a source has more slots */
-    ptrdiff_t room; /* floats of `weights` */
-    float* output;  /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
-    float* bias;    /* [SD_ATTENTION_ROWS + n_slots in whole panels] biases of scores; NULL: they have none */
+    float* queries; /* [SD_ATTENTION_ROWS, d_head], here and below the largest of any layer */
+    void* prepared; /* the same, prepared for products with keys */
+    /* [n_slots / 32][rows][32] scores, then their exponentials; up to 48 rows, or fewer if a source has more
+     * slots. */
+    float* weights;
+    ptrdiff_t n_weights; /* floats of `weights` */
+    float* output;       /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
+    float* bias;         /* [SD_ATTENTION_ROWS + n_slots in whole panels] biases of scores; NULL: none */
 } sd_attention_scratch;
 
-/* Take the scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which
- * may be counting). */
+/* Take scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which may
+ * be counting). */
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
 
-/* Whose keys the rows attend to. */
+/* What the rows attend to. */
 typedef enum sd_attended {
     SD_ATTEND_TEXT, /* rows are the last pending nodes of `cache` */
-    SD_ATTEND_OWN,  /* rows and keys are those of one source */
-    /* Nodes of a text attend to a source. Scores have a factor; what a model does beyond that (biases of
-     * distances, a soft cap, sinks) it does in attention to its own text. */
+    SD_ATTEND_OWN,  /* rows and keys belong to one source */
+    /* Text nodes attend to a source. Scores only have a factor; distance biases, soft cap and sinks belong to
+     * attention to the model's own text. */
     SD_ATTEND_SOURCE,
 } sd_attended;
 
@@ -44,52 +44,52 @@ typedef struct sd_attention {
     const sd_model* model;
     int layer, kv_head;
     const sd_key_values* keys; /* of the layer; keys are rotated where the layer has a rotation */
-    const sd_cache* cache;     /* SD_ATTEND_TEXT: the keys are this cache's; else NULL */
-    int n_keys;                /* SD_ATTEND_OWN, SD_ATTEND_SOURCE: all of these are attended to */
+    const sd_cache* cache;     /* SD_ATTEND_TEXT: the cache of the keys; else NULL */
+    int n_keys;                /* SD_ATTEND_OWN, SD_ATTEND_SOURCE: number of keys, all attended to */
     int position;              /* SD_ATTEND_OWN: of the first row */
     int n_rows;
-    const sd_soon* soon;  /* is requested from memory meanwhile; NULL: nothing is */
+    const sd_soon* soon;  /* prefetched meanwhile; NULL: nothing */
     const float* queries; /* [n_rows, n_head · d_head] rows ldq apart, of all heads, rotated */
     ptrdiff_t ldq;
     float* out; /* [n_rows, n_head · d_head] rows ldo apart; the query heads of kv_head are written */
     ptrdiff_t ldo;
 } sd_attention;
 
-/* What attention of the pending nodes of a cache, in one layer and key/value head, reads first. */
+/* Memory that attention of the pending nodes of a cache reads first, in one layer and key/value head. */
 sd_soon sd_attention_soon(const sd_cache* cache, int layer, int kv_head);
 
 void sd_attention_run(const sd_attention* attention, const sd_attention_scratch* scratch);
 
-/* Norm and rotate, in place, the queries and keys of one key/value head of a row at `position`, and store key
- * and value in slot `slot` of the layer's keys. row: queries, keys and values of all heads from the columns
- * that weights.h says; the angles know the position. */
+/* Normalize and rotate, in place, the queries and keys of one key/value head of a row at `position`, and
+ * store key and value in slot `slot` of the layer's keys. row: queries, keys and values of all heads, in the
+ * columns of weights.h; the angles of the position must be computed. */
 void sd_attention_store(const sd_model* model, int layer, int kv_head, const sd_angles* angles, int position,
                         float* row, const sd_key_values* keys, int slot);
 
-/* Attention in the order of tiles (docs/NUMERICS.md), of prompts and sources whose products have it. */
+/* Attention in tile order (docs/NUMERICS.md), for prompts and sources whose products have it. */
 
-/* Pairs of row and query head that are computed together: two pairs of tiles. */
+/* Pairs of row and query head computed together: two pairs of tiles. */
 #define SD_TILE_ATTENTION_ROWS 64
 
-/* Rows of a source that one piece of work attends with: they share the values, put in pairs. */
+/* Source rows of one piece of work: they share the values, stored in pairs. */
 #define SD_TILE_SOURCE_ROWS 128
 
-/* One thread's scratch, owned by the workspace's arena: some rows, and some positions that they attend to,
- * are taken at a time. */
+/* One thread's scratch, owned by the workspace's arena, for some rows and some of their positions at a
+ * time. */
 typedef struct sd_attention_tiles {
     float* queries;       /* [rows, d_head], here and below of any layer */
     void* prepared;       /* the same, prepared */
     float* scores;        /* [positions / 32][rows][32] */
     void* weights;        /* rows of them, prepared */
-    uint16_t* key_panel;  /* of d_head inputs, of positions that lie as no panel in the cache */
+    uint16_t* key_panel;  /* of d_head inputs, for positions that are not a panel in the cache */
     uint16_t* value_rows; /* [32][32] values of such positions */
     uint16_t* values;     /* [value panels][slots / 2][32][2] */
     float* output;        /* [rows, SD_PANEL · value panels] */
-    float* bias;          /* [rows + positions] biases by distance; NULL where scores have none */
+    float* bias;          /* [rows + positions] biases by distance; NULL: scores have none */
 } sd_attention_tiles;
 
-/* Take the scratch for up to n_slots keys from the arena (which may be counting). */
+/* Take scratch for up to n_slots keys from the arena (which may be counting). */
 sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* config, int n_slots);
 
-/* As sd_attention_run, of nodes that are a chain or several, or of rows of a source. */
+/* Like sd_attention_run, for nodes that are one or more chains, or for source rows. */
 void sd_attention_run_tiles(const sd_attention* attention, const sd_attention_tiles* scratch);

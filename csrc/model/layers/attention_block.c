@@ -20,7 +20,7 @@ static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
     return row;
 }
 
-/* The attention of rows from `row` on with one key/value head: queries from w->qkv, to w->attended. */
+/* Attention of rows from `row` on with one key/value head: queries from w->qkv, output to w->attended. */
 static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, ptrdiff_t row, int n_rows) {
     sd_workspace* w = b->pass->w;
     ptrdiff_t d_q = sd_query_width(config_of(b));
@@ -29,7 +29,7 @@ static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, p
                    .ldq = w->ld_qkv, .out = w->attended + row * d_q, .ldo = d_q);
 }
 
-/* The query, key and value of a row and head. */
+/* Prefetch the query, key and value of a row and head. */
 static void request_row(const block* b, int kv_head, ptrdiff_t row) {
     const sd_layer_config* own = config_of(b);
     const sd_workspace* w = b->pass->w;
@@ -48,8 +48,8 @@ static void run(const block* b, const sd_attention* attention, int thread) {
         sd_attention_run(attention, &w->attention[thread]);
 }
 
-/* What the attention of a (sequence, key/value head) pair reads first. One sequence of a small model is
- * likely in a cache with it; of a text that begins there is nothing yet. */
+/* Memory that the attention of a (sequence, key/value head) pair reads first. A single sequence of a small
+ * model is likely in a cache already; a text that starts has nothing yet. */
 static sd_soon soon_of(const block* b, int pair) {
     int n_kv_head = config_of(b)->n_kv_head, n = b->pass->n_branches;
     int is_near = n == 1 && b->pass->w->model->layers[b->layer].qkv.near;
@@ -59,7 +59,7 @@ static sd_soon soon_of(const block* b, int pair) {
     return sd_attention_soon(cache, b->layer, pair % n_kv_head);
 }
 
-/* Nodes of texts: (sequence, key/value head) pairs. */
+/* Text nodes: (sequence, key/value head) pairs. */
 static void attend_to_texts(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     sd_workspace* w = b->pass->w;
@@ -85,26 +85,26 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* Rows of a source, panels of slots: a row with all its heads, as it lies in memory. */
+/* Source rows, by panels of slots: a row with all its heads, as stored. */
 static void store_source(void* argument, int thread, int panel, int end) {
     (void)thread;
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    int behind = end * SD_PANEL < b->pass->n_rows ? end * SD_PANEL : b->pass->n_rows;
-    for (int m = panel * SD_PANEL; m < behind; m++)
+    int end_row = end * SD_PANEL < b->pass->n_rows ? end * SD_PANEL : b->pass->n_rows;
+    for (int m = panel * SD_PANEL; m < end_row; m++)
         for (int head = 0; head < config_of(b)->n_kv_head; head++)
             sd_attention_store(w->model, b->layer, head, &w->angles, m, w->qkv + m * w->ld_qkv, b->pass->keys,
                                m);
 }
 
-/* Rows of a source that one piece of work attends with: as many as are computed together. */
+/* Source rows of one piece of work: as many as are computed together. */
 static int rows_together(const sd_pass* pass, const sd_layer_config* layer) {
     if (pass->engine == SD_ENGINE_TILES) return SD_TILE_SOURCE_ROWS;
     int rows = SD_ATTENTION_ROWS / (layer->n_head / layer->n_kv_head);
     return rows > 1 ? rows : 1;
 }
 
-/* Rows of a source: (key/value head, some rows) pairs. */
+/* Source rows: (key/value head, some rows) pairs. */
 static void attend_to_source(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     int together = rows_together(b->pass, config_of(b)), n_rows = b->pass->n_rows;
@@ -119,7 +119,7 @@ static void attend_to_source(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* Nodes of texts, to the sources of these: (sequence, key/value head) pairs. */
+/* Text nodes attending to their sources: (sequence, key/value head) pairs. */
 static void attend_to_encoded(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     sd_workspace* w = b->pass->w;
@@ -135,7 +135,7 @@ static void attend_to_encoded(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* What is done to whole rows of queries, keys and values before they are split into heads. */
+/* Normalize and clamp whole rows of queries, keys and values before they are split into heads. */
 static void norm_and_limit(void* argument, int thread, int first, int end) {
     (void)thread;
     const block* b = argument;
@@ -160,7 +160,7 @@ static void project(sd_pass* pass, const sd_matrix* matrix, const float* bias, c
                                    .x = input, .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
 }
 
-/* Add w->attended, projected back, to the residual stream. */
+/* Project w->attended back and add it to the residual stream. */
 static void project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm) {
     sd_workspace* w = pass->w;
     sd_pass_prepare(pass, matrix, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);

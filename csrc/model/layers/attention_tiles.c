@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "positions.h"
 
-/* Positions whose scores are computed together begin at a multiple of this number: bits depend on it. */
+/* Positions whose scores are computed together start at a multiple of this number: bits depend on it. */
 #define SPAN 128
 
 sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* c, int n_slots) {
@@ -26,46 +26,45 @@ sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* c, 
     };
 }
 
-/* Rows whose positions follow each other on one path of the tree, or rows of a source. */
+/* Rows with consecutive positions on one path of the tree, or rows of a source. */
 typedef struct stretch {
     const sd_attention* attention;
     const sd_layer_config* config;
     const sd_attention_tiles* scratch;
     int row, n_rows;
     int position;   /* of the first row */
-    int first, end; /* positions that are attended to by some row; `first` is the first of a panel */
+    int first, end; /* positions that some row attends to; `first` starts a panel */
     int n_same;     /* positions below it are in the slots of their numbers */
-    int node;       /* the pending node of the last row; those above it are in the other slots */
+    int node;       /* pending node of the last row; its ancestors are in the other slots */
 } stretch;
 
-/* Rows of a stretch and query heads that are computed together. Pair m of row and head is row m / n_heads,
- * head m % n_heads of them. */
+/* Rows of a stretch and query heads computed together. Pair m is row m / n_heads, head m % n_heads. */
 typedef struct block {
     const stretch* stretch;
     int row, n_rows;
     int head, n_heads;
-    int position, first, end; /* as of the stretch */
+    int position, first, end; /* as in the stretch */
 } block;
 
-/* Some positions, from the first of a panel on. */
+/* Some positions, from the start of a panel. */
 typedef struct span {
     int first, n_panels;
 } span;
 
 static int n_pairs(const block* b) { return b->n_rows * b->n_heads; }
 
-/* Scores of pairs from `pair` on with the keys of panel p of a span, [.., SD_PANEL]. */
+/* Scores of pairs from `pair` on with panel p of a span's keys, [.., SD_PANEL]. */
 static float* scores_at(const block* b, int p, int pair) {
     return b->stretch->scratch->scores + ((ptrdiff_t)p * n_pairs(b) + pair) * SD_PANEL;
 }
 
-/* Do 32 positions, as far as they are attended to, lie as a panel in the cache, in bf16? */
+/* Are 32 positions, as far as they are attended to, a bf16 panel in the cache? */
 static int lie_as_panel(const stretch* r, int first) {
     int end = first + SD_PANEL < r->end ? first + SD_PANEL : r->end;
     return r->attention->keys->format == SD_FORMAT_BF16 && end <= r->n_same;
 }
 
-/* The slots of 32 positions; -1: not attended to. */
+/* Find the slots of 32 positions; -1: not attended to. */
 static void find_slots(const stretch* r, int first, int slots[SD_PANEL]) {
     const sd_cache* cache = r->attention->cache;
     for (int i = 0; i < SD_PANEL; i++)
@@ -78,7 +77,7 @@ static void find_slots(const stretch* r, int first, int slots[SD_PANEL]) {
     }
 }
 
-/* Panels of keys from that of position `first` on, up to n: how many lie one after the other, and where. */
+/* Find up to n contiguous panels of keys from position `first` on. Returns their number. */
 static int key_panels(const stretch* r, int first, int n, const void** panels) {
     const sd_attention* at = r->attention;
     int more = 0, n_adjacent = sd_key_values_run(at->keys, first) / SD_PANEL;
@@ -94,13 +93,13 @@ static int key_panels(const stretch* r, int first, int n, const void** panels) {
     return 1;
 }
 
-/* The value columns of panel `column` from a position of the stretch on, with positions for inputs. */
+/* Value columns of panel `column` from a position of the stretch on, with positions as inputs. */
 static uint16_t* values_at(const stretch* r, int column, int position) {
     ptrdiff_t n = sd_whole_panels(r->end - r->first);
     return r->scratch->values + (column * n + position - r->first) * SD_PANEL;
 }
 
-/* The values of a stretch's positions as panels: pairs of positions side by side. */
+/* Store the values of a stretch's positions as panels: pairs of positions side by side. */
 static void pair_values(const stretch* r) {
     const sd_attention* at = r->attention;
     const sd_kernels* k = sd_kernels_get();
@@ -108,7 +107,7 @@ static void pair_values(const stretch* r) {
         for (int first = r->first; first < r->end; first += SD_PANEL) {
             int slots[SD_PANEL];
             const void* rows = r->scratch->value_rows;
-            /* Behind the end there may be an earlier text's values, and weight 0 times NaN is NaN. */
+            /* After the end there may be values of an earlier text, and weight 0 times NaN is NaN. */
             if (first + SD_PANEL <= r->end && lie_as_panel(r, first)) {
                 rows = sd_value_rows(at->keys, at->kv_head, column, first);
             } else {
@@ -119,7 +118,7 @@ static void pair_values(const stretch* r) {
         }
 }
 
-/* The first position that a row at `position` attends to, and the first behind those. */
+/* First position that a row at `position` attends to, and the end of its positions. */
 static int seen_from(const stretch* r, int position) {
     if (r->attention->attended != SD_ATTEND_TEXT || r->config->window == 0) return 0;
     int start = position - r->config->window + 1;
@@ -129,14 +128,14 @@ static int seen_to(const stretch* r, int position) {
     return r->attention->attended == SD_ATTEND_TEXT ? position + 1 : r->attention->n_keys;
 }
 
-/* Are scores more than a factor times a product? */
+/* Do scores need more than a factor? */
 static int is_adjusted(const stretch* r) {
     const sd_config* c = &r->attention->model->config;
     return c->attn_softcap > 0.0f || sd_has_distance_bias(c);
 }
 
-/* Add the biases of distances to the scores of a span. That of a row is that of the row before it, a position
- * further on; so one line of them, by the distance from the last row, serves all rows of a head. */
+/* Add the distance biases to the scores of a span. A row's biases are those of the row before it, shifted by
+ * one position; so one line of biases, by the distance from the last row, serves all rows of a head. */
 static void add_biases(const block* b, span s) {
     const sd_attention* at = b->stretch->attention;
     int last = b->position + b->n_rows - 1, n = s.n_panels * SD_PANEL + b->n_rows - 1;
@@ -170,7 +169,7 @@ static void mask(const block* b, span s) {
     }
 }
 
-/* The scores of a span; those that a row does not attend to are -infinity. */
+/* Compute the scores of a span; positions that a row does not attend to get -infinity. */
 static void score(const block* b, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &b->stretch->attention->model->config;
@@ -191,7 +190,7 @@ static void score(const block* b, span s) {
     mask(b, s);
 }
 
-/* The positions from `first` on up to the next multiple of SPAN. */
+/* Positions from `first` up to the next multiple of SPAN. */
 static span span_at(const block* b, int first) {
     int end = first / SPAN * SPAN + SPAN;
     return (span){first, sd_matrix_panels((b->end < end ? b->end : end) - first)};
@@ -212,7 +211,7 @@ static void prepare(const block* b) {
                                     b->stretch->scratch->prepared);
 }
 
-/* A sink, exp(sink − largest · scale); 0 where there is none. */
+/* exp(sink − largest · scale); 0 without a sink. */
 static float sink_of(const block* b, int head, float largest) {
     const sd_layer* layer = &b->stretch->attention->model->layers[b->stretch->attention->layer];
     double weight;
@@ -226,7 +225,7 @@ typedef struct sums {
     float lanes[SD_TILE_ATTENTION_ROWS * SD_LANES]; /* sums of weights */
 } sums;
 
-/* Take the sums of pairs whose largest score has risen times the power that their weights have lost by it. */
+/* Multiply the sums of pairs whose largest score has risen by the factor that their weights lose. */
 static void rescale(const block* b, const float* factors, sums* sums, ptrdiff_t ldo) {
     const sd_kernels* k = sd_kernels_get();
     for (int m = 0; m < n_pairs(b); m++) {
@@ -237,7 +236,7 @@ static void rescale(const block* b, const float* factors, sums* sums, ptrdiff_t 
     }
 }
 
-/* The output of a block's pairs: weighted values over the sum of the weights. */
+/* Output of a block's pairs: weighted values over the sum of the weights. */
 static void finish(const block* b, float scale, const sums* sums, ptrdiff_t ldo) {
     const sd_attention* at = b->stretch->attention;
     int d_head = b->stretch->config->d_head;
@@ -275,10 +274,10 @@ static void run_block(const block* b) {
     finish(b, scale, &sums, ldo);
 }
 
-/* The pending node that a row of a text is. */
+/* Pending node of a text row. */
 static int node_of(const sd_attention* at, int row) { return at->cache->n_pending - at->n_rows + row; }
 
-/* The rows from `row` on that are one stretch. n_chain: so many of the first pending nodes are a chain. */
+/* The stretch of rows that starts at `row`. n_chain: number of leading pending nodes that are a chain. */
 static stretch stretch_at(const sd_attention* at, const sd_attention_tiles* scratch, int row, int n_chain) {
     const sd_cache* cache = at->cache;
     stretch r = SD_MAKE(stretch, .attention = at, .config = &at->model->config.layers[at->layer],

@@ -6,7 +6,7 @@
 #include "gemm.h"
 #include "kernels.h"
 
-/* gate = act(gate) · up, or act(gate) where there is no up; gate, up [n]. */
+/* gate = act(gate) · up, or act(gate) if there is no up; gate, up [n]. */
 static void apply_activation(const sd_config* c, int n, float* gate, const float* up) {
     const sd_kernels* k = sd_kernels_get();
     switch (c->activation) {
@@ -25,7 +25,7 @@ sd_bands sd_mlp_bands(const sd_mlp* mlp, sd_engine engine, int n_rows) {
     return sd_bands_of(engine, mlp->in.rows, mlp->in.n_in, n_rows);
 }
 
-/* One group of panels after the other, so that what follows the projection needs no loop of its own. */
+/* One group of panels at a time, so that the step after the projection needs no loop of its own. */
 void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine, sd_bands bands, int band,
                      const void* input, int thread, int first, int end, void* activated) {
     const sd_config* c = &w->model->config;
@@ -52,7 +52,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
     }
 }
 
-/* Groups of panels that one call multiplies: as many as a slice has outputs. */
+/* Groups of panels per multiplication: as many as a slice has outputs. */
 static int groups_together(const sd_mlp* mlp) { return SD_GEMM_COLUMNS / SD_PANEL / mlp->in.group; }
 
 int sd_mlp_slices(const sd_mlp* mlp, int n_rows) {
@@ -60,7 +60,7 @@ int sd_mlp_slices(const sd_mlp* mlp, int n_rows) {
     return (n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS * ((sd_mlp_groups(mlp) + together - 1) / together);
 }
 
-/* The activations of one row and some groups of panels; y: their outputs, as they lie in the matrix. */
+/* Activations of one row and some groups of panels; y: their outputs, in the order of the matrix. */
 static void activate_row(const sd_config* c, const sd_mlp* mlp, int group, int n_groups, float* y,
                          float* to) {
     for (int g = group; g < group + n_groups; g++, y += mlp->in.group * SD_PANEL) {
@@ -74,9 +74,9 @@ void sd_mlp_activate_slices(const sd_workspace* w, const sd_mlp* mlp, int n_rows
                             int thread, int first, int end, float* activated) {
     const sd_config* c = &w->model->config;
     int together = groups_together(mlp), n_groups = sd_mlp_groups(mlp);
-    int n_beside = (n_groups + together - 1) / together;
+    int n_slices = (n_groups + together - 1) / together;
     for (int i = first; i < end; i++) {
-        int row = i / n_beside * SD_GEMM_ROWS, group = i % n_beside * together;
+        int row = i / n_slices * SD_GEMM_ROWS, group = i % n_slices * together;
         int n = n_rows - row < SD_GEMM_ROWS ? n_rows - row : SD_GEMM_ROWS;
         int n_here = n_groups - group < together ? n_groups - group : together;
         int column = group * mlp->in.group * SD_PANEL, n_columns = n_here * mlp->in.group * SD_PANEL;
@@ -103,7 +103,7 @@ typedef struct activation {
     sd_pass* pass;
     const sd_mlp* mlp;
     const void* input; /* prepared */
-    sd_bands bands;    /* of the rows, where OpenBLAS does not multiply them */
+    sd_bands bands;    /* of the rows, unless OpenBLAS multiplies them */
 } activation;
 
 /* (Band of rows, group of panels) pairs. */

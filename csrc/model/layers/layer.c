@@ -4,7 +4,7 @@
 
 #include "input_sums.h"
 
-/* Where the halves are parallel the second reads the stream as it was before the first was added. */
+/* If the halves are parallel, the second reads the stream from before the first was added. */
 void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
     sd_workspace* w = pass->w;
     const sd_config* c = &w->model->config;
@@ -15,11 +15,11 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
     const void *attn_input = w->prepared, *mlp_input = w->prepared;
     if (c->parallel != SD_PARALLEL_NO) {
         sd_norm_weights norm = c->parallel == SD_PARALLEL_ONE_NORM ? attn_norm : mlp_norm;
-        sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
-        mlp_input = w->beside;
+        sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, norm, w->parallel_input);
+        mlp_input = w->parallel_input;
         if (c->parallel == SD_PARALLEL_ONE_NORM && layer->qkv.rows == mlp->rows) {
             const float* rows = norm.weight ? w->normed : w->hidden;
-            attn_input = w->beside;
+            attn_input = w->parallel_input;
             sd_input_sums_add(w->input_sums, &layer->qkv, pass->n_rows, 0, c->d_model, rows, c->d_model);
             sd_adapted_rows_read(w->adaptation.now, &layer->qkv, 0, pass->n_rows, 0, c->d_model, rows,
                                  c->d_model);
@@ -47,8 +47,8 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
     }
 }
 
-/* Say of each row where its feature is, and collect those that another model made as rows [n, width] of
- * w->given, normalized piece by piece where they are. Returns how many there are. */
+/* Set where each row's feature is, and collect features of another model as rows [n, width] of w->given,
+ * normalized piece by piece if configured. Returns their number. */
 static int collect(const sd_pass* pass) {
     const sd_workspace* w = pass->w;
     const sd_model* model = w->model;
@@ -72,7 +72,7 @@ static int collect(const sd_pass* pass) {
     return n_given;
 }
 
-/* w->update = the first n rows of x, projected. */
+/* w->update = projection of the first n rows of x. */
 static void project(sd_pass* pass, int n_rows, const float* x, int n) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
@@ -83,7 +83,7 @@ static void project(sd_pass* pass, int n_rows, const float* x, int n) {
                                    .y = w->update, .ldy = w->ld_update, .factor = 1.0f));
 }
 
-/* One half of w->joined: x [d_model], normalized if there is a norm. */
+/* Fill one half of w->joined with x [d_model], normalized if there is a norm. */
 static void join(const sd_workspace* w, int row, int half, const float* x, const float* norm) {
     ptrdiff_t d = w->model->config.d_model;
     float* to = w->joined + (2 * row + half) * d;
@@ -93,7 +93,7 @@ static void join(const sd_workspace* w, int row, int half, const float* x, const
         memcpy(to, x, (size_t)d * sizeof *to);
 }
 
-/* Embedding and feature of rows, each normalized if it has a norm. */
+/* Join embedding and feature of rows, each normalized if it has a norm. */
 static void join_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const sd_workspace* w = ((const sd_pass*)argument)->w;

@@ -26,8 +26,7 @@ sd_routing sd_routing_take(sd_arena* arena, const sd_config* c, int max_rows) {
     return r;
 }
 
-/* The k largest of x [n], ascending by index; of equal ones those with the lower index. A value that is not a
- * number is larger than none. */
+/* Choose the k largest of x [n], ascending by index; lower index on ties. NaN is larger than nothing. */
 static void choose_largest(int n, const float* x, int k, int32_t* chosen) {
     int n_chosen = 0;
     for (int i = 0; i < n; i++) { /* chosen: descending by value */
@@ -72,7 +71,7 @@ void sd_routing_choose(const sd_routing* r, const sd_config* c, int first, int e
                r->chosen_weights + (ptrdiff_t)m * k);
 }
 
-/* The next touched expert: its rows, weights and inputs lie from index `start` on, its activations at
+/* Set the next touched expert: its rows, weights and inputs start at index `start`, its activations at
  * `activated`. Returns where the activations end. */
 static char* touch(sd_routing* r, const sd_mlp* mlp, int start, int n_rows, const void* input,
                    char* activated) {
@@ -135,7 +134,7 @@ static void choose_experts(void* argument, int thread, int first, int end) {
     sd_routing_choose(&w->routing, &w->model->config, first, end);
 }
 
-/* Gather the inputs of the touched experts; rows [first, end) of theirs, counted over all of them. */
+/* Gather the inputs of the touched experts: rows [first, end), counted over all of them. */
 static void gather_inputs(void* argument, int thread, int first, int end) {
     (void)thread;
     const mixture* mix = argument;
@@ -150,7 +149,7 @@ static void gather_inputs(void* argument, int thread, int first, int end) {
     }
 }
 
-/* Groups [first, end) of the activations of all touched experts. */
+/* Compute groups [first, end) of the activations of all touched experts. */
 static void activate_groups(void* argument, int thread, int first, int end) {
     const sd_pass* pass = ((const mixture*)argument)->pass;
     const sd_workspace* w = pass->w;
@@ -208,7 +207,7 @@ void sd_mixture_run(sd_pass* pass, int i, const float* rows, const void* input) 
     sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &layer->router, .bias = layer->router_bias,
                                    .n_rows = pass->n_rows, .x = unrounded, .y = r->logits,
                                    .ldy = r->ld_logits, .factor = 1.0f));
-    if (pass->status != SD_OK) return; /* there are no logits to choose by */
+    if (pass->status != SD_OK) return; /* there are no router logits */
     sd_pass_loop_rows(pass, pass->n_rows, choose_experts, &mix);
     sd_routing_group(r, c, layer, pass->n_rows, input);
     sd_pass_loop_rows(pass, pass->n_rows * c->experts.n_chosen, gather_inputs, &mix);

@@ -6,10 +6,10 @@
 #include "interrupt.h"
 #include "kernels.h"
 
-/* Multiplications of a portion: on one slow core some 30 ms. */
+/* Multiplications of a portion: some 30 ms on one slow core. */
 #define PORTION ((double)(1 << 28))
 
-/* The items of a loop from `from` on. */
+/* Items of a loop from `from` on. */
 typedef struct portion {
     sd_work work;
     void* argument;
@@ -21,7 +21,7 @@ static void run_portion(void* argument, int thread, int first, int end) {
     p->work(p->argument, thread, p->from + first, p->from + end);
 }
 
-/* Ask whether to stop, with the team closed: a signal handler may open teams of its own. */
+/* Ask the caller whether to stop, with the team closed: a signal handler may open teams of its own. */
 static void ask(sd_pass* pass) {
     if (pass->w == NULL || !sd_interrupt_due()) return;
     sd_team_close(&pass->team);
@@ -34,7 +34,7 @@ void sd_pass_run(sd_pass* pass, double n_multiplications, int n, int grain, sd_w
     int n_portions = wanted < n ? (int)wanted : n;
     for (int i = 0; i < n_portions && pass->status == SD_OK; i++) {
         int first = (int)((long)n * i / n_portions), end = (int)((long)n * (i + 1) / n_portions);
-        int share = (end - first) / (4 * pass->team.n_threads); /* pieces enough for all threads */
+        int share = (end - first) / (4 * pass->team.n_threads); /* enough pieces for all threads */
         portion here = {work, argument, first};
         if (n_portions > 1 && grain > share) grain = share > 1 ? share : 1;
         sd_team_run(&pass->team, end - first, grain, run_portion, &here);
@@ -106,8 +106,7 @@ void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, c
     sd_pass_reduce(pass, matrix);
 }
 
-/* The rows of a pass that have adapters; NULL: none. Passes of other things than forwards have no
- * workspace. */
+/* Rows of a pass that have adapters; NULL: none. Passes outside of forward passes have no workspace. */
 static const sd_adapted_rows* adapted_of(const sd_pass* pass) {
     return pass->w ? pass->w->adaptation.now : NULL;
 }
@@ -116,7 +115,7 @@ void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) 
     if (bias != NULL) sd_kernels_get()->add(n_rows, n, y, ldy, bias, 0);
 }
 
-/* What is done to rows [row, end) and outputs [first, first + n) of a product once they are multiplied. */
+/* Complete rows [row, end) and outputs [first, first + n) of a product after multiplication. */
 static void complete(const sd_product* p, int row, int end, int first, int n) {
     const sd_kernels* k = sd_kernels_get();
     float* y = p->y + row * p->ldy + first;
@@ -134,7 +133,7 @@ typedef struct multiplication {
     sd_bands bands; /* of the rows */
 } multiplication;
 
-/* Panels [panel, panel_end) for the rows of a band. */
+/* Multiply panels [panel, panel_end) with the rows of a band. */
 static void multiply_band(const multiplication* of, int band, int panel, int panel_end) {
     const sd_product* p = of->product;
     int row = sd_band_row(of->bands, band), row_end = sd_band_row(of->bands, band + 1);
@@ -201,7 +200,7 @@ void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* p
     sd_pass_multiply(pass, product);
 }
 
-/* Rows of w->update that are added to the stream. */
+/* Rows of w->update to add to the stream. */
 typedef struct addition {
     sd_workspace* w;
     sd_norm_weights norm;
@@ -232,7 +231,7 @@ void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
 void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm) {
     sd_workspace* w = pass->w;
-    /* a norm needs whole rows; without one each panel is added as it is computed */
+    /* a norm needs whole rows; without one each panel is added once it is computed */
     sd_product product =
         SD_MAKE(sd_product, .matrix = matrix, .bias = bias, .n_rows = pass->n_rows, .x = x, .y = w->update,
                 .ldy = w->ld_update, .hidden = norm.weight ? NULL : w->hidden,
@@ -242,7 +241,7 @@ void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bi
 }
 
 int sd_all_finite(const float* x, int n) {
-    uint32_t found = 0; /* the sign is set by an exponent of all ones */
+    uint32_t found = 0; /* the sign bit is set by an exponent of all ones */
     for (int i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);

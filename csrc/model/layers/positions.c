@@ -43,7 +43,7 @@ float sd_angles_query_factor(const sd_angles* a, int position) {
     return a->rows[(ptrdiff_t)(position + 1) * a->n_columns - 1];
 }
 
-/* The bias of the scores of a head in a bucket of distances. */
+/* Score bias of a head in a bucket of distances. */
 static float bucket_bias(const sd_model* model, int layer, int head, int bucket) {
     const float* table = (const float*)(const void*)model->layers[layer].relative_bias.data;
     return table[(size_t)bucket * (size_t)model->config.layers[layer].n_head + (size_t)head];

@@ -1,22 +1,22 @@
-/* Which experts the rows of a pass go through, and with which weights (mixture.c). */
+/* Routing of the rows of a pass to experts, with their weights (mixture.c). */
 #pragma once
 
 #include <stdint.h>
 
 #include "weights.h"
 
-/* The rows of a pass that go through one expert. All pointers are borrowed. */
+/* Rows of a pass that go through one expert. All pointers are borrowed. */
 typedef struct sd_expert_rows {
     const sd_mlp* mlp;
     int n_rows;
     const int32_t* rows;  /* [n_rows] ascending */
-    const float* weights; /* [n_rows] factors of what the expert adds to these rows */
+    const float* weights; /* [n_rows] factors of the expert's output for these rows */
     const void* input;    /* n_rows rows of d_model, prepared */
     void* activated;      /* n_rows rows of mlp->width, prepared */
-    int first_group;      /* groups of panels of the experts before it */
+    int first_group;      /* groups of panels of earlier experts */
 } sd_expert_rows;
 
-/* The routing of one layer, and its scratch: borrowed from the arena that it was taken from. */
+/* Routing of one layer, and its scratch: borrowed from the arena that it was taken from. */
 typedef struct sd_routing {
     /* Experts with rows; the shared one among them; groups of panels of all. */
     int n_touched, n_shared, n_groups;
@@ -27,17 +27,18 @@ typedef struct sd_routing {
     int32_t* chosen;         /* [max_rows, n_chosen] experts of each row, ascending */
     float* chosen_weights;   /* [max_rows, n_chosen] */
     int32_t* starts;         /* [n_experts] */
-    /* Row after row of the touched experts, max_rows · n_chosen of them and max_rows of the shared expert */
+    /* Rows of the touched experts, one expert after the other: max_rows · n_chosen, and max_rows of the
+     * shared expert */
     int32_t* rows;
     float* weights;
-    char *inputs, *activated; /* prepared; the shared expert's inputs are the caller's */
+    char *inputs, *activated; /* prepared; the shared expert's inputs belong to the caller */
 } sd_routing;
 
-/* Take the scratch for passes of up to max_rows rows from the arena (which may be counting); zeros for a
- * model without experts. */
+/* Take scratch for passes of up to max_rows rows from the arena (which may be counting); zeros for a model
+ * without experts. */
 sd_routing sd_routing_take(sd_arena* arena, const sd_config* config, int max_rows);
 
-/* From the logits of rows [first, end) to their experts and weights. Rows do not depend on each other. */
+/* Choose experts and weights from the logits of rows [first, end). Rows are independent. */
 void sd_routing_choose(const sd_routing* routing, const sd_config* config, int first, int end);
 
 /* Group the n_rows rows of a pass by expert; input: these rows, prepared, for the shared expert. The caller

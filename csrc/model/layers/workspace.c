@@ -3,8 +3,8 @@
 #include "gemm.h"
 #include "library.h"
 
-/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple apart
- * would share few places of the first-level cache, so they get a panel more. */
+/* Row stride, in floats, of an array with n columns in whole panels. Rows that are a multiple of 4 KiB apart
+ * would share few sets of the first-level cache, so they get one panel more. */
 static ptrdiff_t row_stride(int n) {
     ptrdiff_t floats = sd_whole_panels(n);
     return floats % 1024 == 0 ? floats + SD_PANEL : floats;
@@ -40,7 +40,8 @@ static void lay_out(sd_workspace* w) {
         w->joined = sd_arena_take(arena, rows, both * sizeof(float));
     }
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(inputs));
-    if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
+    if (c->parallel != SD_PARALLEL_NO)
+        w->parallel_input = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
     w->angles = sd_angles_take(arena, c, sd_whole_panels(w->max_slots));
     size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;
     if (sd_prompts_in_slices(w->model) && slice > projected) projected = slice;
@@ -89,7 +90,7 @@ static void lay_out_adaptation(sd_adaptation* a, int max_rows) {
     a->of_row = sd_arena_take(&a->arena, rows, sizeof *a->of_row);
     a->of_head = sd_arena_take(&a->arena, rows, sizeof *a->of_head);
     a->pass = sd_adapted_rows_take(&a->arena, max_rows, a->n_inputs, a->n_low);
-    a->head = a->pass; /* which has groups of its own */
+    a->head = a->pass; /* which has its own groups */
     a->head.groups = sd_arena_take(&a->arena, rows, sizeof *a->head.groups);
     a->head.rows = sd_arena_take(&a->arena, rows, sizeof *a->head.rows);
 }

@@ -8,10 +8,10 @@
 
 typedef struct encoder {
     const sd_model* model; /* with an encoder; borrowed */
-    sd_workspace w;        /* of the encoder, for all rows at once; its `prepared` are the output */
+    sd_workspace w;        /* the encoder's, for all rows at once; its `prepared` holds the output */
     sd_pass pass;
-    sd_arena arena;      /* owns what is below */
-    sd_key_values* keys; /* [n_layer]; layers with the same heads have the same */
+    sd_arena arena;      /* owns the arrays below */
+    sd_key_values* keys; /* [n_layer]; layers with equal heads share one */
     float* projected;    /* [n_rows, ld_projected] keys and values of one layer of the decoder */
     ptrdiff_t ld_projected;
 } encoder;
@@ -56,23 +56,22 @@ static void release(encoder* e) {
     sd_arena_free(&e->arena);
 }
 
-/* Is the residual stream finite? layer: the one that it has gone through last, -1 for none. */
+/* Check that the residual stream is finite. layer: the last one it passed, -1 for none. */
 static sd_status check(const encoder* e, int layer, const char* name) {
     const sd_config* c = &e->model->encoder->config;
     for (int m = 0; m < e->pass.n_rows; m++) {
         if (sd_all_finite(e->w.hidden + (ptrdiff_t)m * c->d_model, c->d_model)) continue;
         SD_FAIL_IF(layer < 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d of the source is not finite",
                    name, m);
-        return sd_fail(
-            SD_ERR_OVERFLOW,
-            "%s: the output of layer %d (of 0 to %d) of the encoder at position %d is not finite; that "
-            "of the layers before it is",
-            name, layer, c->n_layer - 1, m);
+        return sd_fail(SD_ERR_OVERFLOW,
+                       "%s: the output of layer %d (of 0 to %d) of the encoder at position %d is not finite; "
+                       "earlier layers are finite",
+                       name, layer, c->n_layer - 1, m);
     }
     return SD_OK;
 }
 
-/* Other callers may take the pool between two steps. */
+/* Other callers may use the pool between two steps. */
 static sd_status step(encoder* e, int layer) {
     e->pass.team = sd_team_open(e->w.n_threads);
     if (layer < 0) {
@@ -85,8 +84,8 @@ static sd_status step(encoder* e, int layer) {
     return e->pass.status;
 }
 
-/* Run source [n] through the layers; the output, prepared, is then in e->w.prepared. After a failure too the
- * encoder is to be released. */
+/* Run source [n] through the layers; the prepared output is then in e->w.prepared. The encoder must be
+ * released even after a failure. */
 static sd_status run(encoder* e, const sd_model* model, const int32_t* source, int n, int n_threads,
                      int projects, const char* name) {
     const sd_model* own = model->encoder;
@@ -112,7 +111,7 @@ static sd_status run(encoder* e, const sd_model* model, const int32_t* source, i
     return SD_OK;
 }
 
-/* Rows of the keys and values of one layer on their way into an sd_encoded. */
+/* Rows of one layer's keys and values, to be stored in an sd_encoded. */
 typedef struct storing {
     const encoder* e;
     const sd_layer_config* layer;
@@ -126,15 +125,15 @@ static void store(void* argument, int thread, int pair, int end) {
     const encoder* e = s->e;
     int n_rows = e->pass.n_rows, n_panels = sd_matrix_panels(n_rows);
     for (; pair < end; pair++) {
-        int head = pair / n_panels, first = pair % n_panels * SD_PANEL, behind = first + SD_PANEL;
-        for (int m = first; m < behind && m < n_rows; m++) {
+        int head = pair / n_panels, first = pair % n_panels * SD_PANEL, end_slot = first + SD_PANEL;
+        for (int m = first; m < end_slot && m < n_rows; m++) {
             const float* key = e->projected + m * e->ld_projected + (ptrdiff_t)head * s->layer->d_head;
             sd_key_values_store(s->to, head, m, key, key + sd_cross_values_column(s->layer));
         }
     }
 }
 
-/* The keys and values of layer i of the decoder. */
+/* Compute the keys and values of layer i of the decoder. */
 static sd_status project(encoder* e, int i, const sd_key_values* to) {
     const sd_layer* layer = &e->model->layers[i];
     e->pass.team = sd_team_open(e->w.n_threads);

@@ -8,7 +8,7 @@
 #include "interrupt.h"
 #include "layer.h"
 
-/* The rows of hidden that need logits, [n_logits, d_model], in the order of branches and nodes. */
+/* Gather the rows of hidden that need logits, [n_logits, d_model], in the order of branches and nodes. */
 static void gather(const sd_pass* pass, float* to) {
     size_t d_model = (size_t)pass->w->model->config.d_model;
     const float* from = pass->w->hidden;
@@ -21,7 +21,7 @@ static void gather(const sd_pass* pass, float* to) {
     }
 }
 
-/* Copy the rows of hidden to where the caches keep them, or back. */
+/* Copy rows of hidden to the caches that keep them, or back. */
 static void copy_hidden(const sd_pass* pass, int to_caches) {
     size_t d_model = (size_t)pass->w->model->config.d_model;
     float* rows = pass->w->hidden;
@@ -34,8 +34,8 @@ static void copy_hidden(const sd_pass* pass, int to_caches) {
     }
 }
 
-/* Keep the rows of hidden with their nodes where the caches capture them, after n_layers layers; behind the
- * output norm where that is one more than there are. */
+/* Store the rows of hidden in the caches that capture them after n_layers layers; n_layer + 1 means after the
+ * output norm. */
 static void keep_captures(const sd_pass* pass, int n_layers) {
     const sd_model* model = pass->w->model;
     int d_model = model->config.d_model;
@@ -55,7 +55,8 @@ static void keep_captures(const sd_pass* pass, int n_layers) {
     }
 }
 
-/* The head's logits of n rows [n, d_model] of the residual stream, from row `first` of w->logits on. */
+/* Compute the head's logits of n rows [n, d_model] of the residual stream, into w->logits from row `first`
+ * on. */
 static void run_head(sd_pass* pass, const float* rows, int n, int first) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
@@ -120,9 +121,10 @@ static sd_status check(sd_pass* pass) {
         if (w->model->encoder && branch->cache->encoded == NULL)
             return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
         SD_FAIL_IF(w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL, SD_ERR_STATE,
-                   "the model reads features beside tokens, expected those of a target");
+                   "the model reads features next to tokens, expected those of a target");
         if (!sd_workspace_fits(w, branch->cache->model))
-            return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
+            return sd_fail(SD_ERR_STATE,
+                           "a text belongs to an adapted model, expected one that was admitted");
         int n_tokens = branch->n_new - branch->n_extra;
         assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
         for (int i = 0; i < n_tokens; i++) {
@@ -143,8 +145,8 @@ static int position_of(const sd_branch* branch, int i) {
     return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
 }
 
-/* What the rows of a branch, from `row` of the workspace on, begin with. */
-static void place(sd_workspace* w, const sd_branch* branch, int row) {
+/* Set up the rows of a branch, from `row` of the workspace on. */
+static void set_up_rows(sd_workspace* w, const sd_branch* branch, int row) {
     size_t d_model = (size_t)w->model->config.d_model;
     for (int i = 0; i < branch->n_new; i++, row++) {
         int32_t token = branch->tokens[i];
@@ -154,7 +156,7 @@ static void place(sd_workspace* w, const sd_branch* branch, int row) {
     }
 }
 
-/* The new nodes of the first n branches are not pending any more. */
+/* Remove the new nodes of the first n branches from the pending ones. */
 static void take_back(const sd_pass* pass, int n) {
     for (int b = 0; b < n; b++) pass->branches[b].cache->n_pending -= pass->branches[b].n_new;
 }
@@ -172,7 +174,7 @@ static sd_status append(const sd_pass* pass) {
     }
     for (int b = 0, row = 0; b < pass->n_branches; b++) {
         pass->branches[b].cache->n_waiting = 0;
-        place(w, &pass->branches[b], row);
+        set_up_rows(w, &pass->branches[b], row);
         row += pass->branches[b].n_new;
     }
     return SD_OK;
@@ -206,7 +208,7 @@ static sd_status start(sd_pass* pass) {
     return run(pass);
 }
 
-/* A pass of new nodes, from the embedding on. */
+/* Run a pass of new nodes from the embedding on. */
 static sd_status run_new(sd_pass* pass) {
     SD_TRY(check(pass));
     SD_TRY(append(pass));
@@ -215,10 +217,10 @@ static sd_status run_new(sd_pass* pass) {
     return status;
 }
 
-/* Are the pending nodes of a cache such that others may follow, of which n_through will be said? */
+/* Can nodes with this n_through follow the pending nodes of a cache? */
 static sd_status check_through(const sd_cache* c, int n_through) {
     if (c->n_pending == 0 || c->n_through == n_through) return SD_OK;
-    return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers, expected %d", c->n_through,
+    return sd_fail(SD_ERR_STATE, "the pending nodes have passed %d layers, expected %d", c->n_through,
                    n_through);
 }
 
@@ -265,7 +267,7 @@ sd_status sd_forward_skipping(sd_workspace* w, const unsigned char* skipped, con
     return status;
 }
 
-/* How many of a branch's first nodes wait to be finished. */
+/* Number of a branch's leading nodes that wait to be finished. */
 static int count_begun(const sd_branch* branch) {
     const sd_cache* c = branch->cache;
     int n = 0;
@@ -275,8 +277,8 @@ static int count_begun(const sd_branch* branch) {
     return n;
 }
 
-/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait; 0 if
- * there are none. */
+/* Drop pending nodes that no branch continues, and return after how many layers the others wait; 0 if there
+ * are none. */
 static int drop_others(const sd_branch* branches, int n_branches) {
     int from = 0;
     for (int b = 0; b < n_branches; b++) {
@@ -332,22 +334,21 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
     return pass.status;
 }
 
-/* ------------------------------------------------------------------------------- numbers that overflow */
+/* ------------------------------------------------------------------------------- non-finite numbers */
 
-/* The residual stream [n_new, d_model] of a branch of the last forward after the first n_layers layers, in
- * w->hidden. Keys and values of the branch's nodes are written once more, with the bits that they had. Other
- * branches stay out: their nodes may have been committed since. */
+/* Recompute the residual stream [n_new, d_model] of a branch of the last forward pass after the first
+ * n_layers layers, in w->hidden. Keys and values of its nodes are rewritten with the same bits. Other
+ * branches stay out: their nodes may be committed by now. */
 static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     sd_pass pass = SD_MAKE(sd_pass, .w = w, .branches = branch, .n_branches = 1, .n_rows = branch->n_new,
                            .end = n_layers, .skipped = w->last_skipped, .engine = w->last_engine, .keep = -1);
-    place(w, branch, 0);
+    set_up_rows(w, branch, 0);
     sd_workspace_begin(w, branch, 1);
     return run(&pass);
 }
 
-/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value
- * that is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 ·
- * infinity is not 0. */
+/* Report the first layer with a non-finite output, and the row. A value that is not finite stays so in later
+ * layers; it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
 static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {
@@ -363,17 +364,17 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
     SD_FAIL_IF(high == 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
-    return sd_fail(SD_ERR_OVERFLOW,
-                   "%s: the output of layer %d (of 0 to %d) at position %d is not finite; that of the layers "
-                   "before it is",
-                   name, high - 1, w->model->config.n_layer - 1, position);
+    return sd_fail(
+        SD_ERR_OVERFLOW,
+        "%s: the output of layer %d (of 0 to %d) at position %d is not finite; earlier layers are finite",
+        name, high - 1, w->model->config.n_layer - 1, position);
 }
 
 static sd_status fail_in_head(const sd_workspace* w, int position) {
-    return sd_fail(SD_ERR_OVERFLOW,
-                   "%s: the logits are not finite after position %d; the output of all layers is, so it is "
-                   "the head that overflows",
-                   w->name ? w->name : "the model", position);
+    return sd_fail(
+        SD_ERR_OVERFLOW,
+        "%s: the logits are not finite after position %d; the output of all layers is, so the head overflows",
+        w->name ? w->name : "the model", position);
 }
 
 sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
@@ -384,7 +385,7 @@ sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
     return SD_OK;
 }
 
-/* Are rows [first, end) of a branch finite? hidden, logits: of its first row and of its first with logits. */
+/* Check rows [first, end) of a branch. hidden, logits: of its first row, and of its first row with logits. */
 static sd_status check_branch(sd_workspace* w, const sd_branch* branch, const float* hidden,
                               const float* logits, int first, int end) {
     const sd_config* c = &w->model->config;
@@ -417,7 +418,7 @@ void sd_forward_settle_failures(sd_workspace* w) {
     float *hidden = w->hidden, *logits = w->logits;
     for (int b = 0; b < w->n_last_branches; b++) {
         const sd_branch* branch = &w->last_branches[b];
-        /* What fails is computed again in the first rows: those of this branch and of branches before it. */
+        /* A failing branch is recomputed in the first rows, which belong to it or to earlier branches. */
         sd_status status = check_branch(w, branch, hidden, logits, 0, branch->n_new);
         hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
         if (status != SD_OK) {
@@ -439,7 +440,7 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
                               .tokens = tokens + *n_done,
                               .parents = parents,
                               .n_new = n_here,
-                              /* by OpenBLAS the bits of a row may depend on the rows beside it */
+                              /* with OpenBLAS the bits of a row may depend on the rows next to it */
                               .n_logits = all || (last && blas) ? n_here : last};
     sd_status status = sd_forward_prompt(w, &branch, 1);
     if (status != SD_OK) return status;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
+/* Shared tokens worth waiting for: fewer are read again, in a forward pass with others. */
 #define WORTH_WAITING 16
 
 static int being_read(const sd_prefill* prefill) { return prefill->n_read >= 0 && !sd_prefill_done(prefill); }
@@ -20,7 +20,7 @@ static int in_common(const sd_prefill* a, const sd_prefill* b) {
     return at;
 }
 
-/* Begin a text, unless waiting for an earlier one saves more. */
+/* Start a text, unless waiting for an earlier one saves more. */
 static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
     sd_prefill* prefill = &prefills[i];
     int longest = 0;
@@ -36,7 +36,7 @@ static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
     prefill->n_read = caches[i].n_committed;
 }
 
-/* The first text after `order` that is not done; -1: there is none. */
+/* First text after `order` that is not done; -1: none. */
 static int next_text(const sd_prefill* prefills, int n, long order) {
     int next = -1;
     for (int i = 0; i < n; i++)
@@ -46,15 +46,14 @@ static int next_text(const sd_prefill* prefills, int n, long order) {
     return next;
 }
 
-/* Give a text up by its own failure; its cache keeps what had been read. */
+/* Fail one text; its cache keeps what was read. */
 static void give_up(sd_cache* cache, sd_prefill* prefill, sd_status status) {
     sd_failure_note(prefill->failure, status);
     sd_cache_keep(cache, NULL, 0);
     prefill->n_read = prefill->n;
 }
 
-/* Let the cache of text i attend to its source: another cache may have it, else it is encoded, and *encoded
- * is set. */
+/* Attach text i's cache to its source: another cache may have it, else encode it and set *encoded. */
 static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefill* prefills, int n, int i,
                         int* encoded) {
     const sd_prefill* prefill = &prefills[i];
@@ -67,11 +66,11 @@ static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefil
     return sd_encode(&caches[i], prefill->source, prefill->n_source, w->n_threads, w->name);
 }
 
-/* A text waits only for an earlier text that is being read; so where none is being read, all are done. */
+/* Texts wait only for earlier texts being read; so if none is being read, all must be done. */
 static sd_status check_done(const sd_prefill* prefills, int n) {
     for (int i = 0; i < n; i++)
         if (!sd_prefill_done(&prefills[i]))
-            return sd_fail(SD_ERR_STATE, "text %d is not read and waits for no text that is being read", i);
+            return sd_fail(SD_ERR_STATE, "text %d is neither read nor waiting for a text being read", i);
     return SD_OK;
 }
 
@@ -79,7 +78,7 @@ static int rows_left(const sd_prefill* prefill) {
     return prefill->n - (prefill->n_read > 0 ? prefill->n_read : 0) + prefill->with_root;
 }
 
-/* Rows of the next slice: as few slices as there can be, of even lengths. */
+/* Rows of the next slice: the fewest slices, of even lengths. */
 static int fit_slice(const sd_model* model, const sd_prefill* prefills, int n) {
     int slice = sd_prompt_slice(model);
     long n_rows = 0;
@@ -99,7 +98,7 @@ static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_r
     return SD_OK;
 }
 
-/* Encode the next source that no cache has; *encoded is set if there is one. */
+/* Encode the next source that no cache has; sets *encoded if there is one. */
 static sd_status encode_next(const sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n,
                              int* encoded) {
     int first = next_text(prefills, n, -1);
@@ -115,35 +114,35 @@ static sd_status encode_next(const sd_workspace* w, sd_cache* caches, sd_prefill
     return SD_OK;
 }
 
-/* Does the text's cache attend to its source, if it has one? */
+/* Does the text's cache have its source, if any? */
 static int has_source(const sd_cache* cache, const sd_prefill* prefill) {
     return cache->model->encoder == NULL ||
            sd_encoded_is_of(cache->encoded, prefill->source, prefill->n_source);
 }
 
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n) {
-    int32_t parents[SD_MOST_SLICE]; /* of every chain the same */
+    int32_t parents[SD_MOST_SLICE]; /* the same for every chain */
     for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
     sd_branch branches[SD_MOST_SLICE];
     int read[SD_MOST_SLICE]; /* the prefill of each branch */
     int n_branches = 0, encoded = 0, blas = sd_prompts_in_slices(w->model);
-    int most = blas ? 1 : SD_MOST_SLICE; /* texts in a forward */
+    int most = blas ? 1 : SD_MOST_SLICE; /* texts per forward pass */
     sd_status status = SD_OK;
     if (w->model->encoder != NULL) status = encode_next(w, caches, prefills, n, &encoded);
     if (status != SD_OK || encoded) return status;
-    int room = fit_slice(w->model, prefills, n);
-    for (int i = next_text(prefills, n, -1); i >= 0 && room > 0 && n_branches < most;
+    int n_left = fit_slice(w->model, prefills, n);
+    for (int i = next_text(prefills, n, -1); i >= 0 && n_left > 0 && n_branches < most;
          i = next_text(prefills, n, prefills[i].order)) {
         sd_prefill* prefill = &prefills[i];
         if (prefill->n_read < 0 && has_source(&caches[i], prefill)) begin(caches, prefills, n, i);
         if (!being_read(prefill)) continue;
         int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
-        if (n_here > room) n_here = room;
+        if (n_here > n_left) n_here = n_left;
         branches[n_branches] =
             SD_MAKE(sd_branch, .cache = &caches[i], .tokens = prefill->text + prefill->n_read,
                     .parents = parents, .n_new = n_here);
         read[n_branches++] = i;
-        room -= n_here;
+        n_left -= n_here;
     }
     if (n_branches == 0) return check_done(prefills, n);
     status = sd_forward_prompt(w, branches, n_branches);

@@ -4,7 +4,7 @@
 
 #include "kernels.h"
 
-/* Logits that are weighed at once. */
+/* Logits weighed at once. */
 #define PIECE 512
 
 sd_row_distribution sd_row_distribution_of(const float* logits, int n_vocab) {
@@ -15,23 +15,23 @@ sd_row_distribution sd_row_distribution_of(const float* logits, int n_vocab) {
 }
 
 double sd_row_mass(const float* logits, int n_vocab, float from) {
-    double terms[PIECE], sum = 0.0; /* the terms are not kept, and a piece of them fits the nearest cache */
+    double terms[PIECE], sum = 0.0; /* terms are not kept; a piece fits the first-level cache */
     for (int i = 0; i < n_vocab; i += PIECE)
         sum +=
             sd_kernels_get()->weigh(n_vocab - i < PIECE ? n_vocab - i : PIECE, logits + i, from, 1.0f, terms);
     return sum;
 }
 
-void sd_row_top(const sd_row_distribution* law, const float* logits, int n_vocab, int n, int32_t* tokens,
+void sd_row_top(const sd_row_distribution* row, const float* logits, int n_vocab, int n, int32_t* tokens,
                 double* log_probs) {
     if (n == 0) return;
     sd_top top = {.n = n, .tokens = tokens, .values = log_probs};
     for (int32_t token = 0; token < n_vocab; token++) sd_top_offer(&top, token, (double)logits[token]);
     sd_top_sort(&top);
-    for (int i = 0; i < n; i++) log_probs[i] = sd_row_log_prob(law, logits, tokens[i]);
+    for (int i = 0; i < n; i++) log_probs[i] = sd_row_log_prob(row, logits, tokens[i]);
 }
 
-/* Whether entry i comes behind entry j in the order of sd_top_sort. */
+/* Does entry i follow entry j in the order of sd_top_sort? */
 static int is_less(const sd_top* t, int i, int j) {
     return t->values[i] < t->values[j] || (t->values[i] == t->values[j] && t->tokens[i] > t->tokens[j]);
 }
@@ -45,12 +45,12 @@ static void swap(sd_top* t, int i, int j) {
     t->values[j] = value;
 }
 
-/* Let entry i of a heap of n rise to where its parent is less. */
+/* Sift entry i of a heap of n up until its parent is less. */
 static void rise(sd_top* t, int i) {
     for (int parent; i > 0 && is_less(t, i, parent = (i - 1) / 2); i = parent) swap(t, i, parent);
 }
 
-/* Let entry 0 of a heap of n sink to where both children are larger. */
+/* Sift entry 0 of a heap of n down until both children are larger. */
 static void sink(sd_top* t, int n) {
     for (int i = 0, child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && is_less(t, child + 1, child)) child++;

@@ -10,39 +10,39 @@
 
 /* -------------------------------------------------------------------------- texts as trees of their tokens
  *
- * Texts are put in order, those that begin alike beside each other, and divided into groups. The nodes of a
- * group's tree are the tokens that are read: all but the last of each text. First comes the stem, a chain
- * that all texts of the group begin with, then what follows it. */
+ * Texts are sorted, so that texts with a common prefix are adjacent, and divided into groups. A group's tree
+ * has a node for each token that is read: all but the last of each text. First comes the stem, a chain that
+ * all texts of the group start with, then what follows it. */
 
-/* Most nodes of a tree behind its stem: every row of the tree attends to all of them, and masks those that
- * are not on its way. */
-#define BEHIND_STEM 256
+/* Most nodes of a tree after its stem: every row of the tree attends to all of them, and masks those not on
+ * its path. */
+#define MOST_AFTER_STEM 256
 
-/* Texts [first, first + n) of those in order. */
+/* Sorted texts [first, first + n). */
 typedef struct text_group {
     int first, n;
     int n_nodes, n_stem;
-    int n_unscored; /* nodes at the beginning of the stem after which no text is scored */
-    int n_wants;    /* tokens that are scored */
+    int n_unscored; /* leading nodes of the stem after which no text is scored */
+    int n_wants;    /* scored tokens */
 } text_group;
 
-/* A token that is scored by the logits of a node. */
+/* A token scored by the logits of a node. */
 typedef struct want {
     int32_t token;
-    int next;         /* the next want of the node, -1: none */
-    ptrdiff_t result; /* where its results go */
+    int next;         /* next want of the node, -1: none */
+    ptrdiff_t result; /* index of its results */
 } want;
 
-/* The tree of a group; arrays have room for the largest group and are the caller's. */
+/* The tree of a group; its arrays, owned by the caller, hold the largest group. */
 typedef struct text_tree {
     int32_t* tokens;  /* [n_nodes] */
-    int32_t* parents; /* [n_nodes] earlier nodes; -1: there is none */
-    int* first_wants; /* [n_nodes] the wants of each node, -1: none */
+    int32_t* parents; /* [n_nodes] earlier nodes; -1: none */
+    int* first_wants; /* [n_nodes] first want of each node, -1: none */
     want* wants;      /* [n_wants] */
-    int32_t* path;    /* [n_nodes] scratch: the nodes of the last text */
+    int32_t* path;    /* [n_nodes] scratch: nodes of the last text */
 } text_tree;
 
-/* So many tokens in common make a text join a group, however many more it has. */
+/* A text that shares this many tokens joins a group, however many more it has. */
 #define WORTH_JOINING 16
 
 static int compare_ids(const int32_t* a, int n_a, const int32_t* b, int n_b) {
@@ -60,7 +60,7 @@ static int compare(const void* one, const void* two) {
 
 static int n_read(const sd_scored_text* text) { return text->n - 1; }
 
-/* How many tokens that are read two texts have in common at their beginnings. */
+/* Number of read tokens that two texts share at their start. */
 static int common_tokens(const sd_scored_text* a, const sd_scored_text* b) {
     if (compare_ids(a->source, a->n_source, b->source, b->n_source) != 0) return 0;
     int n = n_read(a) < n_read(b) ? n_read(a) : n_read(b), at = 0;
@@ -73,8 +73,8 @@ static text_group group_of(const sd_scored_text* text, int i) {
                    .n_unscored = text->n_given - 1, .n_wants = text->n - text->n_given);
 }
 
-/* Let a text join the group of the text before it, with which it has n_common tokens in common, if that
- * spares something. Returns whether it has. */
+/* Add a text to the group of the text before it, with which it shares n_common tokens, if that saves work.
+ * Returns whether it did. */
 static int join(text_group* group, const sd_scored_text* text, int n_common) {
     text_group joined = group_of(text, group->first);
     int n_more = n_read(text) - n_common;
@@ -85,12 +85,12 @@ static int join(text_group* group, const sd_scored_text* text, int n_common) {
     if (group->n_unscored < joined.n_unscored) joined.n_unscored = group->n_unscored;
     if (joined.n_stem < joined.n_unscored) joined.n_unscored = joined.n_stem;
     joined.n_wants += group->n_wants;
-    if (joined.n_nodes - joined.n_stem > BEHIND_STEM) return 0;
+    if (joined.n_nodes - joined.n_stem > MOST_AFTER_STEM) return 0;
     *group = joined;
     return 1;
 }
 
-/* Divide texts [n] in order into groups [n]; returns how many there are. With `apart` each text is one. */
+/* Divide sorted texts [n] into groups [n]; returns their number. `apart`: one text per group. */
 static int group_texts(const sd_scored_text* texts, int n, int apart, text_group* groups) {
     int n_groups = 0;
     for (int i = 0; i < n; i++) {
@@ -102,7 +102,7 @@ static int group_texts(const sd_scored_text* texts, int n, int apart, text_group
     return n_groups;
 }
 
-/* Fill the tree of a group of texts in order, all of them [..]. */
+/* Build the tree of a group of the sorted texts. */
 static void build_tree(text_tree* tree, const sd_scored_text* texts, const text_group* group) {
     int n_nodes = 0, n_wants = 0;
     for (int i = group->first; i < group->first + group->n; i++) {
@@ -123,22 +123,22 @@ static void build_tree(text_tree* tree, const sd_scored_text* texts, const text_
     }
 }
 
-/* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
+/* Shared tokens worth waiting for: fewer are read again, in a forward pass with others. */
 #define WORTH_WAITING 16
 
-/* Rows of logits that are looked at together. */
+/* Rows of logits processed together. */
 #define LOGITS 64
 
-/* Groups that are read at once, where the caller does not say. */
+/* Groups read at once by default. */
 #define MOST_LANES 16
 
-/* A group on its way through the model. Its cache is that of the same number. */
+/* A group being read. Its cache has the same index. */
 typedef struct lane {
     const text_group* group; /* NULL: none */
     text_tree tree;
-    int has_source; /* or needs none */
-    int begun;      /* is being read */
-    int n_read;     /* nodes */
+    int has_source; /* has its source, or needs none */
+    int begun;      /* reading has begun */
+    int n_read;     /* nodes read */
 } lane;
 
 struct sd_score {
@@ -147,29 +147,29 @@ struct sd_score {
     sd_workspace workspace;
     sd_arena arena; /* owns the arrays below */
     int n, n_lanes, n_groups;
-    int n_begun;                 /* groups that a lane has had */
+    int n_begun;                 /* groups started so far */
     text_group* groups;          /* [n] */
     lane* lanes;                 /* [n_lanes] */
     sd_cache* caches;            /* [n_lanes] */
-    sd_branch* branches;         /* [n_lanes] of a forward */
-    int* read;                   /* [n_lanes] the lane of each branch */
+    sd_branch* branches;         /* [n_lanes] branches of a forward pass */
+    int* read;                   /* [n_lanes] lane of each branch */
     int32_t* parents;            /* [slice] of the branches' nodes */
-    int32_t* rows;               /* [slice] rows of a forward after which tokens are scored */
-    const text_tree** row_trees; /* [slice] the tree of each of these rows */
-    int* row_nodes;              /* [slice] the node of each in its tree */
+    int32_t* rows;               /* [slice] rows of a forward pass after which tokens are scored */
+    const text_tree** row_trees; /* [slice] tree of each of these rows */
+    int* row_nodes;              /* [slice] node of each in its tree */
 };
 
 typedef struct bounds {
-    int n_nodes, n_behind_stem, n_wants;
+    int n_nodes, n_after_stem, n_wants;
 } bounds;
 
 static bounds bounds_of(const sd_score* s) {
     bounds most = {0};
     for (int i = 0; i < s->n_groups; i++) {
         const text_group* g = &s->groups[i];
-        int n_behind = g->n_nodes - g->n_stem;
+        int n_after = g->n_nodes - g->n_stem;
         if (g->n_nodes > most.n_nodes) most.n_nodes = g->n_nodes;
-        if (n_behind > most.n_behind_stem) most.n_behind_stem = n_behind;
+        if (n_after > most.n_after_stem) most.n_after_stem = n_after;
         if (g->n_wants > most.n_wants) most.n_wants = g->n_wants;
     }
     return most;
@@ -212,7 +212,8 @@ static sd_status check_text(const sd_model* model, const sd_scored_text* text) {
     return sd_encoder_check(model, text->source, text->n_source);
 }
 
-/* One group more than fill a forward twice, of average size: one that ends leaves no forward half empty. */
+/* One group more than fills a forward pass twice at average size: a group that ends leaves no pass half
+ * empty. */
 static int lanes_that_fill(const sd_score* s) {
     long n_nodes = 0, slice = sd_prompt_slice(s->options.model);
     for (int i = 0; i < s->n_groups; i++) n_nodes += s->groups[i].n_nodes;
@@ -240,7 +241,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     const bounds most = bounds_of(s);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s, &most))) != SD_OK) goto fail;
     for (int i = 0; i < s->n_lanes; i++) {
-        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_behind_stem + slice, 0, NULL);
+        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_after_stem + slice, 0, NULL);
         if (status != SD_OK) goto fail;
     }
     status = sd_workspace_create(&s->workspace, model, options->n_threads, slice,
@@ -265,7 +266,7 @@ void sd_score_free(sd_score* s) {
 
 const sd_cache* sd_score_cache(const sd_score* s) { return &s->caches[0]; }
 
-/* ---------------------------------------------------------------------------------- groups in their lanes */
+/* ---------------------------------------------------------------------------------- groups and lanes */
 
 static int being_read(const lane* l) { return l->group != NULL && l->begun; }
 
@@ -277,7 +278,7 @@ static int same_source(const sd_score* s, int a, int b) {
     return sd_encoded_equal(s->caches[a].encoded, s->caches[b].encoded);
 }
 
-/* Tokens of group `which` without a score that the stem of the group in another lane begins with too. */
+/* Unscored tokens of group `which` that the stem of another lane's group starts with too. */
 static int in_common(const sd_score* s, int which, int other) {
     const lane *a = &s->lanes[which], *b = &s->lanes[other];
     int n = a->group->n_unscored, at = 0;
@@ -287,7 +288,7 @@ static int in_common(const sd_score* s, int which, int other) {
     return at;
 }
 
-/* Begin the groups that wait, but for those that had better go on waiting for a stem that is being read. */
+/* Start waiting groups, except those that should wait for a stem being read. */
 static void begin_groups(sd_score* s) {
     for (int i = 0; i < s->n_lanes; i++) {
         lane* l = &s->lanes[i];
@@ -316,8 +317,8 @@ static void fill_lanes(sd_score* s) {
     }
 }
 
-/* Let the caches of new groups attend to their sources: another cache may have one, else it is encoded, and
- * *encoded is set. */
+/* Attach the caches of new groups to their sources: another cache may have one, else encode it and set
+ * *encoded. */
 static sd_status attend(sd_score* s, int* encoded) {
     const sd_workspace* w = &s->workspace;
     for (int i = 0; i < s->n_lanes && !*encoded; i++) {
@@ -340,12 +341,12 @@ static sd_status attend(sd_score* s, int* encoded) {
 
 /* ----------------------------------------------------------------------------------------- one forward */
 
-/* The next nodes of a lane as a branch of a forward, at most `room`. Returns how many they are. */
-static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_branch* branch) {
+/* Make the next nodes of a lane, at most `most`, a branch of a forward pass. Returns their number. */
+static int fill_branch(sd_score* s, int which, int most, int32_t* parents, sd_branch* branch) {
     const lane* l = &s->lanes[which];
     sd_cache* cache = &s->caches[which];
     int n = sd_slice_length(cache, l->group->n_nodes - l->n_read), wanted = 0;
-    if (n > room) n = room;
+    if (n > most) n = most;
     for (int i = 0; i < n; i++) {
         parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
@@ -356,19 +357,19 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
 }
 
 static int fill_branches(sd_score* s) {
-    int alone = sd_prompts_in_slices(s->options.model), room = sd_prompt_slice(s->options.model);
+    int alone = sd_prompts_in_slices(s->options.model), n_left = sd_prompt_slice(s->options.model);
     int n_branches = 0, most = alone ? 1 : s->n_lanes, n_rows = 0;
-    for (int i = 0; i < s->n_lanes && room > 0 && n_branches < most; i++) {
+    for (int i = 0; i < s->n_lanes && n_left > 0 && n_branches < most; i++) {
         if (!being_read(&s->lanes[i])) continue;
-        int n = fill_branch(s, i, room, s->parents + n_rows, &s->branches[n_branches]);
+        int n = fill_branch(s, i, n_left, s->parents + n_rows, &s->branches[n_branches]);
         s->read[n_branches++] = i;
         n_rows += n;
-        room -= n;
+        n_left -= n;
     }
     return n_branches;
 }
 
-/* The rows of the last forward after which tokens are scored; returns how many there are. */
+/* Find the rows of the last forward pass after which tokens are scored; returns their number. */
 static int find_rows(sd_score* s, int n_branches) {
     int n = 0;
     for (int b = 0, row = 0; b < n_branches; b++) {
@@ -385,15 +386,14 @@ static int find_rows(sd_score* s, int n_branches) {
 
 typedef struct rows_of_logits {
     const sd_score* score;
-    const float* logits; /* row i of those from `first` on, or, with `whole`, at its place in the forward */
+    const float* logits; /* rows from `first` on or, with `whole`, numbered as in the pass */
     int whole, first;
 } rows_of_logits;
 
-/* The most probable tokens of a row, with ln p, as the results of one token. */
-static void put_top(const sd_score* s, const sd_row_distribution* law, const float* logits,
-                    ptrdiff_t result) {
+/* Write a row's most probable tokens and their ln p as the results of one token. */
+static void put_top(const sd_score* s, const sd_row_distribution* p, const float* logits, ptrdiff_t result) {
     const sd_score_results* r = &s->options.results;
-    sd_row_top(law, logits, s->options.model->config.n_vocab, r->n_top, r->top_tokens + result * r->n_top,
+    sd_row_top(p, logits, s->options.model->config.n_vocab, r->n_top, r->top_tokens + result * r->n_top,
                r->top_log_probs + result * r->n_top);
 }
 
@@ -413,21 +413,21 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
         int i = rows->first + row;
         const text_tree* tree = s->row_trees[i];
         const float* logits = rows->logits + (rows->whole ? s->rows[i] : row) * s->workspace.ld_logits;
-        const sd_row_distribution law = sd_row_distribution_of(logits, s->options.model->config.n_vocab);
+        const sd_row_distribution p = sd_row_distribution_of(logits, s->options.model->config.n_vocab);
         int first_want = tree->first_wants[s->row_nodes[i]];
         for (int w = first_want; w >= 0; w = tree->wants[w].next) {
             const want* of = &tree->wants[w];
-            r->log_probs[of->result] = sd_row_log_prob(&law, logits, of->token);
-            if (r->greedy) r->greedy[of->result] = of->token == law.argmax;
+            r->log_probs[of->result] = sd_row_log_prob(&p, logits, of->token);
+            if (r->greedy) r->greedy[of->result] = of->token == p.argmax;
             if (r->n_top > 0 && w == first_want)
-                put_top(s, &law, logits, of->result);
+                put_top(s, &p, logits, of->result);
             else if (r->n_top > 0)
                 copy_top(r, tree->wants[first_want].result, of->result);
         }
     }
 }
 
-/* The results of the tokens that are scored after rows of the last forward. */
+/* Score the tokens after rows of the last forward pass. */
 static sd_status look(sd_score* s, int n_branches) {
     sd_workspace* w = &s->workspace;
     int n = find_rows(s, n_branches), whole = sd_prompts_in_slices(s->options.model);
@@ -445,8 +445,8 @@ static sd_status look(sd_score* s, int n_branches) {
     return SD_OK;
 }
 
-/* The rows of a branch have been read: those of the stem become text, and a group whose nodes have all been
- * read leaves its lane. Returns how many texts end with it. */
+/* Finish a branch that was read: rows of the stem become text, and a group whose nodes are all read leaves
+ * its lane. Returns how many texts are complete. */
 static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
     lane* l = &s->lanes[which];
     sd_cache* cache = &s->caches[which];
@@ -464,7 +464,7 @@ static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
 sd_status sd_score_slice(sd_score* s, int* n_ended, int* done) {
     int encoded = 0;
     *n_ended = *done = 0;
-    begin_groups(s); /* before a lane that has ended gives up a stem that others wait for */
+    begin_groups(s); /* before a finished lane gives up a stem that others wait for */
     fill_lanes(s);
     sd_status status = attend(s, &encoded);
     if (status != SD_OK || encoded) return status;

@@ -22,7 +22,7 @@ const sd_adapted_matrix* sd_adapter_find(const sd_adapter* adapter, const sd_mat
     return bsearch(&key, adapter->matrices, (size_t)adapter->n, sizeof *adapter->matrices, compare);
 }
 
-/* Can a tensor be adapted beside a model? A head that is tied is no tensor. */
+/* Can an adapter adapt this tensor? A tied head is not a tensor. */
 static int is_adaptable(const sd_tensor_spec* spec) {
     switch (spec->role) {
     case SD_ATTN_Q:
@@ -41,7 +41,7 @@ static sd_status find(const sd_model* base, const sd_adapted_tensor* tensor, sd_
     if (sd_tensor_find(&base->config, tensor->name, spec) < 0)
         return sd_fail(SD_ERR_VALUE, "tensor %.64s: not part of the model", tensor->name);
     SD_FAIL_IF(!is_adaptable(spec), SD_ERR_VALUE,
-               "tensor %s: cannot be adapted beside the model, expected a matrix of attention, of a dense "
+               "tensor %s: cannot be adapted, expected a matrix of attention, of a dense "
                "feed-forward block, or a head that is not tied",
                spec->name);
     SD_FAIL_IF(tensor->rank < 1 || tensor->rank > MOST_RANK, SD_ERR_VALUE,
@@ -49,7 +49,7 @@ static sd_status find(const sd_model* base, const sd_adapted_tensor* tensor, sd_
     return SD_OK;
 }
 
-/* The low-rank matrices of the model's matrix with these panels, new ones where there are none yet. */
+/* The low-rank matrices of the model's matrix with these panels; new ones if there are none yet. */
 static sd_adapted_matrix* matrix_of(sd_adapter* adapter, const sd_panel* panels) {
     int i = 0;
     while (i < adapter->n && adapter->matrices[i].panels != panels) i++;
@@ -63,9 +63,9 @@ static sd_status add_part(const sd_model* base, sd_adapter* adapter, const sd_te
     sd_adapted_matrix* to = matrix_of(adapter, of->panels);
     for (int i = 0; i < to->n_parts; i++)
         if (to->parts[i].role == spec->role && to->parts[i].layer == spec->layer)
-            return sd_fail(SD_ERR_VALUE, "tensor %s: is adapted twice", spec->name);
-    to->beside = spec->role == SD_MLP_GATE || spec->role == SD_MLP_UP;
-    /* until there is memory the shapes stand in the matrices */
+            return sd_fail(SD_ERR_VALUE, "tensor %s: adapted twice", spec->name);
+    to->mlp_input = spec->role == SD_MLP_GATE || spec->role == SD_MLP_UP;
+    /* before allocation the matrices hold only shapes */
     to->down.n_in = spec->n_cols;
     to->parts[to->n_parts++] =
         SD_MAKE(sd_low_rank, .rows = rows, .first = sd_whole_panels(to->down.n_out), .rank = rank,
@@ -74,7 +74,7 @@ static sd_status add_part(const sd_model* base, sd_adapter* adapter, const sd_te
     return SD_OK;
 }
 
-/* Memory for matrices of known shapes; `from` is what they are copied from. */
+/* Lay out matrices of known shapes, copied from `from`. */
 static void lay_out(sd_adapter* adapter, const sd_adapted_matrix* from) {
     sd_arena* arena = &adapter->arena;
     adapter->matrices = sd_arena_take(arena, (size_t)adapter->n, sizeof *adapter->matrices);
@@ -112,9 +112,9 @@ static sd_status build(const sd_model* base, const sd_adapted_tensor* tensors, i
 sd_status sd_model_adapt(const sd_model* base, const sd_adapted_tensor* tensors, int n, sd_model** out) {
     SD_FAIL_IF(base->base != NULL, SD_ERR_VALUE, "the model is adapted, expected one without an adapter");
     if (base->encoder != NULL || base->config.features.use != SD_FEATURE_NONE)
-        return sd_fail(SD_ERR_VALUE, "the model %s, expected one that reads its text alone",
+        return sd_fail(SD_ERR_VALUE, "the model %s, expected a decoder-only model without features",
                        base->encoder ? "has an encoder" : "reads features");
-    if (n < 1) return sd_fail(SD_ERR_VALUE, "the adapter is for no tensor, expected at least one");
+    if (n < 1) return sd_fail(SD_ERR_VALUE, "the adapter adapts no tensor, expected at least one");
     sd_model* model = sd_alloc(sizeof *model);
     sd_adapter* adapter = model ? sd_alloc(sizeof *adapter) : NULL;
     sd_status status = adapter ? build(base, tensors, n, adapter) : SD_ERR_MEMORY;
@@ -136,7 +136,7 @@ static void describe(const sd_model* model, const sd_low_rank* part, sd_tensor_s
     sd_tensor_at(&model->config, sd_tensor_index(&model->config, part->role, part->layer, -1), spec);
 }
 
-/* The part of a tensor by name, and its matrix; NULL: the adapter is not for it. */
+/* Find a tensor's part, and its matrix, by name; NULL: it is not adapted. */
 static sd_low_rank* part_of(const sd_model* model, const char* name, size_t n_name, sd_adapted_matrix** of) {
     sd_tensor_spec spec;
     char of_tensor[sizeof spec.name];
@@ -167,7 +167,7 @@ sd_status sd_model_set_low_rank(sd_model* model, const char* name, const sd_sour
     if (is_down || is_up) part = part_of(model, name, strlen(name) - strlen(is_down ? DOWN : UP), &of);
     SD_FAIL_IF(part == NULL, SD_ERR_SHAPE,
                "tensor %.72s: not part of the adapter, expected " DOWN " or " UP
-               " behind the name of a tensor that it is for",
+               " after the name of an adapted tensor",
                name);
     const sd_destination to = {.name = name,
                                .n_rows = is_down ? part->rank : part->up.n_out,

@@ -30,7 +30,7 @@ int sd_number_block(sd_number number) { return blocks[number].n; }
 size_t sd_number_bytes(sd_number number) { return blocks[number].bytes; }
 sd_format sd_block_format(sd_number number) { return blocks[number].format; }
 
-/* Words of a block at most. */
+/* Most words of a block. */
 #define MOST_WORDS 53
 
 void sd_blocks_read(sd_number number, const uint8_t* row, int first, int n, float* out) {
@@ -59,7 +59,7 @@ int sd_block_is_finite(sd_number number, const uint8_t* row, int b) {
     return 1;
 }
 
-/* Blocks of 32 rows become words that lie row by row, the bytes behind the last word with zeros. */
+/* Transpose blocks of 32 rows into words stored row by row, with zeros for the bytes after the last word. */
 static void turn(const uint8_t* const rows[SD_PANEL], size_t bytes, uint32_t* words) {
     size_t w = 0;
     for (; 4 * w + 16 <= bytes; w += 4) {
@@ -84,7 +84,7 @@ static void turn(const uint8_t* const rows[SD_PANEL], size_t bytes, uint32_t* wo
 
 int sd_blocks_put(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block,
                   char* panel) {
-    enum { AHEAD = 512 }; /* the hardware follows fewer streams than there are rows */
+    enum { AHEAD = 512 }; /* hardware prefetchers follow fewer streams than there are rows */
     static const uint8_t zeros[4 * MOST_WORDS];
     const size_t bytes = blocks[number].bytes;
     const uint8_t* at[SD_PANEL];
@@ -104,8 +104,8 @@ int sd_blocks_put(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n
     return -1;
 }
 
-/* The kernels look at the scales of 32 rows while they pack them, so this packs a block and drops it: that
- * takes an eighth of the time of reading its numbers. */
+/* Kernels inspect the scales of 32 rows while they pack them, so pack a block and discard it: that takes an
+ * eighth of the time of reading its numbers. */
 int sd_blocks_find_bad(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block) {
     _Alignas(64) char part[1 << 14];
     assert(sd_panel_bytes(blocks[number].format, (size_t)blocks[number].n) <= sizeof part);

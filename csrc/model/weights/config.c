@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Far above any model, and small enough that products of two fit 64 bits with room. */
+/* Far above any model; products of two fit 64 bits. */
 #define LARGEST (1 << 26)
 
-/* Refuse a configuration if something is wrong. */
+/* Refuse a configuration if a condition holds. */
 #define REFUSE_IF(wrong, ...)                                            \
     do {                                                                 \
         if (wrong) return sd_fail(SD_ERR_VALUE, "config: " __VA_ARGS__); \
@@ -67,8 +67,8 @@ static sd_status check_numbers(const sd_config* c) {
     }
     REFUSE_IF(!(c->query_growth >= 0.0 && isfinite(c->query_growth)) ||
                   (c->query_growth > 0.0 && c->query_span < 1),
-              "query_growth is %g over spans of %d, expected 0 or more over 1", c->query_growth,
-              c->query_span);
+              "query_growth is %g over spans of %d, expected 0 or more, over spans of at least 1",
+              c->query_growth, c->query_span);
     for (int h = 0; c->alibi != NULL && h < c->layers[0].n_head; h++)
         REFUSE_IF(!isfinite(c->alibi[h]), "alibi[%d] is %g, expected a finite number", h,
                   (double)c->alibi[h]);
@@ -108,7 +108,7 @@ static sd_status check_rotations(const sd_config* c) {
     return SD_OK;
 }
 
-/* Layers times experts: far above any model, and few enough that their tensors can be listed. */
+/* Layers times experts: far above any model, and few enough to list their tensors. */
 #define MOST_EXPERTS (1 << 17)
 
 static sd_status check_experts(const sd_config* c) {
@@ -130,7 +130,7 @@ static sd_status check_experts(const sd_config* c) {
 
 static sd_status check_switches(const sd_config* c) {
     REFUSE_IF(c->norm == SD_NORM_RMS && c->norm_bias,
-              "norm_bias is set, expected a norm of kind \"layer\" with it");
+              "norm_bias is set, expected a norm of type \"layer\" with it");
     REFUSE_IF(c->parallel != SD_PARALLEL_NO && c->norm_position != SD_NORM_BEFORE,
               "parallel is set, expected norm_position \"before\" with it");
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
@@ -153,7 +153,7 @@ static sd_status check_features(const sd_config* c) {
     }
     for (int i = 0; i < c->n_layer; i++)
         REFUSE_IF(c->layers[i].reads_token != (i == 0 && f->use == SD_FEATURE_ASIDE),
-                  "layer %d reads tokens, expected the first beside features", i);
+                  "layer %d reads tokens, expected only the first, with features", i);
     REFUSE_IF(f->width < 1 || f->width > LARGEST || (f->use == SD_FEATURE_JOINED && f->width != c->d_model),
               "feature_width is %d, expected 1 to %d, d_model if joined", f->width, LARGEST);
     REFUSE_IF(f->n_pieces < 0 || (f->n_pieces > 0 && f->width % f->n_pieces != 0) ||

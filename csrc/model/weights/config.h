@@ -1,4 +1,4 @@
-/* What a decoder, or an encoder, looks like: one description for all families, made of switches. */
+/* Architecture of a decoder or encoder: one description for all model families, made of switches. */
 #pragma once
 
 #include <stddef.h>
@@ -6,8 +6,8 @@
 #include "status.h"
 
 typedef enum sd_norm { SD_NORM_RMS, SD_NORM_LAYER } sd_norm;
-/* Norms of the input of a half of a layer, of its output before it is added, of both, or of the stream after
- * it has been added. */
+/* Where norms are applied: to the input of a half of a layer, to its output before it is added, to both, or
+ * to the stream after the addition. */
 typedef enum sd_norm_position {
     SD_NORM_BEFORE,
     SD_NORM_AFTER,
@@ -24,89 +24,88 @@ typedef enum sd_activation {
     SD_ACT_SILU_CLAMPED, /* gated only: g · sigmoid(1.702 g) · (u + 1), g and u clamped */
     SD_N_ACTIVATIONS
 } sd_activation;
-/* Norms of queries and keys, before they are rotated; without biases. */
+/* Norms of queries and keys before rotation; without biases. */
 typedef enum sd_qk_norm {
     SD_QK_NORM_NONE,
     SD_QK_NORM_HEAD,      /* of each head, with one weight [d_head] for all heads */
-    SD_QK_NORM_EACH_HEAD, /* of each head, with weights [n_head · d_head] of its own */
+    SD_QK_NORM_EACH_HEAD, /* of each head, with its own weights of [n_head · d_head] */
     SD_QK_NORM_WHOLE      /* of all heads together, with weights [n_head · d_head] */
 } sd_qk_norm;
-/* Both halves of a layer read the residual stream as it was before the layer. */
+/* Whether both halves of a layer read the residual stream from before the layer. */
 typedef enum sd_parallel {
     SD_PARALLEL_NO,
-    SD_PARALLEL_ONE_NORM, /* and share the norm of it */
+    SD_PARALLEL_ONE_NORM, /* and share its norm */
     SD_PARALLEL_TWO_NORMS
 } sd_parallel;
 
-/* From a router's logits to the weights of the experts that are chosen. */
+/* How router logits become weights of the chosen experts. */
 typedef enum sd_router {
     SD_ROUTER_SOFTMAX,        /* over all experts */
-    SD_ROUTER_SOFTMAX_CHOSEN, /* over those that are chosen */
+    SD_ROUTER_SOFTMAX_CHOSEN, /* over the chosen ones */
     SD_ROUTER_SIGMOID
 } sd_router;
 
-/* Mixtures of experts: each row goes through n_chosen of n_experts blocks, those of its largest router
- * logits, and through a shared one where there is one. What it adds is the sum of their outputs times their
- * weights. */
+/* Mixture of experts: each row passes n_chosen of n_experts blocks, those with its largest router logits, and
+ * a shared block if there is one. The layer adds the sum of their outputs times their weights. */
 typedef struct sd_experts {
-    int n;            /* 0: the model has no mixtures, and the fields below do not count */
+    int n;            /* 0: no mixtures; the fields below are ignored */
     int n_chosen;     /* for each row */
     int width;        /* of an expert */
     int shared_width; /* of the shared expert; 0: none */
     int shared_gate;  /* the shared expert's weight is the sigmoid of a logit, else 1 */
     sd_router router;
     int router_bias; /* the logits have biases */
-    int renormalize; /* weights are divided by the sum of those of the chosen experts */
-    float scale;     /* factor of these weights, less the shared expert's */
+    int renormalize; /* divide weights by the sum of the chosen experts' weights */
+    float scale;     /* factor of these weights, except the shared expert's */
 } sd_experts;
 
-/* How rows begin where each comes with a feature beside its token: a vector that another model made of the
- * text before the token, or that the model itself made in the row before (EAGLE, Li et al. 2024; multi-token
+/* How rows start if each has a feature as well as a token: a vector that another model computed from the text
+ * before the token, or that the model itself computed in the row before (EAGLE, Li et al. 2024; multi-token
  * prediction, DeepSeek-V3). */
 typedef enum sd_feature_use {
-    SD_FEATURE_NONE,   /* rows begin with the embedding of their token */
-    SD_FEATURE_JOINED, /* with the projection of embedding and feature, one behind the other */
+    SD_FEATURE_NONE,   /* rows start with the embedding of their token */
+    SD_FEATURE_JOINED, /* with a projection of embedding and feature, concatenated */
     SD_FEATURE_ASIDE /* with the feature; the first layer's queries, keys and values read the embedding too */
 } sd_feature_use;
 
-/* Features of another model are `width` wide, a model's own d_model. */
+/* Features of another model have `width` numbers, a model's own d_model. */
 typedef struct sd_features {
-    sd_feature_use use; /* SD_FEATURE_NONE: the fields below do not count */
-    int width;         /* d_model where embedding and feature are joined; else the projection makes it that */
-    int bias;          /* of the projection */
-    int norms;         /* joined: embedding and feature are normalized first. Aside they always are */
-    int n_pieces;      /* aside: equal pieces of another model's feature that are normalized first; 0: none */
-    int normed_stream; /* aside: rows begin with the normalized feature */
+    sd_feature_use use; /* SD_FEATURE_NONE: the fields below are ignored */
+    int width;    /* d_model if embedding and feature are joined; else the projection maps it to d_model */
+    int bias;     /* does the projection have a bias? */
+    int norms;    /* joined: normalize embedding and feature first; aside they always are */
+    int n_pieces; /* aside: equal pieces of another model's feature to normalize first; 0: none */
+    int normed_stream; /* aside: rows start with the normalized feature */
 } sd_features;
 
-/* One table of rotary positions. */
+/* One table of rotary position embeddings. */
 typedef struct sd_rotation {
-    int n_freq;             /* pairs that turn: (x[i], x[i + n_freq]); at most d_head / 2 of its layers */
+    int n_freq;             /* rotated pairs: (x[i], x[i + n_freq]); at most d_head / 2 of its layers */
     const double* inv_freq; /* [n_freq] radians per position */
     double factor;          /* of cosines and sines: 1, or the attention factor of a scaling */
 } sd_rotation;
 
-/* What may differ from layer to layer. */
+/* Settings that may differ between layers. */
 typedef struct sd_layer_config {
     int n_head, n_kv_head, d_head; /* heads of queries; of keys and values; dimensions of each */
-    int window;                    /* positions that a row attends to, itself included; 0: all */
+    int window;                    /* positions that a row attends to, including its own; 0: all */
     int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale;             /* factor of query · key */
     int mixture;                   /* the feed-forward block is a mixture of experts */
-    int input_norm;                /* the attention's input is normalized, where norm_position says so */
+    int input_norm;                /* normalize the attention's input, if norm_position says so */
     int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
 } sd_layer_config;
 
-/* Pointers are borrowed from whoever made the description; those of a model are its own. */
+/* Pointers are borrowed from the creator; a model owns those of its own configuration. */
 typedef struct sd_config {
     int n_vocab, n_ctx, n_layer, d_model, d_ff;
     sd_norm norm;
     float norm_eps;
     sd_norm_position norm_position;
-    int norm_weight, norm_bias; /* have the norms of the stream weights, and biases (LayerNorm only)? */
-    int output_norm;            /* a norm of the stream after the last layer */
+    int norm_weight, norm_bias; /* do norms of the stream have weights, and biases (LayerNorm only)? */
+    int output_norm;            /* norm of the stream after the last layer */
     sd_qk_norm qk_norm;
-    int v_norm; /* values of each head pass an RMSNorm without weight */
+    int v_norm; /* RMSNorm without weight of each head's values */
     sd_parallel parallel;
     sd_position position;
     sd_activation activation;
@@ -115,30 +114,30 @@ typedef struct sd_config {
     int tied;                         /* the head is the token embedding */
     int qkv_bias, out_bias, mlp_bias; /* which projections have a bias */
     int head_bias;
-    int n_draft_tokens; /* tokens that the head knows, with ids of their own; 0: all n_vocab */
-    int shared_head;    /* of a model that drafts: the head is its target's, norm and bias aside */
+    int n_draft_tokens; /* tokens of the head, with ids of their own; 0: all n_vocab */
+    int shared_head;    /* draft model: the head is its target's, except norm and bias */
     sd_features features;
     float embedding_scale; /* factor of token embeddings */
-    int embedding_norm;    /* a LayerNorm of the embedding */
-    float residual_scale;  /* factor of what a half of a layer adds to the stream */
+    int embedding_norm;    /* LayerNorm of the embedding */
+    float residual_scale;  /* factor of a half's output before it is added to the stream */
     float logit_scale;     /* factor of the logits */
     float logit_softcap;   /* c: c · tanh(x / c) of the logits; 0: none */
-    float attn_softcap;    /* the same of scaled scores */
-    float qkv_limit;       /* queries, keys and values are clamped to ± this; 0: they are not */
-    int attn_sinks;        /* a learned logit for each head among the scores, without a value */
-    /* Queries are multiplied by 1 + growth · ln(1 + ⌊position / span⌋); growth 0: they are not. */
+    float attn_softcap;    /* the same for scaled scores */
+    float qkv_limit;       /* clamp queries, keys and values to ± this; 0: do not */
+    int attn_sinks;        /* a learned logit per head among the scores, without a value */
+    /* Multiply queries by 1 + growth · ln(1 + ⌊position / span⌋); growth 0: do not. */
     double query_growth;
     int query_span;
     sd_experts experts;
     /* [n_head] slopes: a score falls by slope · distance; NULL: none. All layers have as many heads. */
     const float* alibi;
-    int n_buckets;            /* of distances, each with a learned bias of the scores of a head; 0: none */
-    const int* bucket_starts; /* [n_buckets] ascending from 0: distances of a bucket from the start on */
-    int bias_by_layer;        /* each layer has biases of its own for the buckets, else as many heads */
-    /* This is an encoder: rows attend to all rows of their source, there is no head, n_ctx is the longest
-     * source, and keys after a row have n_buckets biases of their own. */
+    int n_buckets;            /* distance buckets, each with a learned score bias per head; 0: none */
+    const int* bucket_starts; /* [n_buckets] ascending from 0: first distance of each bucket */
+    int bias_by_layer; /* each layer has its own bucket biases; else they are shared, and heads are as many */
+    /* An encoder: rows attend to all rows of their source, there is no head, n_ctx is the longest source, and
+     * keys after a row have n_buckets biases of their own. */
     int bidirectional;
-    /* Of an encoder: it embeds by the token table of its decoder. Of a model that drafts: by its target's. */
+    /* Share the token table: an encoder its decoder's, a draft model its target's. */
     int shared_embedding;
     const struct sd_config* encoder; /* layers attend to its output too; NULL: there is none */
     int n_rotations;
@@ -146,8 +145,7 @@ typedef struct sd_config {
     const sd_layer_config* layers; /* [n_layer] */
 } sd_config;
 
-/* Refuse dimensions that are not positive, do not divide, or overflow, and switches that do not fit each
- * other. */
+/* Refuse dimensions that are not positive, do not divide or overflow, and incompatible switches. */
 sd_status sd_config_check(const sd_config* config);
 
 /* Rows of the head. */
@@ -155,7 +153,7 @@ static inline int sd_head_rows(const sd_config* c) {
     return c->n_draft_tokens > 0 ? c->n_draft_tokens : c->n_vocab;
 }
 
-/* Inputs of the projection that features go through, and of a layer's queries, keys and values. */
+/* Inputs of the projection of features, and of a layer's queries, keys and values. */
 static inline int sd_feature_inputs(const sd_config* c) {
     return c->features.use == SD_FEATURE_JOINED ? 2 * c->d_model : c->features.width;
 }
@@ -168,7 +166,7 @@ static inline int sd_query_width(const sd_layer_config* layer) { return layer->n
 static inline int sd_key_width(const sd_layer_config* layer) { return layer->n_kv_head * layer->d_head; }
 static inline int sd_head_size(const sd_layer_config* layer) { return layer->d_head; }
 
-/* The largest such width of all layers. */
+/* Largest such width of all layers. */
 static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer_config*)) {
     int widest = 0;
     for (int i = 0; i < config->n_layer; i++) {
@@ -178,12 +176,12 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
     return widest;
 }
 
-/* Do scores get a bias that depends on the distance of query and key? */
+/* Do scores have a bias that depends on the distance of query and key? */
 static inline int sd_has_distance_bias(const sd_config* config) {
     return config->alibi != NULL || config->n_buckets > 0;
 }
 
-/* Does a half of a layer have a norm of its input, of its output? */
+/* Do the halves of a layer have a norm on their input; on their output? */
 static inline int sd_norms_input(const sd_config* config) {
     return config->norm_position == SD_NORM_BEFORE || config->norm_position == SD_NORM_BOTH;
 }
@@ -191,12 +189,12 @@ static inline int sd_norms_output(const sd_config* config) {
     return config->norm_position == SD_NORM_AFTER || config->norm_position == SD_NORM_BOTH;
 }
 
-/* Has it a norm behind it, of its output or of the stream? */
+/* Do they have a norm after them, on their output or on the stream? */
 static inline int sd_has_post_norm(const sd_config* config) {
     return config->norm_position != SD_NORM_BEFORE;
 }
 
-/* Rows of a table of biases: in an encoder those of later keys come behind the others. */
+/* Rows of a bias table: in an encoder those of later keys come after the others. */
 static inline int sd_bucket_rows(const sd_config* config) {
     return config->bidirectional ? 2 * config->n_buckets : config->n_buckets;
 }

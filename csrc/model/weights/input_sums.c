@@ -8,7 +8,7 @@ static int compare(const void* a, const void* b) {
     return (of_a > of_b) - (of_a < of_b);
 }
 
-/* The matrices of a model, each once, by ascending addresses. */
+/* List the matrices of a model, each once, by ascending address. */
 static void list(sd_input_sums* s) {
     int n = sd_tensor_count_own(&s->model->config), last = 0;
     sd_tensor_spec spec;

@@ -7,12 +7,12 @@
 #include "half.h"
 #include "kernels.h"
 
-/* What the last level of cache has on the machines that were measured. */
+/* Last-level cache of the measured machines. */
 #define SHARED_CACHE ((size_t)32 << 20)
 
 const char* const sd_engine_names[SD_N_ENGINES] = {"rows", "tiles", "blas"};
 
-/* Bytes of all panels; the largest number, which no arena has, where they cannot be counted. */
+/* Bytes of all panels; the largest number, which no arena has, on overflow. */
 static size_t bytes_of_parts(const sd_matrix_part* parts, int n_parts, int n_in) {
     size_t bytes = 0, of_part;
     for (int i = 0; i < n_parts; i++) {
@@ -24,7 +24,7 @@ static size_t bytes_of_parts(const sd_matrix_part* parts, int n_parts, int n_in)
     return bytes;
 }
 
-/* Panels lie in their order, whatever parts they belong to. */
+/* Lay out the panels in order, whatever parts they belong to. */
 static void lay_out_panels(const sd_matrix* m, const sd_matrix_part* parts, int n_parts, char* at) {
     for (int i = 0; i < n_parts; i++)
         for (int p = 0; p < sd_matrix_panels(parts[i].n_rows); p++)
@@ -56,7 +56,7 @@ sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, in
     return sd_matrix_take_parts(arena, &all, 1, layout, n_out, n_in, group);
 }
 
-/* Lane j of a panel of int8: blocks of codes, the scales of a block behind them. */
+/* Lane j of an int8 panel: blocks of codes, each followed by its scales. */
 static void int8_lane(const uint8_t* panel, int j, int n_in, float* out) {
     for (int k = 0; k < n_in; k += SD_BLOCK, panel += SD_INT8_BLOCK_BYTES) {
         const uint16_t* scales = (const uint16_t*)(const void*)(panel + SD_BLOCK * SD_PANEL);
@@ -77,7 +77,7 @@ static void int4_lane(const uint8_t* panel, int j, int n_in, float* out) {
     }
 }
 
-/* Lane j of a panel in one of the formats that are not coded. */
+/* Lane j of a panel in an uncoded format. */
 static void own_lane(sd_format format, const void* panel, int j, int n_in, float* out) {
     const float* floats = panel;
     const uint16_t* pairs = panel;
@@ -95,7 +95,7 @@ static void own_lane(sd_format format, const void* panel, int j, int n_in, float
     }
 }
 
-/* The first n inputs of an unpacked part, of lane j. */
+/* First n inputs of lane j of an unpacked part. */
 static void unpacked_lane(sd_coded coded, const sd_unpacked* part, int j, int n, float* out) {
     const int n_here = SD_BLOCK / coded.n_halves;
     for (int k = 0; k < n; k += n_here) {
@@ -110,7 +110,7 @@ static void unpacked_lane(sd_coded coded, const sd_unpacked* part, int j, int n,
     }
 }
 
-/* n lanes from lane j of a panel in a coded format. Each part is unpacked once for all of them. */
+/* Read n lanes from lane j on of a panel in a coded format. Each part is unpacked once for all lanes. */
 static void coded_lanes(sd_format format, const char* panel, int j, int n, int n_in, float* out) {
     enum { INPUTS = SD_PART_BLOCKS * SD_BLOCK };
     const sd_coded coded = sd_coded_of(format);
@@ -136,8 +136,8 @@ void sd_matrix_rows(const sd_matrix* matrix, int r, int n, float* out) {
     for (int l = 0; l < n; l++) own_lane(panel.format, panel.at, j + l, n_in, out + (ptrdiff_t)l * n_in);
 }
 
-/* A panel is lines of SD_PANEL numbers of 4 bytes, of which a format with scales has some for each block, and
- * behind them a line of scales. Lines of a block of inputs, or, without scales, of the whole panel. */
+/* Lines of a block of inputs or, without scales, of the whole panel. A panel consists of lines of SD_PANEL
+ * 4-byte numbers; a format with scales has a line of scales after the lines of each block. */
 static size_t lines_of(sd_format format, size_t n_in) {
     switch (format) {
     case SD_FORMAT_F32: return n_in;
@@ -148,8 +148,8 @@ static size_t lines_of(sd_format format, size_t n_in) {
     }
 }
 
-/* Copy lane `from_lane` of a panel in a coded format to a lane of another. Bytes lie in lines of 4, 2 or
- * 1 for each lane. */
+/* Copy lane `from_lane` of a panel in a coded format to a lane of another panel. A line has 4, 2 or 1 bytes
+ * of each lane. */
 static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to,
                             int to_lane) {
     const size_t header = sd_coded_header_bytes(format) / SD_PANEL,
@@ -168,7 +168,7 @@ static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int
     }
 }
 
-/* The same of a panel in any format. */
+/* The same for a panel in any format. */
 static void copy_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to, int to_lane) {
     int scaled = sd_rows_of(format) == SD_ROWS_CODES;
     if (format >= SD_N_OWN_FORMATS) {
@@ -198,35 +198,35 @@ int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
     return grain > 1 ? grain : 1;
 }
 
-static int in_tiles(sd_engine engine, sd_row_type kind) {
-    return engine == SD_ENGINE_TILES && kind != SD_ROWS_F32;
+static int in_tiles(sd_engine engine, sd_row_type row_type) {
+    return engine == SD_ENGINE_TILES && row_type != SD_ROWS_F32;
 }
 
-/* Bytes of a row, prepared, that products read, about. */
-static size_t row_bytes(sd_engine engine, sd_row_type kind, int n_in) {
+/* Approximate bytes of a prepared row that products read. */
+static size_t row_bytes(sd_engine engine, sd_row_type row_type, int n_in) {
     size_t n_blocks = sd_blocks((size_t)n_in);
-    if (in_tiles(engine, kind)) return n_blocks * SD_BLOCK * 2;
-    return kind >= SD_ROWS_CODES ? n_blocks * (SD_BLOCK + sizeof(sd_row_block))
-                                 : sd_prepared_bytes((size_t)n_in);
+    if (in_tiles(engine, row_type)) return n_blocks * SD_BLOCK * 2;
+    return row_type >= SD_ROWS_CODES ? n_blocks * (SD_BLOCK + sizeof(sd_row_block))
+                                     : sd_prepared_bytes((size_t)n_in);
 }
 
-/* How many rows a band has: as many as take so many bytes, but so many at least and at most. */
+/* Rows of a band: as many as take this many bytes, within limits. */
 typedef struct band_limits {
     int unit, fewest, most;
     size_t bytes;
 } band_limits;
 
-/* Measured with a second-level cache of 2 MiB (benchmarks/SPEED.md). The row kernels put sums down from part
- * to part of a panel, so those of a band should fit a first-level cache. Tiles go through a panel so fast
- * that it has to be worth many rows, and divide inputs themselves. */
+/* Measured with a second-level cache of 2 MiB (benchmarks/SPEED.md). The row kernels store sums between the
+ * parts of a panel, so a band's sums should fit a first-level cache. Tiles pass a panel so fast that it has
+ * to serve many rows, and divide inputs themselves. */
 static const band_limits of_rows = {12, 48, 96, (size_t)768 << 10};
 static const band_limits of_tiles = {32, 512, 512, SIZE_MAX};
 
 static int forced_rows;
 
-sd_bands sd_bands_of(sd_engine engine, sd_row_type kind, int n_in, int n_rows) {
-    const band_limits limits = in_tiles(engine, kind) ? of_tiles : of_rows;
-    size_t fitting = limits.bytes / row_bytes(engine, kind, n_in);
+sd_bands sd_bands_of(sd_engine engine, sd_row_type row_type, int n_in, int n_rows) {
+    const band_limits limits = in_tiles(engine, row_type) ? of_tiles : of_rows;
+    size_t fitting = limits.bytes / row_bytes(engine, row_type, n_in);
     int most = fitting < (size_t)limits.most ? (int)fitting : limits.most;
     if (most < limits.fewest) most = limits.fewest;
     if (forced_rows > 0) most = forced_rows;
@@ -235,17 +235,17 @@ sd_bands sd_bands_of(sd_engine engine, sd_row_type kind, int n_in, int n_rows) {
     return (sd_bands){n_rows, (n_units + per_band - 1) / per_band, limits.unit};
 }
 
-void sd_rows_prepare(sd_engine engine, sd_row_type kind, sd_part part, const float* x, ptrdiff_t ldx,
+void sd_rows_prepare(sd_engine engine, sd_row_type row_type, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out) {
     const sd_kernels* k = sd_kernels_get();
-    sd_prepare_kernel prepare = in_tiles(engine, kind) ? k->prepare_tiles : k->prepare[kind];
-    sd_bands bands = sd_bands_of(engine, kind, n_in, part.n_all);
+    sd_prepare_kernel prepare = in_tiles(engine, row_type) ? k->prepare_tiles : k->prepare[row_type];
+    sd_bands bands = sd_bands_of(engine, row_type, n_in, part.n_all);
     for (int b = 0; b < bands.n; b++) {
-        int first = sd_band_row(bands, b), behind = sd_band_row(bands, b + 1);
+        int first = sd_band_row(bands, b), end_row = sd_band_row(bands, b + 1);
         int from = part.row > first ? part.row : first,
-            end = part.row + part.n_rows < behind ? part.row + part.n_rows : behind;
+            end = part.row + part.n_rows < end_row ? part.row + part.n_rows : end_row;
         if (from >= end) continue;
-        const sd_part here = {behind - first, from - first, end - from, part.input, part.n_inputs};
+        const sd_part here = {end_row - first, from - first, end - from, part.input, part.n_inputs};
         prepare(here, x + (from - part.row) * ldx, ldx, n_in,
                 (char*)out + (size_t)first * sd_prepared_bytes((size_t)n_in));
     }
@@ -275,7 +275,7 @@ void sd_bands_force(int n_rows) { forced_rows = n_rows; }
 
 static int forced;
 
-/* In longer slices rows no longer fit the second-level cache; tiles multiply codes so fast that slices of 128
+/* Rows of longer slices do not fit the second-level cache; tiles multiply codes so fast that slices of 128
  * pay nevertheless (benchmarks/SPEED.md). */
 int sd_row_slice(sd_format weights, sd_engine engine) {
     if (forced > 0) return forced;

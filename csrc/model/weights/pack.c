@@ -12,7 +12,7 @@
 #include "half.h"
 #include "interrupt.h"
 
-/* Numbers that lie side by side. */
+/* Read contiguous numbers. */
 static void read_along(const void* from, sd_number number, int n, float* out) {
     const uint16_t* halves = from;
     switch (number) {
@@ -39,13 +39,13 @@ void sd_source_read(const sd_source* source, int row, int col, int n, float* out
         return;
     }
     for (int i = 0; i < n; i++, at += source->col_stride) {
-        uint32_t number = 0; /* aligned for each kind */
+        uint32_t number = 0; /* aligned for every type */
         memcpy(&number, at, (size_t)size);
         read_along(&number, source->number, 1, &out[i]);
     }
 }
 
-/* What is returned where a file ends: no errno. */
+/* Returned where a file ends early: not an errno. */
 #define ENDS (-1)
 
 static int read_bytes(int descriptor, int64_t at, size_t n, char* out) {
@@ -69,7 +69,7 @@ int sd_source_rows(const sd_source* source, int first, int n, void* scratch, sd_
     }
     rows->data = scratch;
     const int64_t* order = source->file.order;
-    for (int r = 0, together; r < n; r += together) { /* rows that follow each other in the file */
+    for (int r = 0, together; r < n; r += together) { /* consecutive rows of the file */
         int64_t row = order ? order[first + r] : first + r;
         together = order ? 1 : n;
         while (order && r + together < n && order[first + r + together] == row + together) together++;
@@ -87,38 +87,37 @@ size_t sd_source_scratch(const sd_source* source, int n) {
 
 sd_status sd_source_fail(const char* name, int error) {
     SD_FAIL_IF(error == ENDS, SD_ERR_VALUE,
-               "tensor %s: its file ends before it, expected as many bytes as when it was opened (does "
-               "another program write it?)",
+               "tensor %s: its file ends before it, expected the size it had when opened (is another program "
+               "writing it?)",
                name);
     return sd_fail(SD_ERR_VALUE, "tensor %s: its file cannot be read: %s", name, strerror(error));
 }
 
 sd_status sd_source_changed(const char* name) {
-    return sd_fail(SD_ERR_VALUE,
-                   "tensor %s: its numbers have changed while they were read, expected the same each time "
-                   "(does another program write its file?)",
-                   name);
+    return sd_fail(
+        SD_ERR_VALUE,
+        "tensor %s: its numbers changed while they were read (is another program writing its file?)", name);
 }
 
-/* Elements that are read together: a block, and a cache line or two of the source. */
+/* Elements read together: a block, and a cache line or two of the source. */
 #define TILE SD_BLOCK
-/* Bytes of a row that are asked for before they are read. */
+/* Bytes of a row to prefetch ahead. */
 #define AHEAD 512
 
 /* Every format takes blocks whose numbers are all below this. */
 #define TOO_SMALL 5e5f
 
-/* Weights that are packed between two looks for an interruption: some milliseconds. */
+/* Weights packed between two checks for an interruption: some milliseconds. */
 #define PIECE (1 << 21)
 
 typedef struct job {
     sd_matrix* matrix;
     const sd_source* source;
     int n_rows;
-    int first, end; /* panels of the source's rows that are packed now */
+    int first, end; /* panels of the source's rows being packed */
     sd_rows rows;
     char* scratch;         /* [n_threads, SD_PANEL rows] of a source in a file; owned */
-    atomic_int error;      /* of reading the source; 0: none */
+    atomic_int error;      /* error of reading the source; 0: none */
     atomic_long first_bad; /* r · n_in + k of the first value that cannot be packed; LONG_MAX: none */
 } job;
 
@@ -129,8 +128,8 @@ static void report(job* j, long bad) {
 
 static int is_finite(float x) { return (sd_bits_of_float(x) & 0x7f800000u) != 0x7f800000u; }
 
-/* rows[j][i] and columns[i][j] are row j, input k + i; n inputs (even, but at the end of the row). Numbers
- * are packed by columns: outputs lie side by side in a panel, and are computed several at once. */
+/* rows[j][i] and columns[i][j] are row j, input k + i; n inputs (even, except at the end of the row). Numbers
+ * are packed by columns: outputs are adjacent in a panel, and several are computed at once. */
 typedef float tile_rows[SD_PANEL][TILE];
 typedef float tile_columns[TILE][SD_PANEL];
 
@@ -144,7 +143,7 @@ static void turn(tile_rows rows, tile_columns columns) {
 }
 
 static int has_wild(tile_columns columns) {
-    int32_t most = 0; /* as whole numbers with sign, which vectors compare in every set */
+    int32_t most = 0; /* as signed integers, which every instruction set compares in vectors */
     for (int i = 0; i < TILE; i++) {
         for (int j = 0; j < SD_PANEL; j++) {
             int32_t bits = (int32_t)(sd_bits_of_float(columns[i][j]) & 0x7fffffffu);
@@ -175,7 +174,7 @@ static int put_bf16(uint16_t* panel, tile_columns columns, int k, int n) {
     return has_wild(columns) ? 0 : -1;
 }
 
-/* Pack inputs k … k + n of the tile into the panel; -1, or some row if one cannot be packed. */
+/* Pack inputs k … k + n of the tile into the panel. Returns -1, or a row if one cannot be packed. */
 static int put_tile(sd_format format, char* panel, tile_columns columns, int k, int n) {
     switch (format) {
     case SD_FORMAT_F32: return put_f32((float*)(void*)panel, columns, k, n);
@@ -191,7 +190,7 @@ static int put_tile(sd_format format, char* panel, tile_columns columns, int k, 
     return -1;
 }
 
-/* Read n inputs from input k of n_rows rows, the rest of the tile zero. */
+/* Read n inputs from input k on of n_rows rows; the rest of the tile is zero. */
 static void read_tile(const sd_source* source, int n_rows, int k, int n, tile_rows tile) {
     if (n < TILE || n_rows < SD_PANEL) memset(tile, 0, sizeof(tile_rows));
     ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
@@ -208,12 +207,12 @@ static void read_tile(const sd_source* source, int n_rows, int k, int n, tile_ro
     }
     for (int j = 0; j < n_rows; j++) {
         const char* at = (const char*)source->data + j * source->row_stride + k * source->col_stride;
-        __builtin_prefetch(at + AHEAD); /* the hardware follows fewer streams than there are rows */
+        __builtin_prefetch(at + AHEAD); /* hardware prefetchers follow fewer streams than there are rows */
         sd_source_read(source, j, k, n, tile[j]);
     }
 }
 
-/* Report the first value of a tile that is not finite, else the block of a row that cannot be packed. */
+/* Report a tile's first non-finite value, else the block of a row that cannot be packed. */
 static void report_tile(job* j, tile_rows rows, int r, int k, int bad_row) {
     for (int row = 0; row < SD_PANEL; row++) {
         for (int i = 0; i < TILE; i++) {
@@ -225,7 +224,7 @@ static void report_tile(job* j, tile_rows rows, int r, int k, int bad_row) {
     report(j, (long)(r + bad_row) * j->matrix->n_in + k);
 }
 
-/* Here and below: n_rows rows of the source from row r on, in memory. */
+/* Pack n_rows rows, in memory, of the source from row r on; so do the functions below. */
 static void pack_by_tiles(job* j, const sd_source* source, const sd_panel* panel, int r, int n_rows) {
     tile_rows rows;
     tile_columns columns;
@@ -241,11 +240,11 @@ static void pack_by_tiles(job* j, const sd_source* source, const sd_panel* panel
     }
 }
 
-/* Rows of 32-bit words (f32, or pairs of bf16), contiguous: a transposition at the speed of memory. */
+/* Pack contiguous rows of 32-bit words (f32, or pairs of bf16): a transposition at the speed of memory. */
 static void pack_by_words(job* j, const sd_source* source, char* panel, int r, int n_rows) {
-    enum { LINE = 64 }; /* words that are read in a row: four cache lines of the source, 8 KiB of the panel */
+    enum { LINE = 64 }; /* words read along a row: four cache lines of the source, 8 KiB of the panel */
     int is_f32 = source->number == SD_F32, n_words = is_f32 ? j->matrix->n_in : j->matrix->n_in / 2;
-    /* the exponents that mean NaN or infinity, of a word or of its halves */
+    /* the exponents of NaN and infinity, in a word or in its halves */
     uint32_t high = 0x7f800000u, low = is_f32 ? 0 : 0x7f80u;
     uint32_t* to = (uint32_t*)(void*)panel;
     for (int k = 0; k < n_words; k += LINE) {
@@ -336,7 +335,8 @@ static sd_status fail_at(const job* j, long bad, const char* name) {
     }
     if (most < TOO_SMALL || j->matrix->panels == NULL) return sd_source_changed(name);
     const char* limits[SD_N_OWN_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
-    sd_format format = j->matrix->panels[j->rows.first / SD_PANEL].format; /* of all panels of the source */
+    sd_format format =
+        j->matrix->panels[j->rows.first / SD_PANEL].format; /* the same for all panels of the source */
     if (format == SD_FORMAT_F32 || format >= SD_N_OWN_FORMATS) return sd_source_changed(name);
     return sd_fail(SD_ERR_VALUE,
                    "tensor %s: the block at [%d, %d] has a value too large for %s, expected below %s", name,

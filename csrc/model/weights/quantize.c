@@ -11,14 +11,14 @@
 #include "interrupt.h"
 #include "pool.h"
 
-#define MOST SD_BLOCK /* inputs of a sub-block at most */
+#define MOST SD_BLOCK /* most inputs of a sub-block */
 #define K_BLOCK 256
 
-/* To nearest even, of |x| < 2²². */
+/* Round |x| < 2²² to nearest even. */
 static float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
 static float clamped(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
 
-/* Weights of errors in a block: large numbers count for more, by the importance of their inputs. */
+/* Error weights of a block: large numbers count for more, scaled by the importance of their inputs. */
 static void weigh(const float* x, const float* importance, float* w) {
     double squares = 0.0;
     for (int i = 0; i < K_BLOCK; i++) squares += (double)x[i] * (double)x[i];
@@ -105,9 +105,9 @@ static void put_centered(const float* x, const float* importance, unsigned char*
         }
 }
 
-/* 32 inputs of up to 32 rows that lie `stride` numbers apart, as the packing kernels make them of a panel: a
- * scale in f16, then 32 codes with sign or, of Q4_0, the two halves of the codes + 8 side by side. Blocks of
- * the rows lie row_bytes apart. Returns the first row with a number that is too large, or −1. */
+/* Quantize 32 inputs of up to 32 rows, `stride` numbers apart, with the packing kernels: a scale in f16, then
+ * 32 signed codes or, in Q4_0, the two halves of the codes + 8 side by side. Blocks of the rows are row_bytes
+ * apart. Returns the first row with a number that is too large, or −1. */
 static int put_panel(sd_number type, const float* x, ptrdiff_t stride, int n_rows, unsigned char* out,
                      size_t row_bytes) {
     float columns[SD_BLOCK][SD_PANEL] = {{0}};
@@ -142,7 +142,7 @@ typedef struct job {
     int n_rows, n_in;
     unsigned char* out; /* borrowed */
     int first;          /* panel of rows */
-    atomic_int bad_row; /* row + 1 of one with a number that is too large; 0: none */
+    atomic_int bad_row; /* row + 1 with a number that is too large; 0: none */
 } job;
 
 static size_t bytes_of_row(const job* j) {
@@ -185,7 +185,7 @@ int sd_can_quantize(sd_number type) {
 
 sd_status sd_quantize(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
                       unsigned char* out, int n_threads) {
-    enum { PIECE = 1 << 18 }; /* weights between two looks for an interruption */
+    enum { PIECE = 1 << 18 }; /* weights between two checks for an interruption */
     job j = {.type = type, .x = x, .importance = importance, .n_rows = n_rows, .n_in = n_in, .out = out};
     atomic_init(&j.bad_row, 0);
     int n_panels = sd_matrix_panels(n_rows), piece = PIECE / SD_PANEL / n_in + n_threads;

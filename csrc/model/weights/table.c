@@ -11,7 +11,7 @@
 #include "half.h"
 #include "interrupt.h"
 
-/* Numbers that are filled in between two looks for an interruption: some milliseconds. */
+/* Numbers filled between two checks for an interruption: some milliseconds. */
 #define PIECE (1 << 21)
 
 /* Rows of blocks have whole blocks. */
@@ -25,19 +25,19 @@ sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols
                       sd_arena_take(arena, (size_t)n_rows, row_bytes_of(number, n_cols))};
 }
 
-/* Rows that a thread fills in at a time; of blocks the kernels look at as many together. */
+/* Rows that a thread fills at a time; kernels inspect as many rows of blocks together. */
 #define TOGETHER SD_PANEL
 
 typedef struct job {
     sd_table* table;
     const sd_source* source;
-    int first, end;     /* rows that are filled in now */
+    int first, end;     /* rows being filled */
     char* scratch;      /* [n_threads, TOGETHER rows] of a source in a file; owned */
-    atomic_int error;   /* of reading the source; 0: none */
-    atomic_int bad_row; /* the first with a value that is not finite; INT_MAX: none */
+    atomic_int error;   /* error of reading the source; 0: none */
+    atomic_int bad_row; /* first row with a non-finite value; INT_MAX: none */
 } job;
 
-/* Can the table hold it: is it finite, also when it is rounded? */
+/* Can the table hold the value: is it finite, also when rounded? */
 static int fits(const sd_table* table, float value) {
     return isfinite(table->number == SD_BF16 ? sd_float_from_bf16(sd_bf16_from_float(value)) : value);
 }
@@ -54,7 +54,7 @@ static void report(job* j, int r) {
     while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
 }
 
-/* Row r of numbers, which is row i of `source`, in memory. */
+/* Fill row r with numbers of row i of `source`, in memory. */
 static void fill_row(job* j, const sd_source* source, int i, int r) {
     enum { LINE = 64 };
     const sd_table* t = j->table;
@@ -71,7 +71,7 @@ static void fill_row(job* j, const sd_source* source, int i, int r) {
     }
 }
 
-/* Rows r … r + n of blocks, which are the first of `source`, in memory. */
+/* Copy rows r … r + n of blocks, the first ones of `source`, in memory. */
 static void copy_blocks(job* j, const sd_source* source, int n, int r) {
     const sd_table* t = j->table;
     const size_t row_bytes = row_bytes_of(t->number, t->n_cols);
@@ -123,7 +123,7 @@ static sd_status fail_in(const job* j, int r, const char* name) {
 sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
     job j = {.table = table, .source = source};
     if (sd_has_blocks(table->number) && source->number != table->number)
-        return sd_fail(SD_ERR_VALUE, "tensor %s: is in %s, expected %s, as its table is", name,
+        return sd_fail(SD_ERR_VALUE, "tensor %s: is in %s, expected %s, like its table", name,
                        sd_number_names[source->number], sd_number_names[table->number]);
     size_t n_scratch = (size_t)n_threads * sd_source_scratch(source, TOGETHER);
     if (n_scratch > 0 && (j.scratch = sd_alloc(n_scratch)) == NULL) return SD_ERR_MEMORY;

@@ -8,8 +8,8 @@
 #define NAME_OF(role, name, ...) [SD_##role] = name,
 static const char* const names[SD_N_ROLES] = {SD_TENSORS(NAME_OF)};
 
-/* Shape of the tensors of a role in a layer, or outside the layers, which all have as many heads as `layer`
- * then; 0 if there are none. Whether there are does not depend on its heads. */
+/* Shape of a role's tensors in a layer, or outside the layers, which then all have as many heads as `layer`;
+ * 0 if there are none, which does not depend on the heads. */
 static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_role role, int* n_rows,
                     int* n_cols) {
     const sd_experts* e = &c->experts;
@@ -22,7 +22,7 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int own_head = !c->bidirectional && !c->shared_head, features = f->use != SD_FEATURE_NONE;
     int normed_features = f->use == SD_FEATURE_ASIDE || (features && f->norms);
     switch (role) {
-#define SHAPE_OF(role, name, rows, columns, there, place) \
+#define SHAPE_OF(role, name, rows, columns, there, destination) \
     case SD_##role: *n_rows = rows, *n_cols = columns; return (there) != 0;
         SD_TENSORS(SHAPE_OF)
     case SD_N_ROLES: break;
@@ -37,9 +37,8 @@ static int count_roles(const sd_config* config, int mixture, int input_norm, int
     return n;
 }
 
-/* How many tensors there are outside the layers; in a layer by whether it has experts, of which each has
- * per_expert, and whether its attention has a norm of the input. The tensors of a layer lie in the order of
- * the roles, expert by expert. */
+/* Number of tensors outside the layers; in a layer [with experts][with a norm of the attention's input]. Each
+ * expert has per_expert. A layer's tensors are in the order of the roles, expert by expert. */
 typedef struct counts {
     int outside, per_expert, per_layer[2][2];
 } counts;
@@ -65,7 +64,7 @@ static int layer_start(const sd_config* c, const counts* n, int layer) {
     return start;
 }
 
-/* Those of the model without its encoder. */
+/* Without those of the encoder. */
 int sd_tensor_count_own(const sd_config* config) {
     counts n = count_tensors(config);
     return layer_start(config, &n, config->n_layer);
@@ -123,8 +122,8 @@ int sd_tensor_index(const sd_config* config, sd_tensor_role role, int layer, int
     return index;
 }
 
-/* Read "PREFIXnumber." where *name begins with it, and move *name behind it; -1 if it does not, or if the
- * number is not below `end`. */
+/* Parse "PREFIXnumber." at *name and move *name past it; -1 if it does not match, or the number is not below
+ * `end`. */
 static int read_number(const char** name, const char* prefix, int end) {
     size_t n = strlen(prefix);
     if (strncmp(*name, prefix, n) != 0) return -1;
@@ -159,7 +158,7 @@ int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* sp
         if (strcmp(names[role], rest) == 0) {
             spec->role = role, spec->layer = layer, spec->expert = expert;
             write_name(spec);
-            return strcmp(spec->name, name) == 0 ? index : -1; /* "layers.01" is no name */
+            return strcmp(spec->name, name) == 0 ? index : -1; /* "layers.01" is not a name */
         }
         index++;
     }

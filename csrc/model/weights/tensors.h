@@ -3,9 +3,9 @@
 
 #include "config.h"
 
-/* Every tensor of a model in its order, as T(role, name, rows, columns, there, place). tensors.c reads rows,
- * columns (0: a vector) and whether a configuration has the tensor, by c, the configuration, e and f, its
- * experts and features, layer, the configuration of the layer, and the names that it declares; weights.c
+/* Every tensor of a model in order, as T(role, name, rows, columns, there, destination). tensors.c reads
+ * rows, columns (0: a vector) and whether a configuration has the tensor, from c, the configuration, e and f,
+ * its experts and features, layer, the configuration of the layer, and the names it declares. weights.c reads
  * where the numbers go: a vector, a table, rows of a matrix. */
 /* clang-format off */
 #define SD_NORM_TENSORS(T, ROLE, name, there, vector)                        \
@@ -39,7 +39,7 @@
     T(HEAD_BIAS, "head_bias", sd_head_rows(c), 0, own_head && c->head_bias, VECTOR(model->head_bias))       \
     SD_NORM_TENSORS(T, OUTPUT_NORM, "output_norm", c->output_norm, model->output_norm)                      \
     T(FEATURE_INPUT_NORM, "feature_input_norm.weight", f->width, 0, features && f->n_pieces,                \
-      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one behind the other */             \
+      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one after the other \*/              \
     T(FEATURE_PROJECTION, "feature_projection.weight", d, sd_feature_inputs(c), features,                   \
       MATRIX(model->feature_projection, all))                                                               \
     T(FEATURE_PROJECTION_BIAS, "feature_projection.bias", d, 0, features && f->bias,                        \
@@ -81,26 +81,26 @@ typedef enum sd_tensor_role {
 
 typedef struct sd_tensor_spec {
     sd_tensor_role role;
-    int of_encoder; /* the layer, the expert and the role are those of the encoder */
+    int of_encoder; /* layer, expert and role are those of the encoder */
     int layer;      /* -1 outside the layers */
-    int expert;     /* -1 where it belongs to no expert, or to the shared one */
+    int expert;     /* -1 if it belongs to no expert, or to the shared one */
     int n_rows;     /* outputs; the length of a vector */
     int n_cols;     /* inputs; 0 for a vector */
     char name[64];  /* "layers.3.attn_q.weight", of an encoder "encoder.layers.3.attn_q.weight" */
 } sd_tensor_spec;
 
-/* How many tensors a model of this configuration needs, those of its encoder, the last, among them. */
+/* Number of tensors of a model with this configuration, including those of its encoder, which come last. */
 int sd_tensor_count(const sd_config* config);
 
-/* The index-th of them, 0 ≤ index < count. */
+/* The index-th tensor, 0 ≤ index < count. */
 void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec);
 
-/* Index of the tensor of a role, in a configuration without its encoder; layer, expert: as sd_tensor_spec has
- * them. The model needs it. */
+/* Index of a role's tensor in a configuration without its encoder; layer, expert as in sd_tensor_spec. The
+ * model must have it. */
 int sd_tensor_index(const sd_config* config, sd_tensor_role role, int layer, int expert);
 
-/* How many tensors come before those of the encoder. */
+/* Number of tensors before those of the encoder. */
 int sd_tensor_count_own(const sd_config* config);
 
-/* Index and description of the tensor of that name; -1 if there is none. */
+/* Index and description of a tensor by name; -1: none. */
 int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec);

@@ -22,7 +22,7 @@ static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
 }
 
-/* The configuration with arrays of the arena; `from` is whose arrays they are copies of. */
+/* Copy a configuration; its arrays are taken from the arena. */
 static sd_config take_config(sd_arena* arena, const sd_config* from) {
     sd_config c = *from;
     c.layers = sd_arena_copy(arena, from->layers, c.n_layer, sizeof *c.layers);
@@ -38,13 +38,13 @@ static sd_config take_config(sd_arena* arena, const sd_config* from) {
     return c;
 }
 
-/* How the matrices of a model are stored: those of a layer, -1 outside the layers, and of an expert of it, -1
- * where they belong to none, or to the shared one. */
+/* How matrices are stored: of a layer, -1 outside the layers, and of one of its experts, -1 for none or the
+ * shared one. */
 typedef struct packing {
     const sd_config* config;
     sd_format format;
     const sd_format* by_tensor;
-    sd_layout layout, of_sources; /* of its matrices; of those that rows of a source are multiplied with */
+    sd_layout layout, of_sources; /* of its matrices; of those multiplied with rows of a source */
     int layer, expert;
 } packing;
 
@@ -57,7 +57,7 @@ static packing packing_of(const sd_config* c, sd_numbers numbers) {
                    .expert = -1);
 }
 
-/* The format that a tensor has by name; SD_N_FORMATS: none. */
+/* Format of a tensor that has one by name; SD_N_FORMATS: none. */
 static sd_format named_format(packing p, sd_tensor_role role) {
     if (p.by_tensor == NULL) return SD_N_FORMATS;
     return p.by_tensor[sd_tensor_index(p.config, role, p.layer, p.expert)];
@@ -73,7 +73,7 @@ static sd_matrix take_matrix(sd_arena* arena, packing p, sd_tensor_role role, in
     return sd_matrix_take_parts(arena, &all, 1, p.layout, n_out, n_in, 1);
 }
 
-/* `gate`: the role of the gate's matrix; those of up and down follow. */
+/* `gate`: role of the gate's matrix; those of up and down follow. */
 static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, sd_tensor_role gate, int width) {
     int outputs = c->gated ? 2 * sd_whole_panels(width) : width, n = c->gated ? 2 : 1;
     const sd_rows up = c->gated ? (sd_rows){SD_PANEL, 2} : (sd_rows){0, 1};
@@ -103,11 +103,11 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
 static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own,
                                  sd_layer* layer) {
     int d = c->d_model, d_q = sd_query_width(own), outputs = sd_cross_outputs(own);
-    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
+    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), post = sd_has_post_norm(c);
     layer->cross_norm = take_vector(arena, d, input);
     layer->cross_norm_bias = take_vector(arena, d, input && layer_norm);
-    layer->cross_post_norm = take_vector(arena, d, behind);
-    layer->cross_post_norm_bias = take_vector(arena, d, behind && layer_norm);
+    layer->cross_post_norm = take_vector(arena, d, post);
+    layer->cross_post_norm_bias = take_vector(arena, d, post && layer_norm);
     int width = sd_key_width(own);
     const sd_rows values = {sd_cross_values_column(own), 1};
     const sd_matrix_part parts[] = {part_of(p, SD_CROSS_K, (sd_rows){0, 1}, width),
@@ -122,7 +122,7 @@ static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p,
 
 static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own) {
     int d = c->d_model, d_q = sd_query_width(own), d_kv = sd_key_width(own);
-    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
+    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), post = sd_has_post_norm(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
     const sd_matrix_part qkv[] = {part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
@@ -131,12 +131,12 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     sd_layer layer = {
         .attn_norm = take_vector(arena, d, input && own->input_norm),
         .attn_norm_bias = take_vector(arena, d, input && own->input_norm && layer_norm),
-        .attn_post_norm = take_vector(arena, d, behind),
-        .attn_post_norm_bias = take_vector(arena, d, behind && layer_norm),
+        .attn_post_norm = take_vector(arena, d, post),
+        .attn_post_norm_bias = take_vector(arena, d, post && layer_norm),
         .mlp_norm = take_vector(arena, d, own_mlp_norm),
         .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
-        .mlp_post_norm = take_vector(arena, d, behind),
-        .mlp_post_norm_bias = take_vector(arena, d, behind && layer_norm),
+        .mlp_post_norm = take_vector(arena, d, post),
+        .mlp_post_norm_bias = take_vector(arena, d, post && layer_norm),
         .q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm),
         .k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm),
         .sinks = take_vector(arena, own->n_head, c->attn_sinks),
@@ -165,7 +165,7 @@ static void take_features(sd_arena* arena, const sd_config* c, packing p, sd_mod
     model->feature_norm = take_vector(arena, c->d_model, norms);
 }
 
-/* A table that a file names a format for is as it is in the file. */
+/* Number type of the embedding table; with a format by name, as in the file. */
 static sd_number embedding_number(packing p) {
     sd_format named = named_format(p, SD_TOKEN_EMBEDDING);
     for (sd_number n = SD_F32; n < SD_N_NUMBERS; n++)
@@ -173,7 +173,7 @@ static sd_number embedding_number(packing p) {
     return p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
 }
 
-/* Hand every array of the model out of the arena; run once counting and once for real. */
+/* Take every array of the model from the arena; runs twice, to count and to hand out. */
 static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->config = take_config(arena, config);
     const sd_config* c = config;
@@ -215,7 +215,7 @@ static void fill_ones(float* vector, int n) {
     for (int i = 0; vector != NULL && i < n; i++) vector[i] = 1.0f;
 }
 
-/* The weights of norms that have none. */
+/* Fill the weights of norms that have none. */
 static void fill_norms(sd_model* model) {
     const sd_config* c = &model->config;
     fill_ones(model->ones, sd_widest(c, sd_head_size));
@@ -235,7 +235,7 @@ static void free_model(sd_model* model) {
     sd_free(model);
 }
 
-/* A model without its encoder; over a block, unless it is NULL. */
+/* Create a model without its encoder; over a block, unless it is NULL. */
 static sd_status create(const sd_config* config, sd_numbers numbers, const sd_memory_block* block,
                         sd_model** out) {
     SD_NEW(sd_model, model);
@@ -260,16 +260,17 @@ static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     if (numbers.prefill == SD_ENGINE_ROWS) return SD_OK;
     SD_FAIL_IF(numbers.prefill == SD_ENGINE_TILES && numbers.weights == SD_FORMAT_F32, SD_ERR_SETTING,
-               "prefill is 'tiles', which is for models in bf16, int8 and int4, not in f32; expected "
+               "prefill is 'tiles', which needs weights in bf16, int8 or int4, not f32; expected "
                "dtype='bf16', 'int8' or 'int4', or prefill='rows'");
     SD_FAIL_IF(
         numbers.prefill == SD_ENGINE_BLAS && numbers.weights != SD_FORMAT_F32, SD_ERR_SETTING,
-        "prefill is 'blas', which is for models in f32, not in %s; expected dtype='f32' or prefill='rows'",
+        "prefill is 'blas', which needs weights in f32, not %s; expected dtype='f32' or prefill='rows'",
         sd_format_names[numbers.weights]);
     if (numbers.prefill == SD_ENGINE_BLAS && c->experts.n > 0)
-        return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for mixtures of experts");
+        return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which does not support mixtures of experts");
     SD_FAIL_IF(c->features.use != SD_FEATURE_NONE, SD_ERR_SETTING,
-               "prefill is '%s', which is not for models with features", sd_engine_names[numbers.prefill]);
+               "prefill is '%s', which does not support models with features",
+               sd_engine_names[numbers.prefill]);
     return c->encoder ? check_engine(c->encoder, numbers) : SD_OK;
 }
 
@@ -283,11 +284,11 @@ static sd_status check_target(const sd_config* c, const sd_model* target) {
     return SD_OK;
 }
 
-/* Do all parts of each matrix, and all matrices that the same rows are multiplied with, want rows of one
- * kind? */
+/* Check that all parts of each matrix, and all matrices multiplied with the same rows, need rows of one
+ * type. */
 static sd_status check_rows(sd_model* model) {
     const sd_config* c = &model->config;
-    /* The cross-attention of all layers has the rows of the first. */
+    /* The cross-attention of all layers reads the rows of the first. */
     for (int l = 1; l < c->n_layer; l++)
         if (model->layers[l].cross_kv.rows > model->layers[0].cross_kv.rows)
             model->layers[0].cross_kv.rows = model->layers[l].cross_kv.rows;
@@ -296,18 +297,18 @@ static sd_status check_rows(sd_model* model) {
         sd_tensor_at(c, i, &spec);
         const sd_destination to = destination_of(model, &spec);
         if (to.matrix == NULL || to.matrix->panels == NULL) continue;
-        sd_row_type kind = to.matrix->rows;
-        if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) kind = model->layers[0].cross_kv.rows;
+        sd_row_type row_type = to.matrix->rows;
+        if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) row_type = model->layers[0].cross_kv.rows;
         sd_format format = to.matrix->panels[to.rows.first / SD_PANEL].format;
-        SD_FAIL_IF(!sd_rows_suit(kind, format), SD_ERR_VALUE,
-                   "tensor %s: is in %s, expected a format whose rows are those of the tensors that it is "
-                   "multiplied with",
-                   spec.name, sd_format_names[format]);
+        SD_FAIL_IF(
+            !sd_rows_suit(row_type, format), SD_ERR_VALUE,
+            "tensor %s: is in %s, expected a format with the row type of the tensors that share its inputs",
+            spec.name, sd_format_names[format]);
     }
     return SD_OK;
 }
 
-/* blocks: as of sd_model_adopt, or NULL. */
+/* blocks: as in sd_model_adopt, or NULL. */
 static sd_status create_all(const sd_config* config, sd_numbers numbers, const sd_model* target,
                             const sd_memory_block* blocks, sd_model** out) {
     sd_model *model = NULL, *encoder = NULL;
@@ -379,15 +380,15 @@ size_t sd_model_bytes(const sd_model* model) {
            (model->adapter ? model->adapter->arena.size : 0);
 }
 
-/* The block of a layer that a tensor belongs to, if it belongs to one. */
+/* Feed-forward block of a layer that a tensor belongs to, if any. */
 static sd_mlp* mlp_of(const sd_config* c, sd_layer* layer, const sd_tensor_spec* spec) {
     if (layer->experts == NULL) return &layer->mlp;
     return &layer->experts[spec->expert >= 0 ? spec->expert : c->experts.shared_width > 0 ? c->experts.n : 0];
 }
 
-/* Where the numbers of a tensor go: to a vector, a table, rows of a packed matrix; the embedding of a tied
- * model to both of the latter. */
-static sd_destination place_of(sd_model* model, const sd_tensor_spec* spec) {
+/* Destination of a tensor's numbers: a vector, a table, or rows of a packed matrix; for the embedding of a
+ * tied model both of the latter. */
+static sd_destination destination_by_role(sd_model* model, const sd_tensor_spec* spec) {
     if (spec->of_encoder) model = model->encoder;
     const sd_config* c = &model->config;
     sd_layer* to = spec->layer < 0 ? NULL : &model->layers[spec->layer];
@@ -405,9 +406,9 @@ static sd_destination place_of(sd_model* model, const sd_tensor_spec* spec) {
 #define EMBEDDING                                                                                   \
     .table = &model->token_embedding, .matrix = c->tied && !c->bidirectional ? &model->head : NULL, \
     .rows = all
-#define PLACE_OF(role, name, rows, columns, there, place) \
-    case SD_##role: return (sd_destination){place};
-        SD_TENSORS(PLACE_OF)
+#define DESTINATION_OF(role, name, rows, columns, there, destination) \
+    case SD_##role: return (sd_destination){destination};
+        SD_TENSORS(DESTINATION_OF)
     case SD_N_ROLES: break;
     }
     assert(!"unknown role");
@@ -416,7 +417,7 @@ static sd_destination place_of(sd_model* model, const sd_tensor_spec* spec) {
 
 /* The same with the tensor's name and shape; `spec` must outlive it. */
 static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
-    sd_destination to = place_of(model, spec);
+    sd_destination to = destination_by_role(model, spec);
     to.name = spec->name;
     to.n_rows = spec->n_rows;
     to.n_cols = spec->n_cols;
@@ -450,9 +451,9 @@ sd_status sd_model_finish(sd_model* model) {
 }
 
 const sd_matrix* sd_model_matrix_rows(const sd_model* model, const sd_tensor_spec* spec, sd_rows* rows) {
-    const sd_destination place = place_of((sd_model*)model, spec);
-    *rows = place.rows;
-    return place.matrix;
+    const sd_destination to = destination_by_role((sd_model*)model, spec);
+    *rows = to.rows;
+    return to.matrix;
 }
 
 const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* spec) {
@@ -483,8 +484,8 @@ void sd_model_norm(const sd_model* model, int n, const float* x, const float* we
         k->layer_norm(n, x, weight, bias, model->config.norm_eps, out);
 }
 
-/* What a residual stream begins with besides the vector in `out`. */
-static void place(const sd_model* model, int position, float* out) {
+/* Add the position's embedding to `out` and normalize it, as configured. */
+static void add_position(const sd_model* model, int position, float* out) {
     int d = model->config.d_model;
     if (model->position_embedding.n_rows > 0) {
         const float* at = (const float*)(const void*)model->position_embedding.data;
@@ -499,10 +500,10 @@ void sd_model_embed(const sd_model* model, int token, int position, float* out) 
     sd_table_row(&model->token_embedding, token, out);
     if (model->config.embedding_scale != 1.0f)
         sd_kernels_get()->scale(d, out, model->config.embedding_scale, out);
-    place(model, position, out);
+    add_position(model, position, out);
 }
 
 void sd_model_begin_with(const sd_model* model, const float* vector, int position, float* out) {
     memcpy(out, vector, (size_t)model->config.d_model * sizeof *out);
-    place(model, position, out);
+    add_position(model, position, out);
 }

@@ -220,8 +220,8 @@ def _settings(
     """How the texts were sampled, and what to try next."""
     sampling = request.sampling
     penalty = sampling.repetition_penalty
-    penalised = "" if penalty in (None, 1.0) else f", repetition penalty {penalty:g}"
-    found = [("sampling", f"temperature {sampling.temperature:g}{penalised}, seed {shown.seed[0]}")]
+    penalized = "" if penalty in (None, 1.0) else f", repetition penalty {penalty:g}"
+    found = [("sampling", f"temperature {sampling.temperature:g}{penalized}, seed {shown.seed[0]}")]
     if request.rule == "coupled":
         found.append(("rule", "coupled: equal texts; --verify rejection accepts more, and gives two samples"))
     else:

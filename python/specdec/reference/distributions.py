@@ -47,8 +47,8 @@ def adjusted_logits(
         adjusted[token] = adjusted[token] / penalty if adjusted[token] > 0 else adjusted[token] * penalty
     if presence_penalty or frequency_penalty:
         for token, count in Counter(tokens[n_prompt:]).items():
-            penalised = float(adjusted[token]) - (presence_penalty + count * frequency_penalty)
-            adjusted[token] = np.float32(penalised)
+            penalized = float(adjusted[token]) - (presence_penalty + count * frequency_penalty)
+            adjusted[token] = np.float32(penalized)
     for token, bias in (logit_bias or {}).items():
         adjusted[token] += np.float32(bias)
     if len(tokens) - n_prompt < min_tokens:
