@@ -1,4 +1,4 @@
-"""Writing a file or a folder that is there as a whole or not at all."""
+"""Atomic writing of files and folders."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from specdec.errors import InputError, shown
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that replaces `path` when the block ends, and vanishes if it fails.
+    """Open a new file that replaces `path` when the block ends, and is removed if the block fails.
 
-    It is made in the folder of `path` under an unpredictable name: no file or link of that name is followed.
+    It has an unpredictable name in the folder of `path`, so no existing file or link is followed.
     """
     if path.name in ("", ".."):
-        raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
+        raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file")
     part = path.parent / f".{secrets.token_hex(8)}.part"
     with _errors_of(path):
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -37,17 +37,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON, atomically."""
     with replacing(path) as file:
         file.write((json.dumps(value, indent=indent) + "\n").encode())
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails."""
+    """Create a new folder that replaces `path` when the block ends, and is removed if the block fails."""
     with _errors_of(path):
         replaces = path.exists() and any(path.iterdir())
-        target = path.resolve()  # of a link, the folder that it leads to
+        target = path.resolve()  # resolves a link to its folder
         new = target.with_name(f".{secrets.token_hex(8)}.part") if replaces else target
         new.mkdir(parents=True, exist_ok=not replaces)
     try:
@@ -61,7 +61,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def _exchange(new: Path, target: Path) -> None:
-    """Rename the folder `new` to `target`, and remove the one that was there."""
+    """Move the folder `new` to `target`, and remove the old one."""
     old = target.with_name(f".{secrets.token_hex(8)}.part")
     target.rename(old)
     try:
@@ -74,7 +74,7 @@ def _exchange(new: Path, target: Path) -> None:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """An OSError of the block names `path`, not the temporary file."""
+    """Make an OSError of the block name `path`, not the temporary file."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What a caller gives, checked: whatever the value is, it is taken or refused with `InputError`.
+"""Checks of arguments: any value is accepted or refused with `InputError`.
 
-What Python raises because an object has no such value becomes `InputError`; what the object itself raises
-comes through.
+Errors of Python because of an object's type become `InputError`; exceptions raised by the object's own code
+propagate.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Choice = TypeVar("Choice", bound=str)
 """A word of a Literal type."""
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
-"""What Python and NumPy raise where a value is not what it says it is, or does not fit a C number."""
+"""Exceptions of Python and NumPy for a value of the wrong type or outside a C type's range."""
 
 
 def as_integer(value: Any) -> int | None:
-    """The value of an integer, None for anything else; a truth value is none."""
-    if type(value) is int:  # asking the abstract class takes longer
+    """Return the value of an integer, None for anything else, including bool."""
+    if type(value) is int:  # faster than the abstract class
         return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     try:
-        # int(value) would ask the __int__ of a subclass.
+        # int(value) would call a subclass's __int__.
         return int.__index__(value) if isinstance(value, int) else int(value)
     except CONVERSION_ERRORS as error:
         pass_signals_on(error)
@@ -41,13 +41,13 @@ def as_integer(value: Any) -> int | None:
 
 
 def as_iterator(value: Any) -> Iterator[Any] | None:
-    """An iterator over a value, None for what has none or a length that is none.
+    """Return an iterator over a value, or None if it is not iterable or its length is invalid.
 
-    What the iterator raises on the way comes through: it is an error of the caller's own code.
+    Exceptions of the iteration propagate: they belong to the caller's code.
     """
     try:
         iterator: Iterator[Any] = iter(value)
-        length_hint(iterator)  # list() asks for it, and so for the length of a sequence
+        length_hint(iterator)  # list() calls it too
     except CONVERSION_ERRORS as error:
         pass_signals_on(error)
         return None
@@ -55,7 +55,7 @@ def as_iterator(value: Any) -> Iterator[Any] | None:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """The argument `name` as an int, at least `low` and at most `high`."""
+    """Check the argument `name`: an int, at least `low` and at most `high`."""
     number = as_integer(value)
     if number is None or number < low or (high is not None and number > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
@@ -64,7 +64,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Seconds to wait at most, 0 or more; None: without end."""
+    """Check a timeout: 0 or more seconds; None: no limit."""
     if timeout is None:
         return None
     longest = threading.TIMEOUT_MAX
@@ -75,12 +75,12 @@ def check_timeout(timeout: float | None) -> float | None:
 def check_number(
     name: str, value: Any, expected: str, fits: Callable[[float], bool], verb: str = "is"
 ) -> float:
-    """The argument `name` as a float, for which `fits` is true; a truth value is none."""
+    """Check the argument `name`: a float for which `fits` is true, not a bool."""
     number = None
     if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
         try:
             number = float.__float__(value) if isinstance(value, float) else float(value)
-        except CONVERSION_ERRORS as error:  # among others an integer that is too large
+        except CONVERSION_ERRORS as error:  # for example too large an integer
             pass_signals_on(error)
     if number is None or not fits(number):
         raise InputError.of(name, value, expected, verb=verb)
@@ -88,7 +88,7 @@ def check_number(
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """The argument `name` as a truth value: a bool, or 0 or 1."""
+    """Check the argument `name`: a bool, or 0 or 1."""
     if isinstance(value, bool | np.bool_) or as_integer(value) in (0, 1):
         return bool(value)
     raise InputError.of(name, value, "True or False")
@@ -101,7 +101,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Choice], *, optional: 
 def check_choice(
     name: str, value: Any, choices: Sequence[Choice], *, optional: bool = False
 ) -> Choice | None:
-    """The argument `name`, which is one of some words, or None where it is `optional`."""
+    """Check the argument `name`: one of some words, or None if `optional`."""
     if optional and value is None:
         return None
     for choice in choices:
@@ -112,7 +112,7 @@ def check_choice(
 
 
 def check_items(name: str, value: Any, expected: str) -> list[Any]:
-    """The items of an iterable argument `name`."""
+    """Return the items of the iterable argument `name`."""
     iterator = as_iterator(value)
     if iterator is None:
         raise InputError.of(name, value, expected)
@@ -120,7 +120,7 @@ def check_items(name: str, value: Any, expected: str) -> list[Any]:
 
 
 def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
-    """The argument `name` as an array of numbers of any type and shape."""
+    """Check the argument `name`: an array of numbers of any type and shape."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -133,16 +133,16 @@ def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
 
 
 def check_real(name: str, value: Any) -> NDArray[np.float64]:
-    """The argument `name` as an array of float64, in C order; complex numbers and truth values are none."""
+    """Check the argument `name`: real numbers as a C-ordered float64 array."""
     array = check_array(name, value, "real numbers")
     if array.dtype.kind not in "fiu":
         raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
-    with np.errstate(over="ignore"):  # a longdouble may be infinite as float64
+    with np.errstate(over="ignore"):  # a longdouble may overflow float64
         return np.asarray(array, dtype=np.float64, order="C")
 
 
 def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) -> Path:
-    """The argument `name` as a path; ``~`` is the home folder."""
+    """Check the argument `name`: a path, with ``~`` expanded."""
     try:
         text = os.fspath(value)
     except CONVERSION_ERRORS as reason:
@@ -155,7 +155,7 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
             raise ValueError("a path has no null character")
         location = Path(text).expanduser()
         location.exists()
-    except (OSError, RuntimeError, ValueError) as reason:  # too long, no such user, a folder that is closed
+    except (OSError, RuntimeError, ValueError) as reason:  # too long, unknown user, no permission
         message = getattr(reason, "strerror", None) or reason
-        raise error(f"{name} {shown(text)} cannot be looked at: {message}") from reason
+        raise error(f"{name} {shown(text)} cannot be accessed: {message}") from reason
     return location

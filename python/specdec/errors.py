@@ -1,4 +1,4 @@
-"""Named exceptions; a message says which file or argument, which field, what it is and what was expected."""
+"""Named exceptions: the message names the file or argument, the field, its value and the expectation."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _Field = TypeVar("_Field", bound="FieldError")
 _Input = TypeVar("_Input", bound="InputError")
 
 LONGEST_VALUE: Final = 200
-"""Characters of a value in a message."""
+"""Maximum characters of a value in a message."""
 _LONGEST_MESSAGE: Final = 4000
-"""Characters of a message; a file may hold names of any length."""
+"""Maximum characters of a message; names in files can be long."""
 
 
 class _Repr(reprlib.Repr):
-    """Of a nested value its beginning."""
+    """Shortens nested values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Repr(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """The ``repr`` of an object of any class, shortened; its type if ``repr`` fails."""
+        """Return an object's shortened ``repr``, or its type if ``repr`` fails."""
         try:
             text = repr(x)
         except Exception as error:
@@ -80,10 +80,10 @@ _REPR = _Repr()
 
 
 def pass_signals_on(error: BaseException) -> None:
-    """Raise an exception again if a signal handler of the program raised it.
+    """Re-raise an exception that a signal handler of the program raised.
 
-    Python runs handlers in the main thread between any two steps, so such an exception may come out of any
-    library call. It is no failure of the call, whatever its type.
+    Python runs handlers between any two steps of the main thread, so any library call may raise such an
+    exception. It does not mean that the call failed.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -96,7 +96,7 @@ def pass_signals_on(error: BaseException) -> None:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code that a signal handler runs; None if it is not written in Python."""
+    """Return the code of a signal handler; None if it is not written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     if not isinstance(handler, FunctionType | MethodType):
@@ -106,30 +106,30 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def shown(value: object) -> str:
-    """A value in a message: its ``repr`` on one line, shortened, or its type where that fails."""
+    """Format a value for a message: its ``repr`` on one line, shortened, or its type if that fails."""
     try:
         text = _REPR.repr(value)
     except Exception as error:
         pass_signals_on(error)
         return f"<{type(value).__name__}>"
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # no lone surrogates
-    text = re.sub(r"\s*\n\s*", " ", text)  # arrays have a line a row
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # escape lone surrogates
+    text = re.sub(r"\s*\n\s*", " ", text)  # arrays have one line per row
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def as_json(value: Any) -> str:
-    """A value from a file as a message quotes it: as JSON, else as Python shows it; shortened."""
+    """Format a value from a file for a message: as JSON, or else its ``repr``, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         return shown(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, nesting as deep as the stack
+    except (ValueError, RecursionError):  # huge integers, deep nesting
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def type_of(value: object) -> str:
-    """What a value is, in a message: "an int", or "the class Ngram" for a class itself."""
+    """Describe a value's type: "an int", or "the class Ngram" for a class."""
     if issubclass(type(value), type):
         return f"the class {getattr(value, '__name__', 'of a value')}"
     name = type(value).__name__
@@ -137,12 +137,12 @@ def type_of(value: object) -> str:
 
 
 def number_of(n: int, noun: str) -> str:
-    """A number of things: "1 layer", "2 layers"."""
+    """Format a count with its noun: "1 layer", "2 layers"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def printable(text: str) -> str:
-    """A text of bounded length, with control characters and lone surrogates as in a string literal."""
+    """Limit a text's length, and escape control characters and lone surrogates."""
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
     if text.isprintable():
@@ -155,19 +155,18 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def warn(message: str | Warning) -> None:
-    """Issue a warning, a UserWarning if it is a text, located at the line of the user's program."""
+    """Issue a warning (UserWarning for a text) located at the line of the user's program."""
     frame: FrameType | None = sys._getframe(1)
-    level = 2  # of the function that called this one
+    level = 2  # the caller's frame
     while frame is not None and _is_own(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(printable(message) if isinstance(message, str) else message, stacklevel=level)
 
 
 class UnusedFieldWarning(UserWarning):
-    """A checkpoint's file has fields that specdec does not know or does not apply.
+    """A checkpoint file has fields that specdec ignores.
 
-    `names` are those of the fields in the `file`, of nested objects with dots; the `reason` says why they
-    have no effect.
+    `names` are the fields in the `file`, with dots for nested objects; `reason` says why they have no effect.
     """
 
     def __init__(self, file: object, names: Iterable[str], reason: str) -> None:
@@ -181,15 +180,15 @@ class UnusedFieldWarning(UserWarning):
 
 
 class SpecdecError(Exception):
-    """Base of every exception that specdec raises on purpose. Its text has printable characters only.
+    """Base class of all exceptions that specdec raises on purpose. The text is printable.
 
-    To create one while specdec handles an exception of a signal handler raises that exception instead.
+    Creating one while handling an exception of a signal handler raises that exception instead.
     """
 
     def __init__(self, *args: object) -> None:
         handled = sys.exc_info()[1]
         frame = None if handled is None else handled.__traceback__
-        # caught here, not by a handler of the caller's that calls specdec
+        # handled by specdec, not by a caller's handler that calls specdec
         if handled is not None and frame is not None and _is_own(frame.tb_frame):
             pass_signals_on(handled)
         super().__init__(*args)
@@ -199,23 +198,23 @@ class SpecdecError(Exception):
 
 
 class FieldError(SpecdecError, ValueError):
-    """A file of a model or tokenizer is damaged, contradicts itself or lacks something."""
+    """A file of a model or tokenizer is damaged, inconsistent or incomplete."""
 
     file: object = None
-    """The file; None if the error does not name one."""
+    """The file; None if unknown."""
     field: str | None = None
-    """The field, those of nested objects with dots."""
+    """The field, with dots for nested objects."""
     value: object = None
-    """What the field holds."""
+    """The field's value."""
     expected: str | None = None
-    """What it may hold."""
+    """What the field may hold."""
 
     @classmethod
     def of(
         cls: type[_Field], file: object, field: str, value: object, expected: str, *,
         found: str | None = None, noun: str = "field",
     ) -> _Field:  # fmt: skip
-        """Make an error about one field's value, described as `found` instead of as JSON."""
+        """Make an error for a field's value, described as `found` instead of as JSON."""
         held = as_json(value) if found is None else found
         error = cls(f"{file}: {noun} '{field}' is {held}; expected {expected}")
         error.file, error.field, error.value, error.expected = file, field, value, expected
@@ -223,86 +222,86 @@ class FieldError(SpecdecError, ValueError):
 
 
 class CheckpointError(FieldError):
-    """A checkpoint file is damaged, contradicts itself or lacks something; see `FieldError`."""
+    """A checkpoint file is damaged, inconsistent or incomplete; see `FieldError`."""
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
-    """A checkpoint, or a file it needs, is not there."""
+    """A checkpoint, or a file it needs, does not exist."""
 
 
 class UnsupportedModelError(CheckpointError):
-    """A well-formed checkpoint asks for a computation that specdec does not have."""
+    """A valid checkpoint requires a computation that specdec does not support."""
 
 
 class TokenizerError(FieldError):
-    """A tokenizer's files are damaged or missing, or the library that reads them is; see `FieldError`."""
+    """Tokenizer files are damaged or missing, or the library that reads them is; see `FieldError`."""
 
 
 class VocabularyMismatchError(SpecdecError, ValueError):
-    """Target and draft do not share one vocabulary, so a draft's token has no meaning for the target."""
+    """Target and draft have different vocabularies, so draft tokens have no meaning for the target."""
 
 
 class InputError(SpecdecError, ValueError):
-    """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
+    """An argument is invalid, such as ids out of range, too long a prompt, or a negative gamma."""
 
     argument: str | None = None
-    """The argument; None if the error does not name one."""
+    """The argument; None if unknown."""
     value: object = None
-    """What the caller gave."""
+    """The caller's value."""
     expected: str | None = None
-    """What the argument takes."""
+    """What the argument may be."""
 
     @classmethod
     def of(
         cls: type[_Input], argument: str, value: object, expected: str, found: str | None = None,
         verb: str = "is",
     ) -> _Input:  # fmt: skip
-        """Make an error about one argument's value, described as `found` instead of its ``repr``."""
+        """Make an error for an argument's value, described as `found` instead of its ``repr``."""
         error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected
         return error
 
     @classmethod
     def about(cls: type[_Input], argument: str, message: str) -> _Input:
-        """Make an error about an argument, or several, whose message says more than a value."""
+        """Make an error for one or several arguments from a message."""
         error = cls(message)
         error.argument = argument
         return error
 
 
 class ContextLengthError(InputError):
-    """A prompt is longer than the texts that an engine has room for."""
+    """A prompt exceeds the longest text of an engine."""
 
 
 class BusyError(SpecdecError, RuntimeError):
-    """More texts wait for a slot of an engine than its bound allows; later there may be room."""
+    """Too many requests wait for a slot of an engine; try again later."""
 
 
 class EngineClosedError(SpecdecError, RuntimeError):
-    """An engine that is closed, or is being closed, takes no requests."""
+    """An engine is closed, or closing, and refuses requests."""
 
 
 class ConstraintError(InputError):
-    """A schema, regular expression or grammar cannot be read, is too large, or no text satisfies it."""
+    """A schema, regular expression or grammar cannot be read, is too large, or matches no text."""
 
 
 class LearningError(SpecdecError, RuntimeError):
-    """A draft that learns while it serves has failed to; the cause is what its trainer raised."""
+    """A draft that learns during serving failed to; the cause is its trainer's exception."""
 
 
 class WorkerError(SpecdecError, RuntimeError):
-    """Work that was given to other processes could not be done there; the message says which, and why."""
+    """Work in other processes failed; the message says where and why."""
 
 
 class MissingPackageError(SpecdecError, ImportError):
-    """Something needs a package that is not installed; the message says how to install it.
+    """A required package is not installed; the message says how to install it.
 
-    Most are also the error of what needs it: a `CheckpointError`, a `TokenizerError` or an `InputError`.
+    Most subclasses are also a `CheckpointError`, a `TokenizerError` or an `InputError`.
     """
 
 
 class MissingLibraryError(SpecdecError, OSError):
-    """OpenBLAS, which is loaded when it is first needed, is not where it was installed or cannot be used."""
+    """OpenBLAS, loaded on first use, is missing from the installation or cannot be used."""
 
 
 class MissingHubError(MissingPackageError, CheckpointError):
@@ -326,13 +325,13 @@ class MissingConstraintError(MissingPackageError, InputError):
 
 
 class NotFiniteError(SpecdecError, ArithmeticError):
-    """A model computed a number that is not finite: its weights are, but their products overflow.
+    """A model computed a non-finite number: its weights are finite, but products overflow.
 
-    The message names the model, the first layer whose output is not finite ("the head" if only the logits are
-    not), and the position of the token, counted from 0 with the prompt. That token may be a draft token,
-    which plain decoding does not come to.
+    The message names the model, the first layer with non-finite output ("the head" if only the logits are),
+    and the token's position, counted from 0 including the prompt. It may be a draft token that plain decoding
+    never reaches.
     """
 
     result: Any = None
-    """What `specdec.generate`, `specdec.stream` and functions that decode by them had before, as `generate`
-    returns it; texts that had not come to their end have the `finish_reason` "error"."""
+    """Output of `specdec.generate` and similar functions before the error, as `generate` returns it;
+    unfinished texts have the `finish_reason` "error"."""

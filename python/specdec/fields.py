@@ -1,4 +1,4 @@
-"""JSON, and objects read field by field: errors name source, field, value and expectation."""
+"""JSON, and typed access to its fields: errors name source, field, value and expectation."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_jso
 MAX_INT: Final = 2**31 - 1
 
 MAX_TIME: Final = float(2**31)
-"""Times and shares in results are below it, so that sums of them are finite."""
+"""Upper limit of times and shares in results, so that their sums are finite."""
 _TIME: Final = f"a finite number from 0 on, below {MAX_TIME:.0f}"
 
-NOT_KNOWN: Final = "without effect: not known to specdec"
-"""The reason in the warning of a field that was not read."""
+NOT_KNOWN: Final = "ignored: unknown to specdec"
+"""Reason in the warning about a field that was not read."""
 
 REQUIRED: Final[Any] = type("_Required", (), {"__repr__": lambda _: "REQUIRED"})()
-"""Default of a field that has none."""
+"""Marks a field without a default."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, which has no NaN and no infinities; raises ValueError or RecursionError."""
+    """Parse JSON without NaN and infinities; raises ValueError or RecursionError."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not a JSON number")
@@ -48,7 +48,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def without_nan(value: Any) -> Any:
-    """Return the same dicts, lists and numbers with None for NaN and infinities, which JSON does not have."""
+    """Replace NaN and infinities by None, in dicts, lists and numbers, because JSON lacks them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def without_nan(value: Any) -> Any:
 
 
 def read_json_object(path: Path, error_type: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
-    """Read the object in a JSON file."""
+    """Read a JSON file that holds an object."""
     try:
         values = parse_json(path.read_bytes())
     except FileNotFoundError as error:
@@ -81,12 +81,11 @@ def is_finite(value: Any) -> bool:
 
 
 class Fields:
-    """Typed access to the object `values`, read from a `file` (empty for an object that a caller gives).
+    """Typed access to a JSON object `values` from a `file` (empty for a caller's object).
 
-    A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
-    records which fields were read, so that the others can be reported: see `unread`. `prefix` is its name
-    inside the file, with a trailing dot; `error_type` is what errors are: CheckpointError, TokenizerError or
-    InputError.
+    An absent or ``null`` field takes its default; :data:`REQUIRED` means none. The object tracks which fields
+    were read, so that the others can be reported: see `unread`. `prefix` is its name inside the file, with a
+    trailing dot; `error_type` is CheckpointError, TokenizerError or InputError.
     """
 
     _noun = "field"
@@ -105,11 +104,11 @@ class Fields:
         self._objects: dict[str, Fields] = {}
 
     def error(self, name: str, expected: str, *value: Any) -> SpecdecError:
-        """Return the exception for a field whose value, or whose item's `value`, is wrong."""
+        """Return the exception for a field with a wrong value, or a wrong `value` of an item."""
         return self._error(self._error_type, name, expected, *value)
 
     def unsupported(self, name: str, expected: str) -> SpecdecError:
-        """Return the exception for a field whose value is right but asks for what specdec does not have."""
+        """Return the exception for a valid field that requires an unsupported feature."""
         return self._error(
             UnsupportedModelError if self._error_type is CheckpointError else self._error_type, name, expected
         )
@@ -123,28 +122,28 @@ class Fields:
         return InputError.of(f"{prefix}{field}", given, expected, found=found)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there, null or not."""
+        """Whether the field exists, null or not."""
         return name in self._values
 
     def raw(self, name: str) -> Any:
-        """Return the value, unchecked. If the field is absent: its default (see `with_absent`), or None."""
+        """Return the unchecked value; if absent, its default (see `with_absent`) or None."""
         self._read.add(name)
         return self._values[name] if name in self._values else self._absent.get(name)
 
     def given(self, name: str) -> Any:
-        """Return the value, unchecked; a field that is not there is refused."""
+        """Return the unchecked value; raises if the field is absent."""
         if name not in self._values:
             raise self.error(name, "a value")
         return self.raw(name)
 
     def with_absent(self, absent: Mapping[str, Any]) -> Fields:
-        """Return the same object with defaults for absent fields."""
+        """Return a view with defaults for absent fields."""
         other = self.replaced()
         other._absent = absent
         return other
 
     def replaced(self, **values: Any) -> Fields:
-        """Return the same object with other values of some fields. A field read in one is read in both."""
+        """Return a view with some fields replaced. A field read in one counts as read in both."""
         other = Fields({**self._values, **values}, self.file, self._prefix, self._error_type)
         other._absent, other._read, other._objects = self._absent, self._read, self._objects
         return other
@@ -154,16 +153,16 @@ class Fields:
         return dict(self._values)
 
     def same_as(self, other: Fields) -> bool:
-        """Whether both are the same JSON object."""
+        """Whether both hold the same JSON object."""
         try:
             return self._values == other._values
         except RecursionError as error:
             raise CheckpointError(f"{self.file}: field '{self._prefix}' is nested too deeply") from error
 
     def unread(self, harmless: Container[str] = ()) -> list[str]:
-        """Return the fields that were not read, with dots for those of nested objects that were opened.
+        """Return the fields that were not read, with dots for opened nested objects.
 
-        Fields that are null count as absent. Names in `harmless`, at any depth, are left out.
+        Null fields count as absent. Names in `harmless`, at any depth, are omitted.
         """
         found: list[str] = []
         for name, value in self._values.items():
@@ -176,26 +175,26 @@ class Fields:
         return found
 
     def warn_of_unread(self, harmless: Container[str] = ()) -> None:
-        """Warn of the fields that were not read; see `unread`."""
+        """Warn about the fields that were not read; see `unread`."""
         if names := self.unread(harmless):
             warn(UnusedFieldWarning(self.file, names, NOT_KNOWN))
 
     def skip(self, *names: str) -> None:
-        """Count fields as read, all of them if none is named: their values do not matter here."""
+        """Count fields as read, or all if none is named: their values do not matter."""
         self._read.update(names or self._values)
 
     def skip_false(self, *names: str) -> None:
-        """Count those of the fields as read that are false."""
+        """Count fields as read if they are false."""
         self._read.update(name for name in names if self._values.get(name) is False)
 
     def require(self, name: str, wanted: Any, *, because: str) -> None:
-        """Refuse any value but `wanted` (absent and null are fine)."""
+        """Raise for any value but `wanted`; absent and null are fine."""
         value = self.raw(name)
         if value is not None and value != wanted:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 
     def _checked(self, name: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
-        """Return the value, which `fits` takes, or the default where the field is absent or null."""
+        """Return a value accepted by `fits`, or the default if absent or null."""
         value = self.raw(name)
         if value is None and default is not REQUIRED:
             return default
@@ -204,14 +203,14 @@ class Fields:
         return value
 
     def check_version(self, name: str, version: int) -> None:
-        """Refuse an object of another version of its format, or of something else."""
+        """Raise for another version of the format."""
         if as_integer(self.given(name)) != version:
-            raise self.error(name, f"{version}, the version that this specdec reads")
+            raise self.error(name, f"{version}, the version of this specdec")
 
     def integer(
         self, name: str, *, minimum: int = 1, maximum: int | None = MAX_INT, default: Any = REQUIRED
     ) -> Any:
-        """Return a whole number of [minimum, maximum]."""
+        """Return an integer in [minimum, maximum]."""
 
         def fits(value: Any) -> bool:
             number = as_integer(value)
@@ -251,14 +250,14 @@ class Fields:
         return None if self.raw(name) in (None, {}) else self.inner(name)
 
     def inner(self, name: str) -> Fields:
-        """Return an object inside this one, which must be there."""
+        """Return a required object inside this one."""
         value = self._checked(name, REQUIRED, "an object", lambda x: isinstance(x, Mapping))
         if name not in self._objects:
             self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._error_type)
         return self._objects[name]
 
     def empty(self, name: str) -> Fields:
-        """Return an object without fields, for messages that speak of `name` inside this one."""
+        """Return an empty object, for messages about `name` inside this one."""
         return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._error_type)
 
     def items(self, name: str, expected: str = "a list") -> list[Any]:
@@ -278,7 +277,7 @@ class Fields:
         return items
 
     def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> list[int]:
-        """Return a list of whole numbers of [minimum, maximum]."""
+        """Return a list of integers in [minimum, maximum]."""
         found = []
         for i, item in enumerate(self.items(name)):
             number = as_integer(item)
@@ -291,7 +290,7 @@ class Fields:
         self, name: str, length: int | None = None, expected: str = "a finite number above 0",
         fits: Callable[[Any], bool] = lambda item: item > 0,
     ) -> list[float]:  # fmt: skip
-        """Return a list of `length` numbers that `fits` takes, as `expected` says."""
+        """Return a list of `length` numbers accepted by `fits`, described by `expected`."""
         items = self.items(name)
         if length is not None and len(items) != length:
             raise self.error(name, f"a list of {length} items, each {expected}")
@@ -305,16 +304,16 @@ class Fields:
         return self.numbers(name, None, _TIME, lambda item: 0 <= item < MAX_TIME)
 
     def rows_of_amounts(self, name: str) -> list[list[float]]:
-        """Return a list of lists of such numbers."""
+        """Return a list of such lists."""
         rows = {f"{name}[{i}]": row for i, row in enumerate(self.items(name))}
         inner = Fields(rows, self.file, self._prefix, self._error_type)
         return [inner.amounts(row) for row in rows]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
-        """Return one id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
+        """Return one id or a list of ids in [0, n_vocab), like ``eos_token_id``; () if absent.
 
-        Ids outside the vocabulary, as ``transformers`` writes them for small models, are left out, and
-        `outside` gets a description of the field.
+        Ids outside the vocabulary, as ``transformers`` writes for small models, are dropped, and a
+        description of the field is appended to `outside`.
         """
         value = self.raw(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -328,10 +327,10 @@ class Fields:
 
 def _whole(minimum: int, maximum: int | None) -> str:
     most = "on" if maximum is None else f"to {maximum}"
-    return f"a whole number from {minimum} {most}"
+    return f"an integer from {minimum} {most}"
 
 
 class MetadataFields(Fields):
-    """The metadata of a GGUF file."""
+    """Metadata of a GGUF file."""
 
     _noun = "metadata field"

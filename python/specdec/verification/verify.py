@@ -43,7 +43,7 @@ def verify(
 ) -> Verification:  # fmt: skip
     """Accept or reject draft tokens so that the output has exactly the target's distribution.
 
-    The draft tokens and node 0, the last known token, form a tree: node i is ``tokens[i - 1]``. From the root
+    The draft tokens and node 0, the last known token, are a tree: node i is ``tokens[i - 1]``. From the root
     down, a rule accepts one of the draft tokens, or draws the next token itself and stops. With T and D the
     target's and the draft's distributions at a position:
 
