@@ -104,7 +104,7 @@ DOUBTFUL: dict[str, dict[str, Any]] = {
     "L25M": _llama(n_layer=8, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
     "L25M-draft": _llama(n_layer=7, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
 }
-#: Models that are downloaded much, as docs/FAMILIES.md has their switches. One table of rotary positions is
+#: Models that are downloaded much, as docs/MODELS.md has their switches. One table of rotary positions is
 #: that of all layers.
 FAMILIES: dict[str, dict[str, Any]] = {
     "SmolLM2-360M": _tied(32, 15, 5, d_head=64, d_model=960, d_ff=2560, n_vocab=49152),

@@ -1,4 +1,4 @@
-"""The commands of docs/EVALUATION.md, run as they are printed on the files that stand beside them."""
+"""The commands of docs/EVALUATION.md for evaluation harnesses, run as printed with the files of the page."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, 
 
 
 def test_lm_evaluation_harness(runs: list[tuple[str, dict[str, Any]]]) -> None:
-    assert (len(HARNESS), len(INSPECT), len(COMMANDS), len(runs)) == (2, 1, 3, 3)
+    assert (len(HARNESS), len(INSPECT), len(COMMANDS), len(runs)) == (2, 1, 5, 3)
     for printed, _ in runs:
         assert "|endings|" in printed and "|sequels|" in printed
     scores = [found["results"] for _, found in runs]

@@ -48,7 +48,7 @@ def test_every_architecture_has_a_folder_and_a_row_on_its_page() -> None:
     assert set(CONFIGS) == set(ARCHITECTURES)
     former = CONFIGS["MptForCausalLM"] | {"architectures": ["MPTForCausalLM"]}
     assert read_as("", former) == read_as("MptForCausalLM", former)
-    page = (Path(__file__).parents[1] / "docs" / "FAMILIES.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "MODELS.md").read_text()
     assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == sorted(ARCHITECTURES)
 
 

@@ -13,7 +13,10 @@ import pytest
 import specdec
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "TROUBLESHOOTING", "WHICH_DRAFT"]
+PAGES = [
+    "GENERATING", "GETTING_STARTED", "HOW_IT_WORKS", "MODELS", "SERVER", "STRUCTURED_OUTPUT",
+    "TROUBLESHOOTING", "WHICH_DRAFT",
+]  # fmt: skip
 """Pages whose ```python blocks run one after the other in one process."""
 
 SETTINGS = "from specdec.analysis import prediction\nprediction._ENOUGH_S = 0.2\n"
@@ -28,6 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "path" / "to").mkdir(parents=True)
     for name, source in {"model": "target", "small": "draft", "chat-model": "target"}.items():
         shutil.copytree(embedded / source, path / "path" / "to" / name)
+    for name, other in {"target": "model", "draft": "small"}.items():
+        (path / "path/to" / name).symlink_to(other)
+    (path / "prompts.txt").write_text("Once upon a time\nIt was a dark night\n", encoding="utf-8")
     (path / "path/to/chat-model/chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     return path
 
@@ -47,6 +53,27 @@ def snippets(page: str) -> list[str]:
 def test_snippets_run(page: str, folder: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", SETTINGS + "".join(snippets(page))], cwd=folder, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+LONG = {
+    "MANY_MACHINES": (
+        'gammas=(2, 4, 8), formats=("bf16", "int8")',
+        "gammas=(2,), temperatures=(0.0,), n_tokens=20, timing=False",
+    ),
+    "TRAINING": ("TrainingOptions(minutes=10)", "TrainingOptions(steps=1, length=32, batch=2)"),
+}
+"""Pages that need Ray or PyTorch, with settings that are replaced by smaller ones."""
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("page", LONG)
+def test_long_snippets_run(page: str, folder: Path) -> None:
+    source, (given, smaller) = "".join(snippets(page)), LONG[page]
+    assert given in source
+    run = subprocess.run(
+        [sys.executable, "-c", source.replace(given, smaller)], cwd=folder, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
 
@@ -77,3 +104,14 @@ def test_how_it_works_names_what_exists() -> None:
     assert len(files) > 20
     roots = {file: DOCS.parent if file.startswith("python/") else csrc for file in files}
     assert [file for file in files if not [*roots[file].glob(file.rstrip("/"))]] == []
+
+
+def test_troubleshooting_quotes_messages_that_exist() -> None:
+    page = (DOCS / "TROUBLESHOOTING.md").read_text("utf-8")
+    quoted = [
+        part for line in page.splitlines() if line[:3] == "## " for part in re.findall(r'"(.+?)"', line)
+    ]
+    package = DOCS.parent / "python" / "specdec"
+    code = " ".join(path.read_text("utf-8") for path in package.rglob("*.py"))
+    assert len(quoted) == 6
+    assert [text for text in quoted if text.removesuffix(" ...") not in code] == []

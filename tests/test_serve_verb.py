@@ -173,10 +173,10 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.oracle
-def test_the_page_with_two_commands() -> None:
-    """docs/OPENAI.md as it stands, but for the port."""
-    text = (ROOT / "docs" / "OPENAI.md").read_text(encoding="utf-8")
-    server, client, curl = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+def test_the_first_request_of_the_page() -> None:
+    """The commands of docs/SERVER.md, with another port."""
+    text = (ROOT / "docs" / "SERVER.md").read_text(encoding="utf-8")
+    server, curl, client = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert server == "specdec serve\n"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -162,12 +162,12 @@ sd_status sd_beam_search_begin_with(sd_beam_search* s, const sd_cache* known, in
     int is_target = known->model == s->options.target, is_draft = known->model == s->options.draft;
     if (!is_target && !is_draft) return fail_model();
     int n_source = known->model->encoder ? s->options.n_source : 0;
-    if (!sd_encoded_is_of(known->encoded, s->source, n_source)) return SD_OK;
+    if (!sd_encoded_has_source(known->encoded, s->source, n_source)) return SD_OK;
     sd_cache* caches[] = {is_draft && sd_beam_search_drafts(s) ? &s->tree.draft : NULL,
                           is_target ? &s->tree.target : NULL};
     for (int i = 0; i < 2; i++) {
         if (caches[i] == NULL) continue;
-        sd_cache_attend(caches[i], known->encoded);
+        sd_cache_set_source(caches[i], known->encoded);
         *n = sd_cache_begin_with(caches[i], known, s->prompt, s->n_prompt - 1);
     }
     return SD_OK;

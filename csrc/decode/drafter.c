@@ -75,12 +75,12 @@ sd_status sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cach
     int most = 0, n_source = known->model->encoder ? prompt->n_source : 0;
     sd_status status = SD_OK;
     if (d->caches && d->caches[0].model == known->model &&
-        (d->own_ids || sd_encoded_is_of(known->encoded, prompt->source, n_source))) {
+        (d->own_ids || sd_encoded_has_source(known->encoded, prompt->source, n_source))) {
         sd_cache* cache = &d->caches[sequence]; /* which may have less room than the target's */
         const int32_t* ids = d->own_ids ? known->tokens : prompt->tokens;
         int n_ids = d->own_ids ? known->n_committed : prompt->n;
         if ((status = sd_cache_reserve(cache)) != SD_OK) return status;
-        sd_cache_attend(cache, known->encoded);
+        sd_cache_set_source(cache, known->encoded);
         most = sd_cache_begin_with(cache, known, ids, n_ids < cache->n_slots ? n_ids : cache->n_slots);
     }
     for (int i = 0; i < d->n_within; i++) {

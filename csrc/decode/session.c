@@ -239,8 +239,8 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
         .tokens = prefill->text, .n = prefill->n, .source = prefill->source, .n_source = prefill->n_source};
     if (s->drafter != NULL) status = sd_drafter_begin_with(s->drafter, sequence, known, &prompt, n);
     if (status != SD_OK) return status;
-    if (is_own && sd_encoded_is_of(known->encoded, prefill->source, n_source)) {
-        sd_cache_attend(&s->caches[sequence], known->encoded);
+    if (is_own && sd_encoded_has_source(known->encoded, prefill->source, n_source)) {
+        sd_cache_set_source(&s->caches[sequence], known->encoded);
         *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
     }
     return SD_OK;
@@ -279,7 +279,7 @@ sd_status sd_session_admit(sd_session* s, int sequence, const sd_prompt* prompt)
     if ((status = sd_session_check_settings(s, prompt->settings)) != SD_OK) return status;
     const sd_model* model = prompt->settings->model ? prompt->settings->model : s->options.target;
     if ((status = sd_workspace_admit(&s->workspace, model)) != SD_OK) return status;
-    sd_cache_belong(&s->caches[sequence], model);
+    sd_cache_set_model(&s->caches[sequence], model);
     begin(s, sequence, prompt);
     if (s->sequences[sequence].draft_lazy) s->n_missed += s->sequences[sequence].n_text;
     return SD_OK;

@@ -85,14 +85,14 @@ void sd_cache_free(sd_cache* cache) {
     sd_arena_free(&cache->arena);
 }
 
-void sd_cache_attend(sd_cache* cache, sd_encoded* encoded) {
+void sd_cache_set_source(sd_cache* cache, sd_encoded* encoded) {
     if (sd_encoded_equal(cache->encoded, encoded)) return;
     sd_cache_cut(cache, 0);
     sd_encoded_release(cache->encoded);
     cache->encoded = sd_encoded_share(encoded);
 }
 
-void sd_cache_belong(sd_cache* cache, const sd_model* model) {
+void sd_cache_set_model(sd_cache* cache, const sd_model* model) {
     if (cache->model == model) return;
     sd_cache_cut(cache, 0);
     cache->model = model;
@@ -269,7 +269,7 @@ static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
     SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures));
-    sd_cache_attend(copy, cache->encoded);
+    sd_cache_set_source(copy, cache->encoded);
     if (cache->n_committed > 0) copy_slots(copy, cache, cache->n_committed);
     return SD_OK;
 }

@@ -115,10 +115,10 @@ float* sd_cache_captured(const sd_cache* cache, int slot, int layer);
 
 /* Set the source that the cache's texts attend to, by a reference of its own. Drops text with another
  * source. */
-void sd_cache_attend(sd_cache* cache, sd_encoded* encoded);
+void sd_cache_set_source(sd_cache* cache, sd_encoded* encoded);
 
 /* Assign the cache to another model with the same base (adapter.h). Drops text of another model. */
-void sd_cache_belong(sd_cache* cache, const sd_model* model);
+void sd_cache_set_model(sd_cache* cache, const sd_model* model);
 
 /* Append pending nodes: parents [n] of tokens [n] are indices of pending nodes, earlier ones included, or -1.
  * Refuses a parent that is not earlier, and more nodes than slots or positions. */

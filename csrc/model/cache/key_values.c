@@ -7,19 +7,20 @@
 
 #include "kernels.h"
 
-void sd_soon_add(sd_soon* soon, const char* from, size_t bytes) {
-    assert(soon->n < SD_MOST_PIECES);
-    soon->from[soon->n] = from;
-    soon->lines[soon->n++] = (int)((bytes + SD_LINE - 1) / SD_LINE);
+void sd_prefetch_add(sd_prefetch_list* prefetch, const char* from, size_t bytes) {
+    assert(prefetch->n < SD_MOST_RANGES);
+    prefetch->from[prefetch->n] = from;
+    prefetch->lines[prefetch->n++] = (int)((bytes + SD_LINE - 1) / SD_LINE);
 }
 
-void sd_request(const sd_soon* soon, int share, int n_shares) {
+void sd_prefetch_share(const sd_prefetch_list* prefetch, int share, int n_shares) {
     int most = 0;
-    for (int p = 0; p < soon->n; p++)
-        if (soon->lines[p] > most) most = soon->lines[p];
+    for (int p = 0; p < prefetch->n; p++)
+        if (prefetch->lines[p] > most) most = prefetch->lines[p];
     for (int line = most * share / n_shares; line < most * (share + 1) / n_shares; line++)
-        for (int p = 0; p < soon->n; p++)
-            if (line < soon->lines[p]) __builtin_prefetch(soon->from[p] + (ptrdiff_t)line * SD_LINE, 0, 2);
+        for (int p = 0; p < prefetch->n; p++)
+            if (line < prefetch->lines[p])
+                __builtin_prefetch(prefetch->from[p] + (ptrdiff_t)line * SD_LINE, 0, 2);
 }
 
 static size_t element_bytes(const sd_key_values* kv) { return kv->format == SD_FORMAT_F32 ? 4 : 2; }
@@ -144,16 +145,16 @@ void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int 
     }
 }
 
-sd_soon sd_key_values_soon(const sd_key_values* kv, int head, int first, int end) {
+sd_prefetch_list sd_key_values_first_reads(const sd_key_values* kv, int head, int first, int end) {
     int n_values = sd_value_panels(kv->d_head), end_panel = sd_matrix_panels(end);
-    sd_soon soon = {0};
-    for (int p = first / SD_PANEL; p < end_panel && soon.n < SD_MOST_PIECES; p++)
-        sd_soon_add(&soon, key_panel(kv, head, p), key_panel_bytes(kv));
-    if (soon.n + n_values > SD_MOST_PIECES) return soon;
+    sd_prefetch_list prefetch = {0};
+    for (int p = first / SD_PANEL; p < end_panel && prefetch.n < SD_MOST_RANGES; p++)
+        sd_prefetch_add(&prefetch, key_panel(kv, head, p), key_panel_bytes(kv));
+    if (prefetch.n + n_values > SD_MOST_RANGES) return prefetch;
     int run = sd_key_values_run(kv, first), n = end - first < run ? end - first : run;
     for (int p = 0; p < n_values; p++)
-        sd_soon_add(&soon, value_row(kv, head, p, first), (size_t)n * SD_PANEL * element_bytes(kv));
-    return soon;
+        sd_prefetch_add(&prefetch, value_row(kv, head, p, first), (size_t)n * SD_PANEL * element_bytes(kv));
+    return prefetch;
 }
 
 static void lay_out(sd_encoded* e) {
@@ -195,13 +196,13 @@ void sd_encoded_release(sd_encoded* e) {
     sd_free(e);
 }
 
-int sd_encoded_is_of(const sd_encoded* e, const int32_t* source, int n) {
+int sd_encoded_has_source(const sd_encoded* e, const int32_t* source, int n) {
     if (e == NULL) return n == 0;
     return e->n == n && memcmp(e->source, source, (size_t)n * sizeof *source) == 0;
 }
 
 int sd_encoded_equal(const sd_encoded* a, const sd_encoded* b) {
-    return a == b || (a != NULL && b != NULL && sd_encoded_is_of(a, b->source, b->n));
+    return a == b || (a != NULL && b != NULL && sd_encoded_has_source(a, b->source, b->n));
 }
 
 size_t sd_encoded_bytes(const sd_encoded* e) { return e == NULL ? 0 : e->arena.size; }

@@ -13,23 +13,23 @@
 #define SD_LINE 64
 
 /* Memory to prefetch: ranges of cache lines. */
-#define SD_MOST_PIECES 8
-typedef struct sd_soon {
+#define SD_MOST_RANGES 8
+typedef struct sd_prefetch_list {
     int n;
-    const char* from[SD_MOST_PIECES]; /* borrowed */
-    int lines[SD_MOST_PIECES];
-} sd_soon;
+    const char* from[SD_MOST_RANGES]; /* borrowed */
+    int lines[SD_MOST_RANGES];
+} sd_prefetch_list;
 
 /* Add a range of `bytes` from `from` on, borrowed. The capacity must suffice. */
-void sd_soon_add(sd_soon* soon, const char* from, size_t bytes);
+void sd_prefetch_add(sd_prefetch_list* prefetch, const char* from, size_t bytes);
 
 /* Prefetch share `share` of n_shares of each range into the second-level cache: the first level can track few
  * pending lines (benchmarks/SPEED.md). Lines of the ranges alternate, so a processor that prefetches the next
  * lines of a page does so in several pages at once. */
-void sd_request(const sd_soon* soon, int share, int n_shares);
+void sd_prefetch_share(const sd_prefetch_list* prefetch, int share, int n_shares);
 
 /* Prefetch x [n], borrowed, at once. */
-static inline void sd_request_floats(const float* x, int n) {
+static inline void sd_prefetch_floats(const float* x, int n) {
     for (int i = 0; i < n; i += SD_LINE / (int)sizeof *x) __builtin_prefetch(x + i);
 }
 
@@ -58,7 +58,7 @@ static inline int sd_key_values_run(const sd_key_values* kv, int slot) {
 }
 
 /* Memory read first for slots [first, end) of a head: keys and values, or only keys if there are many. */
-sd_soon sd_key_values_soon(const sd_key_values* kv, int head, int first, int end);
+sd_prefetch_list sd_key_values_first_reads(const sd_key_values* kv, int head, int first, int end);
 
 /* Store the key and value rows [d_head] of a slot. Slots are independent. */
 void sd_key_values_store(const sd_key_values* kv, int head, int slot, const float* key, const float* value);
@@ -98,7 +98,7 @@ sd_encoded* sd_encoded_share(sd_encoded* encoded);
 void sd_encoded_release(sd_encoded* encoded);
 
 /* Does it have source [n]? If NULL: is there no source? */
-int sd_encoded_is_of(const sd_encoded* encoded, const int32_t* source, int n);
+int sd_encoded_has_source(const sd_encoded* encoded, const int32_t* source, int n);
 
 /* Are the sources equal, or both NULL? */
 int sd_encoded_equal(const sd_encoded* a, const sd_encoded* b);

@@ -258,23 +258,23 @@ void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angl
     sd_key_values_store(keys, kv_head, slot, key, value);
 }
 
-/* Prefetch requests made along the way: one share for each panel of keys and each run of values. */
-typedef struct requests {
-    const sd_soon* soon; /* NULL: none */
+/* Prefetches made along the way: one share for each panel of keys and each run of values. */
+typedef struct prefetching {
+    const sd_prefetch_list* prefetch; /* NULL: none */
     int done, n_shares;
-} requests;
+} prefetching;
 
-static void request(requests* r) {
-    if (r->soon != NULL && r->done < r->n_shares) sd_request(r->soon, r->done++, r->n_shares);
+static void prefetch_next(prefetching* r) {
+    if (r->prefetch != NULL && r->done < r->n_shares) sd_prefetch_share(r->prefetch, r->done++, r->n_shares);
 }
 
 /* Compute scores of the prepared queries for the slots of a span, each one dot product over d_head. */
-static void score(const site* a, int n_rows, span s, requests* r) {
+static void score(const site* a, int n_rows, span s, prefetching* r) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
     float* to = a->scratch->weights;
     for (int p = s.first / SD_PANEL; p < sd_matrix_panels(s.end); p++, to += (ptrdiff_t)n_rows * SD_PANEL) {
-        request(r);
+        prefetch_next(r);
         k->panel[keys->format](n_rows, a->scratch->prepared, sd_key_panel(keys, a->attention->kv_head, p),
                                keys->d_head, 0, to, SD_PANEL);
     }
@@ -282,7 +282,7 @@ static void score(const site* a, int n_rows, span s, requests* r) {
 
 /* output [n_rows, …] = Σ weight · value, one chain over the slots per column. Scores become weights on the
  * way, while the first-level cache holds them. */
-static void weigh(const site* a, softmax* rows, int n_rows, span s, requests* r) {
+static void weigh(const site* a, softmax* rows, int n_rows, span s, prefetching* r) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
     void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
@@ -298,7 +298,7 @@ static void weigh(const site* a, softmax* rows, int n_rows, span s, requests* r)
         k->weigh_scores(n_rows, sd_matrix_panels(n), slot - s.first, weights, rows->largest, rows->scale,
                         rows->n_whole, rows->lanes);
         for (int p = 0; p < n_panels; p++) {
-            request(r);
+            prefetch_next(r);
             add_values(n_rows, weights, sd_value_rows(keys, a->attention->kv_head, p, slot), n,
                        a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
         }
@@ -318,10 +318,10 @@ static span span_of(const site* a, int first, int last) {
     return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + node_of(a, last) + 1};
 }
 
-sd_soon sd_attention_soon(const sd_cache* cache, int layer, int kv_head) {
+sd_prefetch_list sd_attention_first_reads(const sd_cache* cache, int layer, int kv_head) {
     int start = window_start(&cache->model->config.layers[layer], cache->n_committed);
-    return sd_key_values_soon(&cache->layers[layer], kv_head, start / SD_PANEL * SD_PANEL,
-                              cache->n_committed + cache->n_pending);
+    return sd_key_values_first_reads(&cache->layers[layer], kv_head, start / SD_PANEL * SD_PANEL,
+                                     cache->n_committed + cache->n_pending);
 }
 
 static int rows_together(const sd_attention* at, const sd_attention_scratch* scratch) {
@@ -352,8 +352,8 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
         k->prepare[sd_rows_of(at->keys->format)]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head,
                                                  d_head, scratch->prepared);
         /* only for the last rows, or prefetched lines may leave the caches before they are read */
-        const sd_soon* soon = first + n == n_pairs ? at->soon : NULL;
-        requests r = {soon, 0, sd_matrix_panels(s.end - s.first) + sd_value_panels(d_head)};
+        const sd_prefetch_list* prefetch = first + n == n_pairs ? at->prefetch : NULL;
+        prefetching r = {prefetch, 0, sd_matrix_panels(s.end - s.first) + sd_value_panels(d_head)};
         score(&a, n, s, &r);
         softmax rows;
         begin_softmax(&a, &rows, n, first, s);

@@ -48,15 +48,15 @@ typedef struct sd_attention {
     int n_keys;                /* SD_ATTEND_OWN, SD_ATTEND_SOURCE: number of keys, all attended to */
     int position;              /* SD_ATTEND_OWN: of the first row */
     int n_rows;
-    const sd_soon* soon;  /* prefetched meanwhile; NULL: nothing */
-    const float* queries; /* [n_rows, n_head · d_head] rows ldq apart, of all heads, rotated */
+    const sd_prefetch_list* prefetch; /* prefetched meanwhile; NULL: nothing */
+    const float* queries;             /* [n_rows, n_head · d_head] rows ldq apart, of all heads, rotated */
     ptrdiff_t ldq;
     float* out; /* [n_rows, n_head · d_head] rows ldo apart; the query heads of kv_head are written */
     ptrdiff_t ldo;
 } sd_attention;
 
 /* Memory that attention of the pending nodes of a cache reads first, in one layer and key/value head. */
-sd_soon sd_attention_soon(const sd_cache* cache, int layer, int kv_head);
+sd_prefetch_list sd_attention_first_reads(const sd_cache* cache, int layer, int kv_head);
 
 void sd_attention_run(const sd_attention* attention, const sd_attention_scratch* scratch);
 

@@ -30,14 +30,14 @@ static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, p
 }
 
 /* Prefetch the query, key and value of a row and head. */
-static void request_row(const block* b, int kv_head, ptrdiff_t row) {
+static void prefetch_row(const block* b, int kv_head, ptrdiff_t row) {
     const sd_layer_config* own = config_of(b);
     const sd_workspace* w = b->pass->w;
     const float* from = w->qkv + row * w->ld_qkv;
     int d_head = own->d_head, group = own->n_head / own->n_kv_head;
-    sd_request_floats(from + (ptrdiff_t)kv_head * group * d_head, group * d_head);
-    sd_request_floats(from + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
-    sd_request_floats(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
+    sd_prefetch_floats(from + (ptrdiff_t)kv_head * group * d_head, group * d_head);
+    sd_prefetch_floats(from + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
+    sd_prefetch_floats(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
 }
 
 static void run(const block* b, const sd_attention* attention, int thread) {
@@ -50,13 +50,13 @@ static void run(const block* b, const sd_attention* attention, int thread) {
 
 /* Memory that the attention of a (sequence, key/value head) pair reads first. A single sequence of a small
  * model is likely in a cache already; a text that starts has nothing yet. */
-static sd_soon soon_of(const block* b, int pair) {
+static sd_prefetch_list first_reads(const block* b, int pair) {
     int n_kv_head = config_of(b)->n_kv_head, n = b->pass->n_branches;
     int is_near = n == 1 && b->pass->w->model->layers[b->layer].qkv.near;
-    if (is_near || pair == n * n_kv_head) return (sd_soon){0};
+    if (is_near || pair == n * n_kv_head) return (sd_prefetch_list){0};
     const sd_cache* cache = b->pass->branches[pair / n_kv_head].cache;
-    if (cache->n_committed == 0) return (sd_soon){0};
-    return sd_attention_soon(cache, b->layer, pair % n_kv_head);
+    if (cache->n_committed == 0) return (sd_prefetch_list){0};
+    return sd_attention_first_reads(cache, b->layer, pair % n_kv_head);
 }
 
 /* Text nodes: (sequence, key/value head) pairs. */
@@ -71,7 +71,7 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
         int kv_head = pair % n_kv_head, first = cache->n_pending - branch->n_new;
         ptrdiff_t row = row_of(b->pass, branch);
         for (int i = 0; i < branch->n_new; i++) {
-            if (i + SD_ROWS_AHEAD < branch->n_new) request_row(b, kv_head, row + i + SD_ROWS_AHEAD);
+            if (i + SD_ROWS_AHEAD < branch->n_new) prefetch_row(b, kv_head, row + i + SD_ROWS_AHEAD);
             sd_attention_store(w->model, b->layer, kv_head, &w->angles,
                                cache->n_committed + cache->depths[first + i], w->qkv + (row + i) * w->ld_qkv,
                                keys, cache->n_committed + first + i);
@@ -79,8 +79,8 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
         sd_attention attention = rows_of(b, SD_ATTEND_TEXT, kv_head, row, branch->n_new);
         attention.keys = keys;
         attention.cache = cache;
-        sd_soon soon = soon_of(b, pair + 1);
-        attention.soon = &soon;
+        sd_prefetch_list prefetch = first_reads(b, pair + 1);
+        attention.prefetch = &prefetch;
         run(b, &attention, thread);
     }
 }

@@ -203,7 +203,7 @@ static void prepare(const block* b) {
     const float* from = at->queries + (b->stretch->row + b->row) * at->ldq + (ptrdiff_t)b->head * d_head;
     for (int i = 0; i < b->n_rows; i++, from += at->ldq, to += (ptrdiff_t)b->n_heads * d_head) {
         if (i + SD_ROWS_AHEAD < b->n_rows)
-            sd_request_floats(from + SD_ROWS_AHEAD * at->ldq, b->n_heads * d_head);
+            sd_prefetch_floats(from + SD_ROWS_AHEAD * at->ldq, b->n_heads * d_head);
         memcpy(to, from, (size_t)b->n_heads * (size_t)d_head * sizeof *to);
     }
     sd_kernels_get()->prepare_tiles((sd_part){n_pairs(b), 0, n_pairs(b), 0, d_head},

@@ -108,7 +108,7 @@ static void join_rows(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_pass_begin_with_features(sd_pass* pass) {
+void sd_pass_embed_features(sd_pass* pass) {
     const sd_workspace* w = pass->w;
     const sd_features* f = &w->model->config.features;
     ptrdiff_t d = w->model->config.d_model;

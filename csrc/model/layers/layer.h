@@ -41,4 +41,4 @@ void sd_mlp_activate_slices(const sd_workspace* workspace, const sd_mlp* mlp, in
 
 /* Start the residual stream with features and tokens of the branches' rows, as configured. If the first layer
  * reads tokens as well as features, its input is left in w->joined: [n_rows, 2 d_model]. */
-void sd_pass_begin_with_features(sd_pass* pass);
+void sd_pass_embed_features(sd_pass* pass);

@@ -56,7 +56,7 @@ static void embed_rows(void* argument, int thread, int first, int end) {
     for (int m = first; m < end; m++) {
         float* to = w->hidden + (ptrdiff_t)m * w->model->config.d_model;
         if (w->inputs[m])
-            sd_model_begin_with(w->model, w->inputs[m], w->positions[m], to);
+            sd_model_embed_vector(w->model, w->inputs[m], w->positions[m], to);
         else
             sd_model_embed(w->model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m], to);
     }

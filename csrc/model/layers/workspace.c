@@ -136,7 +136,7 @@ void sd_workspace_choose_head(sd_workspace* w, const int32_t* rows, int n) {
     for (int i = 0; a->of_row != NULL && i < n; i++) a->of_head[i] = a->of_row[rows[i]];
 }
 
-void sd_workspace_turn_to_head(sd_workspace* w, int n) {
+void sd_workspace_use_head(sd_workspace* w, int n) {
     sd_adaptation* a = &w->adaptation;
     a->now = NULL;
     if (a->of_row == NULL) return;

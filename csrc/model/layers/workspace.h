@@ -114,4 +114,4 @@ void sd_workspace_begin(sd_workspace* workspace, const sd_branch* branches, int 
 void sd_workspace_choose_head(sd_workspace* workspace, const int32_t* rows, int n);
 
 /* From here on products have the n rows that the head is computed for. */
-void sd_workspace_turn_to_head(sd_workspace* workspace, int n);
+void sd_workspace_use_head(sd_workspace* workspace, int n);

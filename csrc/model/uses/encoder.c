@@ -158,7 +158,7 @@ sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads
         if (status == SD_OK) status = sd_interrupted();
     }
     release(&e);
-    if (status == SD_OK) sd_cache_attend(cache, encoded);
+    if (status == SD_OK) sd_cache_set_source(cache, encoded);
     sd_encoded_release(encoded);
     return status;
 }

@@ -62,7 +62,7 @@ static void run_head(sd_pass* pass, const float* rows, int n, int first) {
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     float* logits = w->logits + first * w->ld_logits;
-    sd_workspace_turn_to_head(w, n);
+    sd_workspace_use_head(w, n);
     sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
                     (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
     sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &model->head, .bias = model->head_bias, .n_rows = n,
@@ -79,7 +79,7 @@ static void run_layers(sd_pass* pass) {
     if (pass->first > 0)
         copy_hidden(pass, 0);
     else if (c->features.use != SD_FEATURE_NONE)
-        sd_pass_begin_with_features(pass);
+        sd_pass_embed_features(pass);
     else
         sd_pass_embed(pass);
 

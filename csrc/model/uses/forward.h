@@ -69,8 +69,8 @@ sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32
 /* Check source [n] (NULL: none): a model with an encoder needs one, any other takes none. */
 sd_status sd_encoder_check(const sd_model* model, const int32_t* source, int n);
 
-/* Encode source [n] for the texts of a cache, which attend to it from then on (sd_cache_attend). Ids past the
- * encoder's vocabulary are read as its last token. name: of the model in messages ("the target"); NULL:
+/* Encode source [n] for the texts of a cache, which attend to it from then on (sd_cache_set_source). Ids past
+ * the encoder's vocabulary are read as its last token. name: of the model in messages ("the target"); NULL:
  * non-finite numbers are not looked for. The call can be interrupted between layers. On failure the cache is
  * unchanged. */
 sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads, const char* name);

@@ -58,8 +58,8 @@ static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefil
                         int* encoded) {
     const sd_prefill* prefill = &prefills[i];
     for (int other = 0; other < n; other++) {
-        if (!sd_encoded_is_of(caches[other].encoded, prefill->source, prefill->n_source)) continue;
-        sd_cache_attend(&caches[i], caches[other].encoded);
+        if (!sd_encoded_has_source(caches[other].encoded, prefill->source, prefill->n_source)) continue;
+        sd_cache_set_source(&caches[i], caches[other].encoded);
         return SD_OK;
     }
     *encoded = 1;
@@ -117,7 +117,7 @@ static sd_status encode_next(const sd_workspace* w, sd_cache* caches, sd_prefill
 /* Does the text's cache have its source, if any? */
 static int has_source(const sd_cache* cache, const sd_prefill* prefill) {
     return cache->model->encoder == NULL ||
-           sd_encoded_is_of(cache->encoded, prefill->source, prefill->n_source);
+           sd_encoded_has_source(cache->encoded, prefill->source, prefill->n_source);
 }
 
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n) {

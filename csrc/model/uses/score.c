@@ -326,10 +326,11 @@ static sd_status attend(sd_score* s, int* encoded) {
         if (l->group == NULL || l->has_source) continue;
         const sd_scored_text* text = source_of(s, l);
         int from = 0;
-        while (from < s->n_lanes && !sd_encoded_is_of(s->caches[from].encoded, text->source, text->n_source))
+        while (from < s->n_lanes &&
+               !sd_encoded_has_source(s->caches[from].encoded, text->source, text->n_source))
             from++;
         if (from < s->n_lanes) {
-            sd_cache_attend(&s->caches[i], s->caches[from].encoded);
+            sd_cache_set_source(&s->caches[i], s->caches[from].encoded);
         } else {
             SD_TRY(sd_encode(&s->caches[i], text->source, text->n_source, w->n_threads, w->name));
             *encoded = 1;
@@ -404,7 +405,7 @@ static void copy_top(const sd_score_results* r, ptrdiff_t from, ptrdiff_t to) {
            n * sizeof *r->top_log_probs);
 }
 
-static void look_at_rows(void* argument, int thread, int first, int end) {
+static void score_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const rows_of_logits* rows = argument;
     const sd_score* s = rows->score;
@@ -428,7 +429,7 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
 }
 
 /* Score the tokens after rows of the last forward pass. */
-static sd_status look(sd_score* s, int n_branches) {
+static sd_status score_forward(sd_score* s, int n_branches) {
     sd_workspace* w = &s->workspace;
     int n = find_rows(s, n_branches), whole = sd_prompts_in_slices(s->options.model);
     for (int first = 0, n_here; first < n; first += n_here) {
@@ -439,7 +440,7 @@ static sd_status look(sd_score* s, int n_branches) {
             SD_TRY(sd_forward_check_more(w, s->rows + first, n_here));
         }
         const sd_team team = sd_team_open(w->n_threads);
-        sd_team_run(&team, n_here, 1, look_at_rows, &rows);
+        sd_team_run(&team, n_here, 1, score_rows, &rows);
         sd_team_close(&team);
     }
     return SD_OK;
@@ -476,7 +477,7 @@ sd_status sd_score_slice(sd_score* s, int* n_ended, int* done) {
     }
     status = sd_forward_prompt(&s->workspace, s->branches, n_branches);
     if (status == SD_OK) status = sd_forward_check(&s->workspace, 0, sd_prompt_slice(s->options.model));
-    if (status == SD_OK) status = look(s, n_branches);
+    if (status == SD_OK) status = score_forward(s, n_branches);
     for (int b = 0; b < n_branches && status == SD_OK; b++)
         status = advance(s, s->read[b], s->branches[b].n_new, n_ended);
     return status;

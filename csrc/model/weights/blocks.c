@@ -66,7 +66,7 @@ static void turn(const uint8_t* const rows[SD_PANEL], size_t bytes, uint32_t* wo
         for (int j = 0; j < SD_PANEL; j += 4) {
             const void* four[4];
             for (int l = 0; l < 4; l++) four[l] = rows[j + l] + 4 * w;
-            sd_turn_words(four, words + SD_PANEL * w + j);
+            sd_transpose_words(four, words + SD_PANEL * w + j);
         }
     }
     for (; 4 * w < bytes; w++) {

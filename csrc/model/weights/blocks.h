@@ -36,7 +36,7 @@ int sd_blocks_find_bad(sd_number number, const uint8_t* rows, ptrdiff_t stride, 
 
 /* Transpose: word l of rows[i], 4 bytes each, becomes word i of line l at `to`. Lines are SD_PANEL words
  * apart. All are borrowed, of any alignment. */
-static inline void sd_turn_words(const void* const rows[4], void* to) {
+static inline void sd_transpose_words(const void* const rows[4], void* to) {
     typedef uint32_t four_words __attribute__((vector_size(16))); /* available on every processor */
     four_words r[4], lines[4];
     for (int i = 0; i < 4; i++) memcpy(&r[i], rows[i], sizeof r[i]);

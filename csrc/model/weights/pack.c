@@ -137,7 +137,7 @@ static void turn(tile_rows rows, tile_columns columns) {
     for (int j = 0; j < SD_PANEL; j += 4) {
         for (int i = 0; i < TILE; i += 4) {
             const void* const four[4] = {&rows[j][i], &rows[j + 1][i], &rows[j + 2][i], &rows[j + 3][i]};
-            sd_turn_words(four, &columns[i][j]);
+            sd_transpose_words(four, &columns[i][j]);
         }
     }
 }

@@ -503,7 +503,7 @@ void sd_model_embed(const sd_model* model, int token, int position, float* out) 
     add_position(model, position, out);
 }
 
-void sd_model_begin_with(const sd_model* model, const float* vector, int position, float* out) {
+void sd_model_embed_vector(const sd_model* model, const float* vector, int position, float* out) {
     memcpy(out, vector, (size_t)model->config.d_model * sizeof *out);
     add_position(model, position, out);
 }

@@ -180,4 +180,4 @@ void sd_model_norm(const sd_model* model, int n, const float* x, const float* we
 void sd_model_embed(const sd_model* model, int token, int position, float* out);
 
 /* The same with vector [d_model] instead of a token's embedding; it is not scaled. */
-void sd_model_begin_with(const sd_model* model, const float* vector, int position, float* out);
+void sd_model_embed_vector(const sd_model* model, const float* vector, int position, float* out);

@@ -60,7 +60,7 @@ def load(
     ----------
     path : path-like
         A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16, or codes as compressed-tensors has them;
-        docs/FAMILIES.md lists the architectures), a GGUF file, a packed file (``.specdec``, as
+        docs/MODELS.md lists the architectures), a GGUF file, a packed file (``.specdec``, as
         :func:`specdec.convert` and ``cache`` write it), a llama2.c ``.bin`` file of version 0, or a name on
         the Hugging Face Hub (by the package huggingface_hub): ``org/name``, or of GGUF files
         ``org/name:Q4_K_M`` and ``hf://org/name/file.gguf``.
@@ -103,7 +103,7 @@ def load(
     adapter : path-like, optional
         The folder of a LoRA adapter of PEFT, which is merged into the weights: W + scale · B A in f32, then
         rounded or quantized as ``dtype`` says; a GGUF file is then loaded in ``dtype``, not in its own types.
-        :meth:`Model.with_adapter` keeps one next to the weights instead (docs/ADAPTERS.md).
+        :meth:`Model.with_adapter` keeps one next to the weights instead (docs/MODELS.md).
 
     Warns
     -----

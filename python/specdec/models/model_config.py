@@ -11,7 +11,7 @@ from typing import Any
 class ModelConfig(Mapping[str, Any]):
     """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
 
-    The fields from ``norm_position`` on are the switches of the families (docs/FAMILIES.md); a plain decoder
+    The fields from ``norm_position`` on are the switches of the families (docs/MODELS.md); a plain decoder
     has their defaults.
 
     Attributes

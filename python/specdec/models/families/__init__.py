@@ -62,7 +62,7 @@ def architecture_of(fields: Fields, file: Path) -> str:
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
         raise fields.error("architectures", "a list of names")
-    supported = "one of those that docs/FAMILIES.md lists"
+    supported = "one of those that docs/MODELS.md lists"
     if named:
         for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
