@@ -85,10 +85,11 @@ def beam_search(
     VocabularyMismatchError, CheckpointError, TokenizerError, KeyboardInterrupt
         As `specdec.generate`.
 
-    Notes ----- Scores are sums of ln p at temperature 1. Ties go to the hypothesis whose prefix ranked
-    higher, then to the lower token id. The search ends when all `width` hypotheses have ended, or at the
-    length limit. A round easily costs more than the steps it saves: the defaults are the smallest that
-    speculate.
+    Notes
+    -----
+    Scores are sums of ln p at temperature 1. Ties go to the hypothesis whose prefix ranked higher, then
+    to the lower token id. The search ends when all `width` hypotheses have ended, or at the length limit.
+    A round easily costs more than the steps it saves: the defaults are the smallest that speculate.
 
     Examples
     --------
