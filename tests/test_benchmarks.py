@@ -54,7 +54,7 @@ def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for said in ("machine-x", "commit", "load average at the beginning", "Load average at the end"):
         assert said in text
     assert "| 1 | a\\|b | 2.3 (1.0 to 3.0) | **1.50** (1.40 to 1.60) |" in text
-    assert "| 2 | – | – | invalid: 2.50 is above the mean accepted length, 2.00 |" in text
+    assert "| 2 | – | – | invalid: 2.50 is above 2.00 tokens per run |" in text
 
     with open(folder / "toy.csv", newline="", encoding="utf-8") as file:
         one, two, more = csv.DictReader(file)

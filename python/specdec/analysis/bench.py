@@ -146,7 +146,7 @@ class Bench(Tabular):
             _CATEGORY, figure("alpha", "alpha", ".3f"), bounds("95 % interval", "alpha"),
             figure("mean accepted length", "mean_acceptance_length", ".2f"),
             figure("draft acceptance rate", "draft_acceptance_rate", ".3f"),
-            figure("tokens/run", "tokens_per_call", ".2f"),
+            figure("tokens/pass", "tokens_per_call", ".2f"),
         ]  # fmt: skip
         title = "Share of verifying passes that accepted their first, second, … draft token"
         rates = [(row.category, row.per_position_acceptance_rate) for row in self.rows]

@@ -92,7 +92,7 @@ class Oracle(OneTable):
         title += f"c {self.c:.3f}, {self.n_tokens} tokens"
         columns = [
             ("", lambda row: row.name + (" ★" if row is best and not row.invalid else "")),
-            figure("tokens/run", "tokens_per_call", ".2f"),
+            figure("accepted length", "tokens_per_call", ".2f"),
             ("speed-up", lambda row: marked(f"{row.speedup:.2f}X", row.invalid)),
             ("share of oracle's", share),
             figure("accepted length, formula", "closed_tokens_per_call", ".2f", none=""),
