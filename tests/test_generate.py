@@ -303,7 +303,7 @@ def test_stream_gives_the_text(pair: Pair, prompt: Any) -> None:
     options: dict[str, Any] = {"max_new_tokens": 30, "seed": 2, "temperature": 1.0, "ignore_eos": True}
     stream = specdec.stream(*pair, prompt, **options)
     assert repr(stream) == "<specdec.Stream, open: 0 characters>"
-    with pytest.raises(RuntimeError, match="has not come to its end"):
+    with pytest.raises(RuntimeError, match="the stream has not ended"):
         _ = stream.result
     pieces = list(stream)
     whole = run(*pair, prompt, **options)
