@@ -32,7 +32,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "token_recycling": (_core.TokenMatrix(np.full((N_VOCAB, 2), -1, np.int32)), [0, 0, 1], [0.6, 0.2]),
     "lookahead": (2, 2, 2), "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
     "python": ("a test", propose, None, None, drafts.Proposal, None, False, False),
-    "watched": (COPY, _core.Corrections(8, 4, 2)), "random": (),
+    "recorded": (COPY, _core.OnlineSamples(8, 4, 2)), "random": (),
     "fixed_acceptance": (COPY, 0.5, [[1, 2, 3] * 9]),
 }  # fmt: skip
 """Arguments of every method, which can be used."""

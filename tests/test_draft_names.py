@@ -141,8 +141,8 @@ def test_wrong_parameters_are_named() -> None:
         ("ngram:no-such-file", "no-such-file: no such file"),
         ("prompt-lookup:no-such-file", "no-such-file: no such file"),
         ("lokahead", "expected lookahead perhaps"), ("ensemble:prompt-lookup+", "draft is ''"),
-        ("online:" * 3000 + "prompt-lookup", "at most 8 drafts within each other"),
-        ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 drafts within each other"),
+        ("online:" * 3000 + "prompt-lookup", "at most 8 nested drafts"),
+        ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 nested drafts"),
     ],
 )  # fmt: skip
 def test_wrong_names(text: str, message: str, target: specdec.Model) -> None:

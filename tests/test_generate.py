@@ -212,7 +212,7 @@ def test_paths_of_models_without_tokenizer(tmp_path: Path) -> None:
 
 def test_a_forgotten_draft_is_named(pair: Pair) -> None:
     with pytest.raises(
-        specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\) makes a draft"
+        specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\) for a draft"
     ):
         specdec.generate(pair[0], "prompt-lookup", PROMPT)
     for call in (specdec.generate, specdec.stream):

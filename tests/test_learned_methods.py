@@ -90,7 +90,9 @@ def test_another_target_is_refused_by_name(
     draft, other = random_draft(name, target), small_pair()[0]
     folder = draft.weights.save(tmp_path)
     for use in (lambda: drafts.load(folder, other), lambda: specdec.generate(other, draft, PROMPT)):
-        with pytest.raises(specdec.InputError, match=r"was trained for the target '.*target'; given is"):
+        with pytest.raises(
+            specdec.InputError, match=r"was trained for the target '.*target'; the given one is"
+        ):
             use()
     with pytest.raises(ValueError, match=of_the_core):
         open_session(other, ("model", {"model": draft.core}), [PROMPT])

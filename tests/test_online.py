@@ -487,13 +487,13 @@ def test_damaged_files_are_refused_by_name(models: list[specdec.Model], tmp_path
     cases: dict[str, dict[str, Any]] = {
         "'n_seen' is 'many'; expected a whole number": {"metadata": {"n_seen": "many"}},
         "'samples.rest' is missing": {"rest": None},
-        "tensor 'samples.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
-        "tensor 'samples.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},
+        "tensor 'samples.top' has int32": {"top": np.zeros((n, 3), np.int32)},
+        "tensor 'samples.before' has int32": {"depth": np.zeros(n + 1, np.int32)},
         "tensor 'samples.before' has -2; expected -1 or more": {"before": np.full((n, 2), -2, np.int32)},
         "tensor 'samples.before' does not end with": {"before": np.full((n, 2), -1, np.int32)},
         "tensor 'samples.position' has 0; expected 1 or more": {"position": np.zeros(n, np.int32)},
-        "tensor 'samples.rest' has numbers outside": {"rest": np.full(n, np.nan, np.float32)},
-        "tensor 'samples.log_probs' has numbers outside": {"log_probs": np.ones((n, 8), np.float32)},
+        "tensor 'samples.rest' has values outside": {"rest": np.full(n, np.nan, np.float32)},
+        "tensor 'samples.log_probs' has values outside": {"log_probs": np.ones((n, 8), np.float32)},
     }
     for message, changes in cases.items():
         with pytest.raises(CheckpointError, match=message):
@@ -514,12 +514,12 @@ def test_damaged_states_are_refused_by_name(models: list[specdec.Model]) -> None
     state, name = dict(online.trainer.state()), "output.bias"
     for part, array, message in (
         ("parameter", None, "is missing"),
-        ("first", np.zeros(3, np.float32), "is of float32, .3.; expected float32, .61."),
+        ("first", np.zeros(3, np.float32), "has float32, .3.; expected float32, .61."),
         ("steps", np.zeros(1, np.int32), "is .*; expected one number above 0"),
-        ("parameter", np.full(61, np.nan, np.float32), "has a number that is not finite"),
-        ("first", np.full(61, np.inf, np.float32), "has a number that is not finite"),
-        ("second", np.full(61, -1.0, np.float32), "has a number below 0"),
-        ("other", np.zeros(1, np.float32), "is none of this"),
+        ("parameter", np.full(61, np.nan, np.float32), "has a value that is not finite"),
+        ("first", np.full(61, np.inf, np.float32), "has a value that is not finite"),
+        ("second", np.full(61, -1.0, np.float32), "has a value below 0"),
+        ("other", np.zeros(1, np.float32), "is not part of this"),
     ):
         bad = {key: held for key, held in (state | {f"{part}.{name}": array}).items() if held is not None}
         with pytest.raises(ValueError, match=f"'{part}.{name}' {message}"):

@@ -210,8 +210,8 @@ def test_bad_texts_are_named() -> None:
     one, two = (ids, length), (np.ones(4, np.int32), np.array([2, 2], np.int32))
     bad: list[tuple[Any, Any, dict[str, Any], str]] = [
         (one, np.array([1, 1], np.int32), {}, "expected one for each of 1 texts"),
-        ((ids, length + 1), given, {}, "2 ids, expected as many as the lengths say"),
-        ((ids, -length), given, {}, "2 ids, expected as many as the lengths say"),
+        ((ids, length + 1), given, {}, "2 ids, expected the sum of the lengths"),
+        ((ids, -length), given, {}, "2 ids, expected the sum of the lengths"),
         (one, given, {"n_top": 102}, "n_top is 102, expected 0 to 101"),
         (one, given, {"n_top": -1}, "n_top is -1"),
         (one, given, {"n_texts": -1}, "n_texts is -1"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import specdec
 from specdec import reference
 from specdec.settings_table import table_of
-from worlds.constraints import Form, allowed_after
+from worlds.constraints import RandomConstraint, allowed_after
 from worlds.draws import Draws
 
 Probs = NDArray[np.float64]
@@ -145,11 +145,12 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("gamma"), list):
         found["gamma"] = EveryOther(found["gamma"][1])
     if "form" in found:
-        kind, form, _ = found.pop("form")
-        found[kind] = form
+        kind, constraint, _ = found.pop("form")
+        found[kind] = constraint
     made: dict[str, Callable[[Any], Any]] = {
         "prompt_cache": _prompt_cache, "transform": TRANSFORMS.__getitem__,
-        "constraint": lambda given: Form(**given), "draft_sampling": lambda given: specdec.Sampling(**given),
+        "constraint": lambda given: RandomConstraint(**given),
+        "draft_sampling": lambda given: specdec.Sampling(**given),
     }  # fmt: skip
     return {name: made[name](value) if name in made else value for name, value in found.items()}
 
@@ -218,7 +219,7 @@ def distribution_after(
     """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
     adjusted, new, allowed = _adjusted(settings, logits, text, n_prompt, target), list(text[n_prompt:]), None
     if "constraint" in settings:
-        allowed = Form(**settings["constraint"]).allowed(new)
+        allowed = RandomConstraint(**settings["constraint"]).allowed(new)
     elif "form" in settings:
         assert target is not None
         allowed = allowed_after(settings["form"], target, new, may_end=not settings.get("ignore_eos", False))

@@ -44,7 +44,7 @@ Make = Callable[[World], Any]
 class Repeats:
     """An object of a user's: what followed the last token where it stood before, in a row or as branches.
 
-    It fails if it is asked about a text that it was not told the beginning of.
+    It fails if it is asked about a text whose prompt it did not get.
     """
 
     def __init__(self, *, branches: bool = False) -> None:
@@ -69,28 +69,28 @@ class Repeats:
 
 
 class Scripted:
-    """Returns what it is given, or what a function of text and budget gives; notes what it is told."""
+    """Returns what it is given, or what a function of text and budget returns; records its calls."""
 
     def __init__(self, answer: Any, gamma: int | None = None, seconds: float = 0.0) -> None:
         self.answer, self.seconds = answer, seconds
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         if gamma is not None:
             self.gamma = gamma
 
     def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.told.append(("begin", sequence, list(prompt)))
+        self.calls.append(("begin", sequence, list(prompt)))
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
-        self.told.append(("propose", sequence, list(tokens), budget))
+        self.calls.append(("propose", sequence, list(tokens), budget))
         time.sleep(self.seconds)
         return self.answer(tokens, budget) if callable(self.answer) else self.answer
 
     def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.told.append(("commit", sequence, list(tokens)))
+        self.calls.append(("commit", sequence, list(tokens)))
 
     @property
     def budgets(self) -> list[int]:
-        return [note[3] for note in self.told if note[0] == "propose"]
+        return [note[3] for note in self.calls if note[0] == "propose"]
 
 
 class Draws:

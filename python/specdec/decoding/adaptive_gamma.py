@@ -125,7 +125,7 @@ class AdaptiveGamma:
         return {
             "name": name, "gamma": int(rates.argmax()), "tokens_per_s": rates.tolist(),
             "target_s": view["target_s"], "draft_s": view["draft_s"], "chance": view["chance"][1:],
-            "by_confidence": view["by_confidence"], "plain_left": view["rest_left"],
+            "by_confidence": view["by_confidence"], "plain_left": view["pause_left"],
         }  # fmt: skip
 
     def __repr__(self) -> str:

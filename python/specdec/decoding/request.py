@@ -121,7 +121,7 @@ class Request:
         if self.draft_sampling is not self.sampling:
             drafting["draft_sampling"] = self.draft_sampling.core()
         if options.logprobs is not None:
-            drafting |= {"law": options.logprobs_of, "n_top": options.logprobs}
+            drafting |= {"logprobs_of": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
             max_new_tokens=max(self.limit(i)[0] for i in range(len(self.prompts))),
             sampling=self.sampling.core(), rule=self.rule, lenience=options.lenience,
