@@ -72,7 +72,7 @@ def test_mxfp4_is_what_its_formula_says(tmp_path, low, high):
         assert np.array_equal(found[f"layers.1.experts.{expert}.mlp_down.weight"], values)
 
 
-def test_scales_that_are_no_numbers_give_no_model(tmp_path):
+def test_non_finite_scales_are_refused(tmp_path):
     config = gpt_oss_config()
     for value in (255, 254):
         tensors = gpt_oss_tensors(config)

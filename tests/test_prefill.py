@@ -112,7 +112,7 @@ def test_a_source_of_several_slices() -> None:
     assert np.array_equal(found, blas.encode(source, n_threads=2))
 
 
-def test_what_it_takes_of_memory() -> None:
+def test_memory_of_models() -> None:
     """A decoder's matrices count twice, an untied head too; matrices used by sources alone count once."""
     filled = LLAMA | {"n_head": 8, "n_kv_head": 4, "d_ff": 96}  # matrices that fill their panels
     for config in (filled, filled | {"tied": True}, *DENSE_ENCODERS.values()):

@@ -484,7 +484,7 @@ def test_what_is_refused(t5: EncoderDecoder, texts: EncoderDecoder) -> None:
         ({"prompt": [[5], [6]], "decoder_prompt": [[5], 6]}, "decoder_prompt mixes both"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
+def test_errors_name_what_is_wrong(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         specdec.generate(t5.target, None, **arguments)
     assert message in str(caught.value)
