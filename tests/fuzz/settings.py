@@ -144,8 +144,8 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     found = {"n_threads": 1} | settings
     if isinstance(found.get("gamma"), list):
         found["gamma"] = EveryOther(found["gamma"][1])
-    if "form" in found:
-        kind, constraint, _ = found.pop("form")
+    if "structure" in found:
+        kind, constraint, _ = found.pop("structure")
         found[kind] = constraint
     made: dict[str, Callable[[Any], Any]] = {
         "prompt_cache": _prompt_cache, "transform": TRANSFORMS.__getitem__,
@@ -220,9 +220,11 @@ def distribution_after(
     adjusted, new, allowed = _adjusted(settings, logits, text, n_prompt, target), list(text[n_prompt:]), None
     if "constraint" in settings:
         allowed = RandomConstraint(**settings["constraint"]).allowed(new)
-    elif "form" in settings:
+    elif "structure" in settings:
         assert target is not None
-        allowed = allowed_after(settings["form"], target, new, may_end=not settings.get("ignore_eos", False))
+        allowed = allowed_after(
+            settings["structure"], target, new, may_end=not settings.get("ignore_eos", False)
+        )
     if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
     probs = _standardized(settings, adjusted)

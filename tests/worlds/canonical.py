@@ -203,7 +203,7 @@ def step_by_step(
 
 
 def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
-    """A draft whose guesses are right with probability alpha; texts: prompts with their continuations."""
+    """A draft whose tokens are right with probability alpha; texts: prompts with their continuations."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
     return by_method("fixed_acceptance", draft, alpha, texts)

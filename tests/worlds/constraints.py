@@ -58,7 +58,7 @@ class RandomConstraint:
 
 
 class State:
-    """Where a text of a `Form` is; it checks how it is used."""
+    """State of a text under a `RandomConstraint`; it checks how it is used."""
 
     def __init__(self, constraint: RandomConstraint, new: list[int]) -> None:
         self.constraint, self.new, self.was_asked = constraint, new, False
@@ -88,7 +88,7 @@ def words(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
 
 
 def obeys(constraint: RandomConstraint, new: Sequence[int]) -> bool:
-    """Has a text this form, as far as it goes?"""
+    """Return whether a text obeys the constraint so far."""
     masks: list[Any] = [constraint.allowed(new[:i]) for i in range(len(new))]
     return all(mask is not None and mask[token] for mask, token in zip(masks, new, strict=True))
 
@@ -103,7 +103,7 @@ Part = list[Any]
 ["times", Part, least, most or None]."""
 
 
-def draw_form(draws: Draws) -> list[Any]:
+def draw_constraint(draws: Draws) -> list[Any]:
     """[what it is an argument of, the argument, the same as a regular expression or None]."""
     kind = draws.weighted(schema=3, regex=2, lark=1, gbnf=1)
     if kind == "schema":
@@ -115,7 +115,7 @@ def draw_form(draws: Draws) -> list[Any]:
 
 
 def check_constraints(constraint: list[Any], text: str) -> None:
-    """Assert that a whole text has the form."""
+    """Assert that a complete text satisfies the constraint."""
     import jsonschema  # takes long to import
 
     kind, given, pattern = constraint
