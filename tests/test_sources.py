@@ -432,7 +432,7 @@ def test_the_command_lines_languages(
 ) -> None:
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
     assert main([*call, "--tgt-lang", "de"]) == 2
-    assert "tgt_lang is 'de'; expected None, as the tokenizer has no languages" in capsys.readouterr().err
+    assert "tgt_lang is 'de'; expected None: the tokenizer has no languages" in capsys.readouterr().err
     asked: list[tuple[specdec.Model, dict[str, Any]]] = []
 
     def with_languages(model: specdec.Model, **languages: Any) -> specdec.Model:

@@ -16,23 +16,20 @@ from specdec.errors import InputError, shown
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces `path` when the block ends, and is removed if the block fails.
-
-    It has an unpredictable name in the folder of `path`, so no existing file or link is followed.
-    """
+    """Open a new file, of unpredictable name, that replaces `path` when the block ends without error."""
     if path.name in ("", ".."):
-        raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file")
-    part = path.parent / f".{secrets.token_hex(8)}.part"
+        raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
+    temporary = path.parent / f".{secrets.token_hex(8)}.part"
     with _errors_of(path):
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
             yield file
         with _errors_of(path):
-            part.replace(path)
+            temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            part.unlink()
+            temporary.unlink()
         raise
 
 
@@ -44,10 +41,10 @@ def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Create a new folder that replaces `path` when the block ends, and is removed if the block fails."""
+    """Make a new folder that replaces `path` when the block ends and is removed if the block fails."""
     with _errors_of(path):
         replaces = path.exists() and any(path.iterdir())
-        target = path.resolve()  # resolves a link to its folder
+        target = path.resolve()  # follows a link
         new = target.with_name(f".{secrets.token_hex(8)}.part") if replaces else target
         new.mkdir(parents=True, exist_ok=not replaces)
     try:
@@ -61,7 +58,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def _exchange(new: Path, target: Path) -> None:
-    """Move the folder `new` to `target`, and remove the old one."""
+    """Rename the folder `new` to `target`, and remove the old folder."""
     old = target.with_name(f".{secrets.token_hex(8)}.part")
     target.rename(old)
     try:
@@ -74,7 +71,7 @@ def _exchange(new: Path, target: Path) -> None:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Make an OSError of the block name `path`, not the temporary file."""
+    """Let an OSError of the block name `path` instead of the temporary file."""
     try:
         yield
     except OSError as error:

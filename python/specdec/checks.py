@@ -1,7 +1,6 @@
-"""Checks of arguments: any value is accepted or refused with `InputError`.
+"""Argument checks: every value is accepted or refused with `InputError`.
 
-Errors of Python because of an object's type become `InputError`; exceptions raised by the object's own code
-propagate.
+Conversion errors become `InputError`; exceptions from an object's own code propagate.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from numpy.typing import NDArray
 from specdec.errors import InputError, SpecdecError, pass_signals_on, shown
 
 Choice = TypeVar("Choice", bound=str)
-"""A word of a Literal type."""
+"""A string of a Literal type."""
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
-"""Exceptions of Python and NumPy for a value of the wrong type or outside a C type's range."""
+"""Exceptions of Python and NumPy for values that cannot be converted or do not fit a C number."""
 
 
 def as_integer(value: Any) -> int | None:
-    """Return the value of an integer, None for anything else, including bool."""
-    if type(value) is int:  # faster than the abstract class
+    """Return the value of an integer; None for anything else, bool included."""
+    if type(value) is int:  # asking the abstract class takes longer
         return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     try:
-        # int(value) would call a subclass's __int__.
+        # int(value) would ask the __int__ of a subclass.
         return int.__index__(value) if isinstance(value, int) else int(value)
     except CONVERSION_ERRORS as error:
         pass_signals_on(error)
@@ -41,13 +40,10 @@ def as_integer(value: Any) -> int | None:
 
 
 def as_iterator(value: Any) -> Iterator[Any] | None:
-    """Return an iterator over a value, or None if it is not iterable or its length is invalid.
-
-    Exceptions of the iteration propagate: they belong to the caller's code.
-    """
+    """Return an iterator over a value; None if it is not iterable or has an invalid length."""
     try:
         iterator: Iterator[Any] = iter(value)
-        length_hint(iterator)  # list() calls it too
+        length_hint(iterator)  # which list() calls too
     except CONVERSION_ERRORS as error:
         pass_signals_on(error)
         return None
@@ -55,7 +51,7 @@ def as_iterator(value: Any) -> Iterator[Any] | None:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """Check the argument `name`: an int, at least `low` and at most `high`."""
+    """Return the argument `name` as an int in [`low`, `high`]."""
     number = as_integer(value)
     if number is None or number < low or (high is not None and number > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
@@ -64,7 +60,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Check a timeout: 0 or more seconds; None: no limit."""
+    """Return a timeout in seconds, 0 or more; None means no limit."""
     if timeout is None:
         return None
     longest = threading.TIMEOUT_MAX
@@ -75,12 +71,12 @@ def check_timeout(timeout: float | None) -> float | None:
 def check_number(
     name: str, value: Any, expected: str, fits: Callable[[float], bool], verb: str = "is"
 ) -> float:
-    """Check the argument `name`: a float for which `fits` is true, not a bool."""
+    """Return the argument `name` as a float that `fits` accepts; bool is refused."""
     number = None
     if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
         try:
             number = float.__float__(value) if isinstance(value, float) else float(value)
-        except CONVERSION_ERRORS as error:  # for example too large an integer
+        except CONVERSION_ERRORS as error:  # such as an integer that is too large
             pass_signals_on(error)
     if number is None or not fits(number):
         raise InputError.of(name, value, expected, verb=verb)
@@ -88,7 +84,7 @@ def check_number(
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Check the argument `name`: a bool, or 0 or 1."""
+    """Return the argument `name` as a bool; 0 and 1 are accepted."""
     if isinstance(value, bool | np.bool_) or as_integer(value) in (0, 1):
         return bool(value)
     raise InputError.of(name, value, "True or False")
@@ -101,7 +97,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Choice], *, optional: 
 def check_choice(
     name: str, value: Any, choices: Sequence[Choice], *, optional: bool = False
 ) -> Choice | None:
-    """Check the argument `name`: one of some words, or None if `optional`."""
+    """Return the argument `name`, one of `choices`, or None if it is `optional`."""
     if optional and value is None:
         return None
     for choice in choices:
@@ -120,7 +116,7 @@ def check_items(name: str, value: Any, expected: str) -> list[Any]:
 
 
 def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
-    """Check the argument `name`: an array of numbers of any type and shape."""
+    """Return the argument `name` as a numeric array of any dtype and shape."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -133,16 +129,16 @@ def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
 
 
 def check_real(name: str, value: Any) -> NDArray[np.float64]:
-    """Check the argument `name`: real numbers as a C-ordered float64 array."""
+    """Return the argument `name` as a C-ordered float64 array; complex and bool are refused."""
     array = check_array(name, value, "real numbers")
     if array.dtype.kind not in "fiu":
         raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
-    with np.errstate(over="ignore"):  # a longdouble may overflow float64
+    with np.errstate(over="ignore"):  # a longdouble may be infinite as float64
         return np.asarray(array, dtype=np.float64, order="C")
 
 
 def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) -> Path:
-    """Check the argument `name`: a path, with ``~`` expanded."""
+    """Return the argument `name` as a path; ``~`` is the home folder."""
     try:
         text = os.fspath(value)
     except CONVERSION_ERRORS as reason:
@@ -155,7 +151,7 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
             raise ValueError("a path has no null character")
         location = Path(text).expanduser()
         location.exists()
-    except (OSError, RuntimeError, ValueError) as reason:  # too long, unknown user, no permission
+    except (OSError, RuntimeError, ValueError) as reason:  # too long, unknown user, folder without access
         message = getattr(reason, "strerror", None) or reason
         raise error(f"{name} {shown(text)} cannot be accessed: {message}") from reason
     return location

@@ -1,4 +1,4 @@
-"""Named exceptions: the message names the file or argument, the field, its value and the expectation."""
+"""Exceptions whose messages name the file or argument, the field, its value and what was expected."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _Field = TypeVar("_Field", bound="FieldError")
 _Input = TypeVar("_Input", bound="InputError")
 
 LONGEST_VALUE: Final = 200
-"""Maximum characters of a value in a message."""
+"""Maximum length of a quoted value, in characters."""
 _LONGEST_MESSAGE: Final = 4000
-"""Maximum characters of a message; names in files can be long."""
+"""Maximum length of a message, in characters; names in a file have any length."""
 
 
 class _Repr(reprlib.Repr):
-    """Shortens nested values."""
+    """Bounded ``repr`` of nested values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Repr(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Return an object's shortened ``repr``, or its type if ``repr`` fails."""
+        """Return the shortened ``repr`` of an object, or its type if ``repr`` fails."""
         try:
             text = repr(x)
         except Exception as error:
@@ -80,23 +80,19 @@ _REPR = _Repr()
 
 
 def pass_signals_on(error: BaseException) -> None:
-    """Re-raise an exception that a signal handler of the program raised.
-
-    Python runs handlers between any two steps of the main thread, so any library call may raise such an
-    exception. It does not mean that the call failed.
-    """
+    """Re-raise an exception of a signal handler, which Python may run inside any library call."""
     if threading.current_thread() is not threading.main_thread():
         return
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    frame = error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code in handlers:
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
             raise error
-        frame = frame.tb_next
+        trace = trace.tb_next
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """Return the code of a signal handler; None if it is not written in Python."""
+    """Return the code object of a signal handler; None if it is not written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     if not isinstance(handler, FunctionType | MethodType):
@@ -106,30 +102,30 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def shown(value: object) -> str:
-    """Format a value for a message: its ``repr`` on one line, shortened, or its type if that fails."""
+    """Return a value's ``repr`` on one line for a message, shortened, or its type if ``repr`` fails."""
     try:
         text = _REPR.repr(value)
     except Exception as error:
         pass_signals_on(error)
         return f"<{type(value).__name__}>"
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # escape lone surrogates
-    text = re.sub(r"\s*\n\s*", " ", text)  # arrays have one line per row
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # no lone surrogates
+    text = re.sub(r"\s*\n\s*", " ", text)  # arrays have a line a row
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def as_json(value: Any) -> str:
-    """Format a value from a file for a message: as JSON, or else its ``repr``, shortened."""
+    """Return a value as shortened JSON for a message, or as `shown` if JSON has no such type."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         return shown(value)
-    except (ValueError, RecursionError):  # huge integers, deep nesting
+    except (ValueError, RecursionError):  # an integer with thousands of digits, or very deep nesting
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def type_of(value: object) -> str:
-    """Describe a value's type: "an int", or "the class Ngram" for a class."""
+    """Describe a value's type for a message: "an int", or "the class Ngram" for a class itself."""
     if issubclass(type(value), type):
         return f"the class {getattr(value, '__name__', 'of a value')}"
     name = type(value).__name__
@@ -137,12 +133,12 @@ def type_of(value: object) -> str:
 
 
 def number_of(n: int, noun: str) -> str:
-    """Format a count with its noun: "1 layer", "2 layers"."""
+    """Return a count with its noun: "1 layer", "2 layers"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def printable(text: str) -> str:
-    """Limit a text's length, and escape control characters and lone surrogates."""
+    """Escape control characters and lone surrogates, and bound the length."""
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
     if text.isprintable():
@@ -155,19 +151,16 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def warn(message: str | Warning) -> None:
-    """Issue a warning (UserWarning for a text) located at the line of the user's program."""
+    """Issue a warning (a UserWarning if given a string) that points at the user's own line."""
     frame: FrameType | None = sys._getframe(1)
-    level = 2  # the caller's frame
+    level = 2  # of the function that called this one
     while frame is not None and _is_own(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(printable(message) if isinstance(message, str) else message, stacklevel=level)
 
 
 class UnusedFieldWarning(UserWarning):
-    """A checkpoint file has fields that specdec ignores.
-
-    `names` are the fields in the `file`, with dots for nested objects; `reason` says why they have no effect.
-    """
+    """Fields `names` of a checkpoint's `file` that have no effect, for a `reason`."""
 
     def __init__(self, file: object, names: Iterable[str], reason: str) -> None:
         self.file, self.names, self.reason = file, tuple(names), reason
@@ -180,16 +173,16 @@ class UnusedFieldWarning(UserWarning):
 
 
 class SpecdecError(Exception):
-    """Base class of all exceptions that specdec raises on purpose. The text is printable.
+    """Base of every exception that specdec raises on purpose; messages are printable.
 
-    Creating one while handling an exception of a signal handler raises that exception instead.
+    Creating one while specdec handles an exception from a signal handler re-raises that exception instead.
     """
 
     def __init__(self, *args: object) -> None:
         handled = sys.exc_info()[1]
-        frame = None if handled is None else handled.__traceback__
-        # handled by specdec, not by a caller's handler that calls specdec
-        if handled is not None and frame is not None and _is_own(frame.tb_frame):
+        trace = None if handled is None else handled.__traceback__
+        # caught in specdec, not in a caller's except block that calls specdec
+        if handled is not None and trace is not None and _is_own(trace.tb_frame):
             pass_signals_on(handled)
         super().__init__(*args)
 
@@ -198,23 +191,23 @@ class SpecdecError(Exception):
 
 
 class FieldError(SpecdecError, ValueError):
-    """A file of a model or tokenizer is damaged, inconsistent or incomplete."""
+    """A model or tokenizer file is damaged, inconsistent or incomplete."""
 
     file: object = None
-    """The file; None if unknown."""
+    """The file, or None."""
     field: str | None = None
-    """The field, with dots for nested objects."""
+    """The field; nested fields have dots."""
     value: object = None
     """The field's value."""
     expected: str | None = None
-    """What the field may hold."""
+    """What the field should hold."""
 
     @classmethod
     def of(
         cls: type[_Field], file: object, field: str, value: object, expected: str, *,
         found: str | None = None, noun: str = "field",
     ) -> _Field:  # fmt: skip
-        """Make an error for a field's value, described as `found` instead of as JSON."""
+        """Return an error about a field; `found` describes the value, by default quoted as JSON."""
         held = as_json(value) if found is None else found
         error = cls(f"{file}: {noun} '{field}' is {held}; expected {expected}")
         error.file, error.field, error.value, error.expected = file, field, value, expected
@@ -230,67 +223,67 @@ class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
 
 
 class UnsupportedModelError(CheckpointError):
-    """A valid checkpoint requires a computation that specdec does not support."""
+    """A valid checkpoint needs a computation that specdec does not support."""
 
 
 class TokenizerError(FieldError):
-    """Tokenizer files are damaged or missing, or the library that reads them is; see `FieldError`."""
+    """A tokenizer file is damaged or missing, or its library is not installed; see `FieldError`."""
 
 
 class VocabularyMismatchError(SpecdecError, ValueError):
-    """Target and draft have different vocabularies, so draft tokens have no meaning for the target."""
+    """Target and draft have different vocabularies, so the target cannot judge draft tokens."""
 
 
 class InputError(SpecdecError, ValueError):
-    """An argument is invalid, such as ids out of range, too long a prompt, or a negative gamma."""
+    """An invalid argument: ids out of range, a prompt longer than the context, a negative gamma."""
 
     argument: str | None = None
-    """The argument; None if unknown."""
+    """The argument, or None."""
     value: object = None
-    """The caller's value."""
+    """The value that was passed."""
     expected: str | None = None
-    """What the argument may be."""
+    """What the argument accepts."""
 
     @classmethod
     def of(
         cls: type[_Input], argument: str, value: object, expected: str, found: str | None = None,
         verb: str = "is",
     ) -> _Input:  # fmt: skip
-        """Make an error for an argument's value, described as `found` instead of its ``repr``."""
+        """Return an error about an argument; `found` describes the value, by default its ``repr``."""
         error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected
         return error
 
     @classmethod
     def about(cls: type[_Input], argument: str, message: str) -> _Input:
-        """Make an error for one or several arguments from a message."""
+        """Return an error about one or several arguments with a message of its own."""
         error = cls(message)
         error.argument = argument
         return error
 
 
 class ContextLengthError(InputError):
-    """A prompt exceeds the longest text of an engine."""
+    """A prompt is longer than the context, or than an engine's slots."""
 
 
 class BusyError(SpecdecError, RuntimeError):
-    """Too many requests wait for a slot of an engine; try again later."""
+    """An engine's queue is full; retry later."""
 
 
 class EngineClosedError(SpecdecError, RuntimeError):
-    """An engine is closed, or closing, and refuses requests."""
+    """A request to an engine that is closed or closing."""
 
 
 class ConstraintError(InputError):
-    """A schema, regular expression or grammar cannot be read, is too large, or matches no text."""
+    """A schema, regular expression or grammar that is invalid, too large or unsatisfiable."""
 
 
 class LearningError(SpecdecError, RuntimeError):
-    """A draft that learns during serving failed to; the cause is its trainer's exception."""
+    """Online training of a draft failed; ``__cause__`` is the trainer's exception."""
 
 
 class WorkerError(SpecdecError, RuntimeError):
-    """Work in other processes failed; the message says where and why."""
+    """Work in another process failed; the message says which, and why."""
 
 
 class MissingPackageError(SpecdecError, ImportError):
@@ -301,7 +294,7 @@ class MissingPackageError(SpecdecError, ImportError):
 
 
 class MissingLibraryError(SpecdecError, OSError):
-    """OpenBLAS, loaded on first use, is missing from the installation or cannot be used."""
+    """OpenBLAS, loaded on first use, is missing or unusable."""
 
 
 class MissingHubError(MissingPackageError, CheckpointError):
@@ -325,13 +318,13 @@ class MissingConstraintError(MissingPackageError, InputError):
 
 
 class NotFiniteError(SpecdecError, ArithmeticError):
-    """A model computed a non-finite number: its weights are finite, but products overflow.
+    """A model computed NaN or infinity: its weights are finite, but their products overflow.
 
-    The message names the model, the first layer with non-finite output ("the head" if only the logits are),
-    and the token's position, counted from 0 including the prompt. It may be a draft token that plain decoding
-    never reaches.
+    The message names the model, the first layer with a non-finite output ("the head" if only the logits are
+    affected) and the token's position, counted from 0 with the prompt. The token may be a draft token, which
+    plain decoding would not reach.
     """
 
     result: Any = None
-    """Output of `specdec.generate` and similar functions before the error, as `generate` returns it;
-    unfinished texts have the `finish_reason` "error"."""
+    """Results up to the error, as `specdec.generate` returns them; unfinished sequences have the
+    `finish_reason` "error". Set by `generate`, `stream` and functions that use them."""

@@ -1,4 +1,4 @@
-"""JSON, and typed access to its fields: errors name source, field, value and expectation."""
+"""Typed reading of JSON objects; errors name file, field, value and expectation."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_jso
 MAX_INT: Final = 2**31 - 1
 
 MAX_TIME: Final = float(2**31)
-"""Upper limit of times and shares in results, so that their sums are finite."""
-_TIME: Final = f"a finite number from 0 on, below {MAX_TIME:.0f}"
+"""Exclusive bound of times and shares in results, which keeps their sums finite."""
+_TIME: Final = f"a finite number from 0, below {MAX_TIME:.0f}"
 
-NOT_KNOWN: Final = "ignored: unknown to specdec"
-"""Reason in the warning about a field that was not read."""
+NOT_KNOWN: Final = "without effect: not known to specdec"
+"""Reason in the warning about an unread field."""
 
 REQUIRED: Final[Any] = type("_Required", (), {"__repr__": lambda _: "REQUIRED"})()
-"""Marks a field without a default."""
+"""Marks a field without default."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON without NaN and infinities; raises ValueError or RecursionError."""
+    """Parse JSON, refusing NaN and infinities; raises ValueError or RecursionError."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not a JSON number")
@@ -48,7 +48,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def without_nan(value: Any) -> Any:
-    """Replace NaN and infinities by None, in dicts, lists and numbers, because JSON lacks them."""
+    """Return a copy of nested dicts and lists with None for NaN and infinities."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -75,17 +75,17 @@ def read_json_object(path: Path, error_type: type[SpecdecError] = CheckpointErro
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a finite number in double precision."""
+    """Return whether a value is a finite number in double precision."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
 
 class Fields:
-    """Typed access to a JSON object `values` from a `file` (empty for a caller's object).
+    """Typed access to the fields of `values`, an object from `file` ("" if a caller passed it).
 
-    An absent or ``null`` field takes its default; :data:`REQUIRED` means none. The object tracks which fields
-    were read, so that the others can be reported: see `unread`. `prefix` is its name inside the file, with a
-    trailing dot; `error_type` is CheckpointError, TokenizerError or InputError.
+    Absent and ``null`` fields take their default, or are refused if it is :data:`REQUIRED`. Fields that were
+    never read can be reported, see `unread`. `prefix` is the object's name inside the file, with a trailing
+    dot; `error_type` is CheckpointError, TokenizerError or InputError.
     """
 
     _noun = "field"
@@ -104,11 +104,11 @@ class Fields:
         self._objects: dict[str, Fields] = {}
 
     def error(self, name: str, expected: str, *value: Any) -> SpecdecError:
-        """Return the exception for a field with a wrong value, or a wrong `value` of an item."""
+        """Return the exception for a wrong field, or for a wrong `value` inside it."""
         return self._error(self._error_type, name, expected, *value)
 
     def unsupported(self, name: str, expected: str) -> SpecdecError:
-        """Return the exception for a valid field that requires an unsupported feature."""
+        """Return the exception for a valid field that asks for something specdec does not support."""
         return self._error(
             UnsupportedModelError if self._error_type is CheckpointError else self._error_type, name, expected
         )
@@ -122,7 +122,7 @@ class Fields:
         return InputError.of(f"{prefix}{field}", given, expected, found=found)
 
     def has(self, name: str) -> bool:
-        """Whether the field exists, null or not."""
+        """Return whether the field is present, null or not."""
         return name in self._values
 
     def raw(self, name: str) -> Any:
@@ -131,19 +131,19 @@ class Fields:
         return self._values[name] if name in self._values else self._absent.get(name)
 
     def given(self, name: str) -> Any:
-        """Return the unchecked value; raises if the field is absent."""
+        """Return the unchecked value of a field that must be present."""
         if name not in self._values:
             raise self.error(name, "a value")
         return self.raw(name)
 
     def with_absent(self, absent: Mapping[str, Any]) -> Fields:
-        """Return a view with defaults for absent fields."""
+        """Return the same object with defaults for absent fields."""
         other = self.replaced()
         other._absent = absent
         return other
 
     def replaced(self, **values: Any) -> Fields:
-        """Return a view with some fields replaced. A field read in one counts as read in both."""
+        """Return the same object with some values replaced; both share the record of read fields."""
         other = Fields({**self._values, **values}, self.file, self._prefix, self._error_type)
         other._absent, other._read, other._objects = self._absent, self._read, self._objects
         return other
@@ -153,17 +153,14 @@ class Fields:
         return dict(self._values)
 
     def same_as(self, other: Fields) -> bool:
-        """Whether both hold the same JSON object."""
+        """Return whether both are equal JSON objects."""
         try:
             return self._values == other._values
         except RecursionError as error:
             raise CheckpointError(f"{self.file}: field '{self._prefix}' is nested too deeply") from error
 
     def unread(self, harmless: Container[str] = ()) -> list[str]:
-        """Return the fields that were not read, with dots for opened nested objects.
-
-        Null fields count as absent. Names in `harmless`, at any depth, are omitted.
-        """
+        """Return unread non-null fields, dotted if nested, except names in `harmless` at any depth."""
         found: list[str] = []
         for name, value in self._values.items():
             if value is None or name in harmless:
@@ -175,26 +172,26 @@ class Fields:
         return found
 
     def warn_of_unread(self, harmless: Container[str] = ()) -> None:
-        """Warn about the fields that were not read; see `unread`."""
+        """Warn about unread fields; see `unread`."""
         if names := self.unread(harmless):
             warn(UnusedFieldWarning(self.file, names, NOT_KNOWN))
 
     def skip(self, *names: str) -> None:
-        """Count fields as read, or all if none is named: their values do not matter."""
+        """Mark fields, by default all of them, as read."""
         self._read.update(names or self._values)
 
     def skip_false(self, *names: str) -> None:
-        """Count fields as read if they are false."""
+        """Mark the named fields that are false as read."""
         self._read.update(name for name in names if self._values.get(name) is False)
 
     def require(self, name: str, wanted: Any, *, because: str) -> None:
-        """Raise for any value but `wanted`; absent and null are fine."""
+        """Refuse any value but `wanted`, null or an absent field."""
         value = self.raw(name)
         if value is not None and value != wanted:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 
     def _checked(self, name: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
-        """Return a value accepted by `fits`, or the default if absent or null."""
+        """Return a value that `fits` accepts, or the default if the field is absent or null."""
         value = self.raw(name)
         if value is None and default is not REQUIRED:
             return default
@@ -203,9 +200,9 @@ class Fields:
         return value
 
     def check_version(self, name: str, version: int) -> None:
-        """Raise for another version of the format."""
+        """Refuse another format version."""
         if as_integer(self.given(name)) != version:
-            raise self.error(name, f"{version}, the version of this specdec")
+            raise self.error(name, f"{version}, the version that this specdec reads")
 
     def integer(
         self, name: str, *, minimum: int = 1, maximum: int | None = MAX_INT, default: Any = REQUIRED
@@ -226,7 +223,7 @@ class Fields:
 
     def amount(self, name: str, default: Any = REQUIRED, *, below: float = math.inf) -> Any:
         """Return a finite number, at least 0 and less than `below`."""
-        expected = "a finite number from 0 on" + (f", below {below:.0f}" if below < math.inf else "")
+        expected = "a finite number from 0" + (f", below {below:.0f}" if below < math.inf else "")
         return self._checked(name, default, expected, lambda x: is_finite(x) and 0 <= x < below)
 
     def boolean(self, name: str, *, default: Any = REQUIRED) -> Any:
@@ -234,11 +231,11 @@ class Fields:
         return self._checked(name, default, "true or false", lambda x: isinstance(x, bool))
 
     def text(self, name: str, *, default: Any = REQUIRED) -> Any:
-        """Return a text."""
-        return self._checked(name, default, "a text", lambda x: isinstance(x, str))
+        """Return a string."""
+        return self._checked(name, default, "a string", lambda x: isinstance(x, str))
 
     def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
-        """Return one of the texts in `choices`, translated by it."""
+        """Return what `choices` maps the string to."""
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
         value = self._checked(name, default, expected, lambda x: isinstance(x, str))
         if value not in choices:
@@ -246,18 +243,18 @@ class Fields:
         return choices[value]
 
     def object(self, name: str) -> Fields | None:
-        """Return an object inside this one; None if absent, null or empty."""
+        """Return a nested object; None if absent, null or empty."""
         return None if self.raw(name) in (None, {}) else self.inner(name)
 
     def inner(self, name: str) -> Fields:
-        """Return a required object inside this one."""
+        """Return a nested object, which must be present."""
         value = self._checked(name, REQUIRED, "an object", lambda x: isinstance(x, Mapping))
         if name not in self._objects:
             self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._error_type)
         return self._objects[name]
 
     def empty(self, name: str) -> Fields:
-        """Return an empty object, for messages about `name` inside this one."""
+        """Return an empty nested object, whose messages name `name`."""
         return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._error_type)
 
     def items(self, name: str, expected: str = "a list") -> list[Any]:
@@ -270,10 +267,10 @@ class Fields:
         return [Fields(item, self.file, f"{self._prefix}{name}[{i}].", self._error_type) for i, item in items]
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         items = self.items(name)
         if not all(isinstance(item, str) for item in items):
-            raise self.error(name, "a list of texts")
+            raise self.error(name, "a list of strings")
         return items
 
     def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> list[int]:
@@ -290,7 +287,7 @@ class Fields:
         self, name: str, length: int | None = None, expected: str = "a finite number above 0",
         fits: Callable[[Any], bool] = lambda item: item > 0,
     ) -> list[float]:  # fmt: skip
-        """Return a list of `length` numbers accepted by `fits`, described by `expected`."""
+        """Return a list of `length` numbers that `fits` accepts; `expected` describes them."""
         items = self.items(name)
         if length is not None and len(items) != length:
             raise self.error(name, f"a list of {length} items, each {expected}")
@@ -304,17 +301,13 @@ class Fields:
         return self.numbers(name, None, _TIME, lambda item: 0 <= item < MAX_TIME)
 
     def rows_of_amounts(self, name: str) -> list[list[float]]:
-        """Return a list of such lists."""
+        """Return a list of lists of numbers as in `amounts`."""
         rows = {f"{name}[{i}]": row for i, row in enumerate(self.items(name))}
         inner = Fields(rows, self.file, self._prefix, self._error_type)
         return [inner.amounts(row) for row in rows]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
-        """Return one id or a list of ids in [0, n_vocab), like ``eos_token_id``; () if absent.
-
-        Ids outside the vocabulary, as ``transformers`` writes for small models, are dropped, and a
-        description of the field is appended to `outside`.
-        """
+        """Return the ids below `n_vocab` in a field such as ``eos_token_id``; report others in `outside`."""
         value = self.raw(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
@@ -326,8 +319,7 @@ class Fields:
 
 
 def _whole(minimum: int, maximum: int | None) -> str:
-    most = "on" if maximum is None else f"to {maximum}"
-    return f"an integer from {minimum} {most}"
+    return f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
 
 
 class MetadataFields(Fields):

@@ -304,7 +304,7 @@ class OnlineDraft(Draft):
             if metadata.get(name) != expected:
                 raise CheckpointError.of(file, name, metadata.get(name), repr(expected))
         arrays: dict[str, NDArray[Any]] = {
-            name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
+            name: tensor.integers() if tensor.dtype.startswith("I") else tensor.array()
             for name, tensor in tensors.items()
         }
         try:
