@@ -100,7 +100,7 @@ def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
     ("changes", "message"),
     [
         ({"num_experts_per_tok": 6}, "n_experts_per_token is 6, expected 1 to 5"),
-        ({"num_experts": 10**8}, "num_experts.* is 100000000; expected an integer from 1 to"),
+        ({"num_experts": 10**8}, "num_experts.* is 100000000; expected a whole number from 1 to"),
         ({"num_experts": 6}, "tensor 'model.layers.0.mlp.gate.weight' has shape"),
         ({"mlp_only_layers": [0]}, "tensor 'model.layers.0.mlp.gate_proj.weight' is missing"),
         ({"mlp_only_layers": "none"}, "field 'mlp_only_layers' is"),
