@@ -171,7 +171,7 @@ def generate(
     stop : str, int, or a list of these, optional
         Stop strings and stop token ids. The text ends before the first stop string to be completed or the
         first stop id, exactly where plain decoding ends it. A string that contains the name of a special
-        token also matches the token itself: "<|im_end|>" matches that id, "END<|im_end|>" three letters
+        token also matches the token itself: ``<|im_end|>`` matches that id, ``END<|im_end|>`` three letters
         followed by it; if a string has several names, all match as tokens or all as text. The target's
         `Model.eos_ids` always stop, except with `ignore_eos`.
     n_threads : int, optional

@@ -8,7 +8,7 @@
 
 Functions take the results of runs or measurements and return the Axes. Shared arguments:
 
-*runs : Result, Trace, list of results and traces, or Measurement
+runs : Result, Trace, list of results and traces, or Measurement
     A list counts as one run. Without runs, theoretical figures show their curves only.
 measurement, found : Measurement, Comparison
 temperature : float, optional
