@@ -48,8 +48,8 @@ def test_what_is_written_is_read(target: specdec.Model, tmp_path: Path, dtype: s
         assert read.tokens is not None and read.tokens.tolist() == tokens
         read.check_target(target)
         both = zip(read.tensors(SHAPES), written.tensors(SHAPES), strict=True)
-        for (name, array, form), (_, wanted, _) in both:
-            assert form == dtype, name
+        for (name, array, stored), (_, wanted, _) in both:
+            assert stored == dtype, name
             if dtype == "bf16":
                 array = (array.astype(np.uint32) << 16).view(np.float32)
                 wanted = reference.formats.stored(wanted, "bf16")

@@ -46,8 +46,8 @@ def random_draft(name: str, target: specdec.Model, **options: Any) -> Any:
     """A draft of random weights; "eagle" too, which has no `LearnedWeights`."""
     if name == "eagle":
         return eagle_for(target, "reduced")
-    kind, weights = METHODS[name]
-    return kind(weights(target), **options)  # type: ignore[call-arg]
+    draft_type, weights = METHODS[name]
+    return draft_type(weights(target), **options)  # type: ignore[call-arg]
 
 
 def drafted(target: specdec.Model, draft: Any) -> list[Any]:
@@ -148,12 +148,12 @@ def test_arguments_are_refused_by_name(target: specdec.Model, name: str) -> None
 def test_what_does_not_fit_is_named(
     target: specdec.Model, name: str, fields: dict[str, Any], tensors: dict[str, Any], named: str
 ) -> None:
-    kind, weights = METHODS[name]
+    draft_type, weights = METHODS[name]
     sound = weights(target)
     config = {key: value for key, value in (sound.fields.as_dict() | fields).items() if value is not ...}
     damaged = learned_weights(sound.method, target, config, tensors_of(sound) | tensors)
     with pytest.raises(specdec.CheckpointError, match=f"the draft: .*{named}"):
-        kind(damaged)  # type: ignore[call-arg]
+        draft_type(damaged)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
