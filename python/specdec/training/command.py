@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     time = parser.add_mutually_exclusive_group()
     for name, row in table_of(TrainingOptions).items():
         holder = time if name in ("minutes", "steps") else parser
-        more: dict[str, Any] = {"nargs": "+"} if row.many else {"type": row.kind}
+        more: dict[str, Any] = {"nargs": "+"} if row.many else {"type": row.value_type}
         words = row.help.replace("%", "%%")
         flag = f"--{name.replace('_', '-')}"
         holder.add_argument(flag, default=row.default, help=words, metavar=row.flag, **more)
