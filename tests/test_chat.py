@@ -389,9 +389,9 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         (model, {"messages": said("a"), "chat_template_kwargs": {"tools": 1}}, "has the key 'tools'"),
         (model, {"messages": said("a"), "chat_template_kwargs": {"self": 1}}, "has the key 'self'"),
         (model, {"messages": said("a" * 2100)}, "prompt: there are"),
-        (model, {"prompt": said("a")}, "a conversation goes into messages="),
-        (model, {"prompt": [said("a"), said("b")]}, "a conversation goes into messages="),
-        (model, {"prompt": said("a")[0]}, "a conversation goes into messages="),
+        (model, {"prompt": said("a")}, "pass a conversation as messages="),
+        (model, {"prompt": [said("a"), said("b")]}, "pass a conversation as messages="),
+        (model, {"prompt": said("a")[0]}, "pass a conversation as messages="),
         (model, {"messages": said("a"), "chat_template_kwargs": {"chat_template": "no"}}, "is 'no'; ex"),
         (plain, {"messages": said("a")}, "has no chat template"),
         (bare, {"messages": said("a")}, "loaded without tokenizer"),
@@ -400,7 +400,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         with pytest.raises(InputError) as caught:
             specdec.generate(target, None, **arguments)
         assert message in str(caught.value)
-    with pytest.raises(InputError, match="messages is a list of 2; expected one for stream"):
+    with pytest.raises(InputError, match="messages is a list of 2; expected one prompt"):
         specdec.stream(model, None, messages=[said("a"), said("b")])  # type: ignore[arg-type]
 
 

@@ -70,8 +70,8 @@ def test_greedy_run(embedded: Pair) -> None:
     n, trace = len(wanted.tokens), wanted.trace
     low, high = trace.acceptance_interval()
     for name, value in {
-        "new tokens": f"{n} {n}", "runs of the target": f"{n} {trace.n_calls}",
-        "tokens per run": f"1.00 {trace.tokens_per_call:.2f}",
+        "new tokens": f"{n} {n}", "target forward passes": f"{n} {trace.n_calls}",
+        "tokens per pass": f"1.00 {trace.tokens_per_call:.2f}",
         "acceptance rate α": f"{trace.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f}), per judged token",
         "models": "target embedded (f32), draft embedded (f32)", "outputs": f"identical, all {n} tokens",
     }.items():  # fmt: skip
@@ -141,7 +141,7 @@ def test_the_measured_speed_up_is_at_most_that_of_theorem_3_8() -> None:
     wrong = timed((0.9, 0.3), (1.0, 0.3), (1.1, 0.3))
     _, draft, verify = wrong.costs(plain)
     shown = side_by_side._measured(plain, wrong, 2.0 / (1.0 + draft))
-    assert verify < 1.0 and shown.startswith("2.22 ! (median of 3 pairs") and "\n! an error of" in shown
+    assert verify < 1.0 and shown.startswith("2.22 ! (median of 3 pairs") and "\n! measurement error" in shown
 
 
 @pytest.mark.parametrize(
@@ -396,6 +396,6 @@ assert main(["train", "draft", "--method", "small", "--out", "nowhere"]) == 2
 import specdec.drafts.learned.networks
 """
     run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    message = "training needs torch, which is not installed: pip install torch\n"
+    message = "training needs torch, which is not installed: pip install 'specdec-cpu[train]'\n"
     assert run.stderr.startswith(f"specdec train draft: error: {message}") and run.stdout == ""
     assert run.stderr.endswith(f"MissingPackageError: {message}")

@@ -145,10 +145,10 @@ def test_stop_ids_in_a_tensor(target: specdec.Model) -> None:
         ({"ids": IDS}, "expected a sequence of integers, or text"),
         (Series(["a", "b"]), "token id at position 0 is 'a'"),
         (encoding([]), "there are 0 token ids"),
-        (encoding(IDS, 5), "attention_mask is an int where both are given; expected lists or arrays"),
-        (encoding(5, [1]), "input_ids is an int where both are given"),
-        (encoding({"a": 1}, [1]), "input_ids is a dict where both are given"),
-        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is an int where both are given"),
+        (encoding(IDS, 5), "attention_mask is an int; expected lists or arrays if both"),
+        (encoding(5, [1]), "input_ids is an int; expected lists or arrays if both"),
+        (encoding({"a": 1}, [1]), "input_ids is a dict; expected lists"),
+        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is an int; expected lists or arrays if both"),
     ],
 )
 def test_what_is_not_one_text(target: specdec.Model, given: Any, message: str) -> None:

@@ -389,7 +389,7 @@ def test_a_layer_whose_attention_is_skipped_does_not_see_the_source(case):
 
 def test_a_source_is_given_to_models_with_an_encoder_and_no_others(case):
     config, tensors, source, ids = case
-    with pytest.raises(ValueError, match="has a source"):
+    with pytest.raises(ValueError, match="source is required"):
         reference.logits(config, tensors, ids)
     with pytest.raises(ValueError, match="encoder"):
         reference.logits({n: v for n, v in config.items() if n != "encoder"}, tensors, ids, source=source)

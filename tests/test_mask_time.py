@@ -107,7 +107,7 @@ def test_few_late_masks_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(20):  # a long text
         assert own.mask(MaskJob(lambda: b"mask")) == b"mask"
     monkeypatch.setattr(mask_time, "_EACH_CHEAP_S", 0.0)
-    with pytest.raises(ConstraintError, match="are still being found"):
+    with pytest.raises(ConstraintError, match="are still being computed"):
         own.mask(MaskJob(lambda: b"mask"))
     for computing in many:
         computing.released.set()
@@ -141,7 +141,7 @@ def test_an_ambiguous_grammar_ends_its_own_text_alone(pair: Pair) -> None:
             plain = specdec.generate(target, None, "It was", **how, **constraint)
             assert request.result(WAIT_S).tokens == plain.tokens
         for request in bad:
-            with pytest.raises(ConstraintError, match="longer than|has taken|still being found"):
+            with pytest.raises(ConstraintError, match="longer than|has taken|still being computed"):
                 request.result(WAIT_S)
         assert engine.submit("It was", **how).result(WAIT_S).finish_reason == "length"
 

@@ -286,7 +286,7 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
         build(LLAMA, tensors, prefill="mkl")
     with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the engine 'tiles'"):
         product(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32), "f32", engine="tiles")
-    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the order of tiles"):
+    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for tile order"):
         reference.product([[1.0]], [[1.0]], "f32", "tiles")
     folder = write_hf(tmp_path, llama_config(), seed=0)
     with refuses("prefill", "mkl"):

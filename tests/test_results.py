@@ -122,8 +122,8 @@ def damaged(described: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The dict with another value at a path such as "trace.rounds.0.kept"; without the field for `...`."""
     changed = copy.deepcopy(described)
     at: Any = changed
-    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-    for part in way:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
         at = at[part]
     if value is ...:
         del at[last]
@@ -230,7 +230,9 @@ def test_a_table_needs_pandas_and_a_known_word(monkeypatch: pytest.MonkeyPatch) 
     with refuses("per", "run"):
         Trace([]).to_pandas("run")  # type: ignore[arg-type]
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(MissingPackageError, match="needs the package pandas, .* pip install pandas"):
+    with pytest.raises(
+        MissingPackageError, match=r"needs the package pandas, .* pip install 'specdec-cpu\[pandas\]'"
+    ):
         Trace([]).to_pandas()
 
 

@@ -78,9 +78,9 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
         if greedy and (name == "temperature" or row.truncates):
             values.pop(name, None)
         elif name not in values:
-            assert row.kind is not None and row.served is not None, f"{name} has no values to draw"
+            assert row.value_type is not None and row.served is not None, f"{name} has no values to draw"
             low, high = row.served
-            numbers: Any = st.integers if row.kind is int else st.floats
+            numbers: Any = st.integers if row.value_type is int else st.floats
             values[name] = (0.15, numbers(low, min(high, low + 6)))
     return draws.fields(**values)
 

@@ -40,7 +40,7 @@ _LONGEST_S = 60.0  # seconds after which there may be fewer
 _STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
 _OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")
-_FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
+_FIGURES = ("new tokens", "target forward passes", "tokens per pass", "tokens per second")
 
 EXIT_DIFFERENT = 1
 

@@ -94,13 +94,13 @@ class TrainingOptions:
     learning_rate: float | None = _positive(None, help="(default: the method's)", flag="R")
     top: int = integer(0, 0, help="tokens of a distribution to learn individually (0: most)", flag="K")
     weights: str = choice("bf16", WEIGHTS, help=f"format of the file: {_words(WEIGHTS)}", flag="FORMAT")
-    begin: Any = other(None, help="folder of a draft to start from", flag="DIR", kind=str)
+    begin: Any = other(None, help="folder of a draft to start from", flag="DIR", value_type=str)
     after: Any = other((), help="drafts that the new one complements", flag="DIR", many=True)
     threads: int | None = integer(
         None, 1, help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)", flag="N"
     )
     device: str | None = other(
-        None, help="torch device (default: cuda if available, else cpu)", flag="NAME", kind=str
+        None, help="torch device (default: cuda if available, else cpu)", flag="NAME", value_type=str
     )
     shape: Mapping[str, object] = field(default_factory=dict)
 
