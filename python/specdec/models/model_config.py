@@ -11,8 +11,7 @@ from typing import Any
 class ModelConfig(Mapping[str, Any]):
     """Sizes and switches of a model, read-only; also a mapping, such as ``config["n_vocab"]``.
 
-    Fields from ``norm_position`` are switches of the families (docs/MODELS.md); a plain decoder has their
-    defaults.
+    Fields from ``norm_position`` on are switches of architectures; a plain decoder has their defaults.
 
     Attributes
     ----------
