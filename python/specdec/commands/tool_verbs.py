@@ -106,7 +106,7 @@ _OTHER_COMMANDS = ("ls", "validate")
 @click.option("--gamma", type=gamma_value, metavar="N", help="Drafted tokens a round, or 'auto'.")
 @click.argument("arguments", metavar="[HARNESS OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 def eval_verb(arguments: tuple[str, ...], **given: Any) -> int:
-    """Evaluate a model by the tasks of lm-evaluation-harness (pip install lm-eval jinja2).
+    """Evaluate a model by the tasks of lm-evaluation-harness (pip install 'specdec-cpu[lm-eval]').
 
     All other options are those of the harness, lm-eval; --model_args adds to what is said here. A draft
     changes no score, but the time that texts take.
