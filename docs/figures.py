@@ -63,8 +63,8 @@ def main(path: Path = PATH) -> None:
     ax.set(xlim=(-1.0, columns + 1.0), ylim=(len(rounds) + 1.8, -0.8))
     ax.set_axis_off()
 
-    for row, (kind, name) in enumerate(NAMES):
-        write(ax, legend, 1 + 1.4 * row, name, kind)
+    for row, (status, name) in enumerate(NAMES):
+        write(ax, legend, 1 + 1.4 * row, name, status)
     write(ax, TEXT, 0, PROMPT, None, color=style.GREY)
     for row, (round_, pieces) in enumerate(rounds, start=1):
         write(ax, 0, row, f"{round_.n_accepted} of {round_.n_drafted}", None, color=style.GREY)
@@ -82,14 +82,16 @@ def main(path: Path = PATH) -> None:
     print(f"{path.name}: {path.stat().st_size / 1024:.0f} KB")
 
 
-def write(ax: Any, column: float, row: float, text: str, kind: str | None, color: str = style.BLACK) -> None:
-    """Text in cells of one character each, on the background of its kind."""
-    if kind is not None:
-        box = Rectangle((column, row - 0.46), len(text), 0.86, facecolor=INK[kind], edgecolor="white")
+def write(
+    ax: Any, column: float, row: float, text: str, status: str | None, color: str = style.BLACK
+) -> None:
+    """Text in cells of one character each, on the background of its status."""
+    if status is not None:
+        box = Rectangle((column, row - 0.46), len(text), 0.86, facecolor=INK[status], edgecolor="white")
         ax.add_patch(box)
-    if kind in ("rejected", "unseen"):
+    if status in ("rejected", "unseen"):
         ax.hlines(row - 0.02, column, column + len(text), color=style.VERMILION, linewidth=1.2)
-    if kind == "target":
+    if status == "target":
         ax.hlines(row + 0.3, column, column + len(text), color=style.BLUE, linewidth=1.2)
     for i, character in enumerate(text):
         ax.text(

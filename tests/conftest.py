@@ -29,7 +29,7 @@ _SHARED = Path(os.environ.get("SPECDEC_SHARED") or _HERE.parents[1] / "shared")
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The trained models, texts and tokenizers beside the repository; tests that need them skip without."""
+    """Trained models, texts and tokenizers next to the repository; tests that need them skip without."""
     if not _SHARED.is_dir():
         pytest.skip(missing.SHARED)
     return _SHARED

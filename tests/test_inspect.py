@@ -1,4 +1,4 @@
-"""Inspect AI: texts are those of `generate`, whoever waits beside; and what its outputs say."""
+"""Inspect AI: texts equal those of `generate` under concurrency; fields of its outputs."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_pairs_by_name(embedded: Embedded) -> None:
         (embedded, "draft_dtype", "int8", "a draft that is loaded"),
         (("embedded", "none"), "draft_dtype", "int8", "no draft"),
     ):
-        with pytest.raises(InputError, match=f"{name} is {value!r}, beside {what}; expected None"):
+        with pytest.raises(InputError, match=f"{name} is {value!r}, with {what}; expected None"):
             EvaluatedPair.open(*models, **{name: value})
     with pytest.raises(InputError, match="has no tokenizer"):
         EvaluatedPair.open(embedded[0].path, tokenizer=False)

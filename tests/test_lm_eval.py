@@ -119,7 +119,7 @@ def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
     texts = asked("loglikelihood_rolling", (CONTEXT,), (long,), ("",), ("One",))
     rolled = ours.loglikelihood_rolling(texts)
     assert rolled == pytest.approx(theirs.loglikelihood_rolling(texts), rel=1e-6, abs=2e-5)
-    # Stop strings, a prompt that is cut, and several settings beside each other.
+    # Stop strings, a prompt that is cut, and several settings in one batch.
     settings = [
         {"until": ["the", "\n\n"], "max_gen_toks": 30},
         {"until": [], "max_gen_toks": 12, "do_sample": False},

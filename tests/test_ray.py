@@ -79,7 +79,7 @@ def test_records_are_json() -> None:
 
 
 def doubled(first: int, records: list[Any]) -> list[dict[str, Any]]:
-    """What `write_block` is told to make: twice each number, -1 refused."""
+    """Work of `write_block`: twice each number, -1 refused."""
     if -1 in records:
         raise specdec.InputError(f"{records.index(-1)} is negative")
     return [{"index_seen": index, "double": 2 * number} for index, number in enumerate(records, first)]
@@ -163,7 +163,7 @@ def generation(target: Any, draft: Any, *, by_seed: bool = False, start: Any = N
 
 
 def test_drafts_that_go_by_earlier_texts_or_times() -> None:
-    """They are refused where the text of a seed depends on what they guess."""
+    """Refused where the text of a seed depends on draft tokens."""
     for made in (specdec.drafts.Ensemble(DRAFT), specdec.drafts.TokenRecycling()):
         generation(TARGET, lambda target, made=made: made)
         with pytest.raises(specdec.InputError, match="that goes by earlier texts or measured times"):

@@ -201,7 +201,7 @@ def test_structured_outputs(url: str, engine: Engine, chatting_pair: Pair) -> No
 
 
 def test_calls_that_are_asked_for(chatting_pair: Pair) -> None:
-    """The reply has the form of a call, whatever the model would have said."""
+    """The reply is a call, whatever the model would have written."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>"
     parameters = CLOSED | {"properties": {"place": {"enum": ["Köln", "Bonn"]}}, "required": ["place"]}
     functions = ({"name": name, "parameters": parameters} for name in ("w", "v"))

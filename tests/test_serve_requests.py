@@ -286,7 +286,7 @@ BAD_VALUES: dict[tuple[str, str], list[Any]] = {
     (CHAT, "reasoning_effort"): ["low"], (CHAT, "service_tier"): ["flex"],
     (CHAT, "tools"): [TOOLS * 2, TOOLS * 3], (CHAT, "tool_choice"): ["required"],
     (CHAT, "speculative.draft"): ["large"],
-    (CHAT, "speculative.gamma"): [-1], (CHAT, "speculative.verify"): ["guess"],
+    (CHAT, "speculative.gamma"): [-1], (CHAT, "speculative.verify"): ["hope"],
     (CHAT, "speculative.lenience"): [0.5], (CHAT, "response_format.type"): ["xml"],
     (CHAT, "structured_outputs"): [{"json": {}, "regex": "a"}], (CHAT, "structured_outputs.choice"): [[]],
     (CHAT, "chat_template_kwargs"): [{"chat_template": "{{ 1 }}"}],

@@ -1,4 +1,4 @@
-"""Calls of tools in the texts of models, in the forms of each family, cut into pieces in any way."""
+"""Tool calls in model output, in the syntax of each family, cut into pieces anywhere."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_calls_that_have_to_be() -> None:
     schema = required.schema()
     assert schema["maxItems"] == 1 and len(schema["items"]["anyOf"]) == 2
     assert read("hermes", [f"[{OBJECT}]"], required) == [KOELN]
-    assert read("hermes", [f"[{OBJECT}"], required) == [KOELN]  # it was cut behind the call
+    assert read("hermes", [f"[{OBJECT}"], required) == [KOELN]  # it was cut after the call
     both = Tools(TOOLS.functions, "required")
     text = f'[{OBJECT}, {{"name": "stop", "arguments": {{}}}}]'
     assert read("hermes", list(text), both) == read("hermes", [text], both) == [KOELN, STOP]

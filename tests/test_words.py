@@ -33,7 +33,10 @@ BRITISH = re.compile(
     r"\w*(?:olour|eighbour|ehaviour|avour|onour|licence|uantis|nitialis|ormalis|okenis|erialis|ecognis|"
     r"rganis|modell(?:ed|ing)|labell|travell|\bcentre|\banalyse)\w*", re.IGNORECASE
 )  # fmt: skip
-ALLOWED = re.compile(r"closed[- ]forms?|waveform|dtype\.kind|parameter\.kind|in[-_ ]?place", re.IGNORECASE)
+ALLOWED = re.compile(
+    r"closed[- ]forms?|waveform|\b(?:dtype|parameter|found)\.kind|kind=\"stable\"|in[-_ ]?place",
+    re.IGNORECASE,
+)
 """Names of other libraries, and terms of mathematics."""
 
 SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".cmake", ".yml")

@@ -81,7 +81,7 @@ def record_of(done: _core.SlotRound) -> dict[str, Any]:
     round_ = done.round
     assert isinstance(done.round.tokens, tuple) and round_.kept == len(round_.tokens)
     return {
-        "sequence": done.slot, "accepted": list(round_.path), "laws": done.logprobs,
+        "sequence": done.slot, "accepted": list(round_.path), "logprobs": done.logprobs,
         "origins": None if done.origins is None else list(done.origins),
         **{name: list(getattr(round_, name)) for name in ("drafted", "parents", "tokens", "betas")},
         **{name: getattr(round_, name) for name in ("draft_s", "verify_s", "other_s", "experts")},
