@@ -293,7 +293,7 @@ def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(given: Any, meant: str,
 def test_words_behind_a_verb_may_be_a_prompt(arguments: list[str], is_prose: bool) -> None:
     """They are taken for one where the verb has no place for them, and nowhere else."""
     done = run(*arguments)
-    hint = f"goes behind two dashes: specdec -- {shlex.join(arguments)}\n"
+    hint = f"goes after two dashes: specdec -- {shlex.join(arguments)}\n"
     assert done.exit_code == 2 and done.stderr.endswith(hint) == is_prose
 
 

@@ -22,7 +22,7 @@ from specdec import drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
 from worlds.canonical import with_drafts
-from worlds.constraints import Form, obeys
+from worlds.constraints import HashConstraint, obeys
 
 HOW: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -41,7 +41,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 World.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: models cannot be compared
 
 
-def masked(world: World, form: Form, new: Sequence[int], temperature: float, **settings: Any) -> Any:
+def masked(
+    world: World, form: HashConstraint, new: Sequence[int], temperature: float, **settings: Any
+) -> Any:
     """The distribution of the next token by the logits of the whole text; None: the text is complete."""
     if (mask := form.allowed(new)) is None:
         return None
@@ -49,7 +51,7 @@ def masked(world: World, form: Form, new: Sequence[int], temperature: float, **s
     return reference.distribution(logits, temperature, **settings)
 
 
-def by_hand(world: World, form: Form, n: int, *, how: str) -> list[int]:
+def by_hand(world: World, form: HashConstraint, n: int, *, how: str) -> list[int]:
     """Plain decoding, by the logits of whole texts."""
     settings = {"temperature": 0.0} | {
         key: HOW[how][key] for key in ("temperature", "top_p") if key in HOW[how]
@@ -63,7 +65,7 @@ def by_hand(world: World, form: Form, n: int, *, how: str) -> list[int]:
 
 @cache
 def wanted(world: World, how: str) -> list[int]:
-    return by_hand(world, Form(world.n_vocab, length=37), 60, how=how)
+    return by_hand(world, HashConstraint(world.n_vocab, length=37), 60, how=how)
 
 
 # --------------------------------------------------------------------------------------- same tokens
@@ -73,7 +75,7 @@ def wanted(world: World, how: str) -> list[int]:
 def test_output_is_plain_output_of_the_form(world: World, name: str | None) -> None:
     """For every draft; states are asked once, and guesses that may not come are not made."""
     for how, options in HOW.items():
-        form = Form(world.n_vocab, length=37)
+        form = HashConstraint(world.n_vocab, length=37)
         draft = None if name is None else DRAFTS[name](world)
         out = specdec.generate(
             world.target, draft, PROMPT, constraint=form, max_new_tokens=60, ignore_eos=True, **options
@@ -101,7 +103,7 @@ def guessed(out: specdec.Result) -> list[list[int]]:
 @pytest.mark.parametrize("name", ["model", "trigram", "random", "ensemble"])
 def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) -> None:
     """What nodes were drawn from has no mass on tokens that may not come."""
-    form, made = Form(world.n_vocab), DRAFTS[name](world)
+    form, made = HashConstraint(world.n_vocab), DRAFTS[name](world)
     draft = made if hasattr(made, "describe") else drafts.ModelDraft(made)
     session = Session(
         world.target.core, draft.describe(world.target), [PROMPT], gamma=4, max_new_tokens=20,
@@ -122,7 +124,7 @@ def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) ->
 
 def test_batches_slots_and_streams(world: World) -> None:
     """Each text of a batch has states of its own; a slot that is taken over begins anew."""
-    form = Form(world.n_vocab, length=20)
+    form = HashConstraint(world.n_vocab, length=20)
     prompts = [PROMPT, PROMPT[:3], PROMPT[2:], PROMPT[:5], PROMPT[1:]]
     for draft in (None, world.draft, drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2)))):
         batch = specdec.generate(world.target, draft, prompts, constraint=form, batch_size=2, ignore_eos=True)
@@ -136,7 +138,7 @@ def test_batches_slots_and_streams(world: World) -> None:
 
 def test_runs_of_forced_tokens_cost_a_forward(world: World) -> None:
     """All that follows from the form alone is read at once, 16 tokens at a time, and nothing is drafted."""
-    form = Form(world.n_vocab, forced=1.0, length=40)
+    form = HashConstraint(world.n_vocab, forced=1.0, length=40)
     for draft in (None, world.draft, drafts.EarlyExit(1)):
         out = specdec.generate(world.target, draft, PROMPT, constraint=form, gamma=2, ignore_eos=True)
         assert out.tokens == by_hand(world, form, 40, how="greedy")
@@ -148,7 +150,7 @@ def test_runs_of_forced_tokens_cost_a_forward(world: World) -> None:
 
 
 def test_stops_and_limits_hold_within_forced_tokens(world: World) -> None:
-    form = Form(world.n_vocab, forced=1.0, length=40, among=range(3, N_VOCAB))
+    form = HashConstraint(world.n_vocab, forced=1.0, length=40, among=range(3, N_VOCAB))
     whole = specdec.generate(world.target, None, PROMPT, constraint=form)
     at = next(i for i in range(5, 40) if whole.tokens[i] not in whole.tokens[:i])
     stopped = specdec.generate(world.target, world.draft, PROMPT, constraint=form, stop=whole.tokens[at])
@@ -163,7 +165,7 @@ def test_stops_and_limits_hold_within_forced_tokens(world: World) -> None:
 def test_the_end_of_text_is_a_token_like_others(world: World) -> None:
     """Where it alone may come it comes; it ends the text."""
 
-    class Ends(Form):
+    class Ends(HashConstraint):
         def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
             if len(new) < 4:
                 return super().allowed(new)
@@ -199,13 +201,13 @@ CASES = [
 ]  # fmt: skip
 
 
-Exact = tuple[Form, dict[tuple[int, ...], float]]
+Exact = tuple[HashConstraint, dict[tuple[int, ...], float]]
 
 
 @pytest.fixture(scope="module")
 def exact(world: World) -> Exact:
     """A form, and the distribution of its texts by enumeration."""
-    form = Form(world.n_vocab, n_allowed=4, forced=0.25, length=5)
+    form = HashConstraint(world.n_vocab, n_allowed=4, forced=0.25, length=5)
     return form, chain_distribution(lambda new: masked(world, form, new, 1.3), 5)
 
 
@@ -225,7 +227,7 @@ def test_samples_have_the_masked_law(world: World, exact: Exact, rule: Any, name
 
 def test_reference(world: World) -> None:
     """Algorithm 1 with masks, line by line, gives the same tokens where nothing is forced."""
-    form = Form(world.n_vocab, n_allowed=6, forced=0.0, length=12)
+    form = HashConstraint(world.n_vocab, n_allowed=6, forced=0.0, length=12)
     for seed in range(4):
         out = specdec.generate(
             world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, constraint=form, temperature=1.1,
@@ -238,7 +240,7 @@ def test_reference(world: World) -> None:
 
 
 def test_logprobs_are_those_of_the_masked_law(world: World) -> None:
-    form = Form(world.n_vocab, n_allowed=4, length=10)
+    form = HashConstraint(world.n_vocab, n_allowed=4, length=10)
     out = specdec.generate(
         world.target, world.draft, PROMPT, constraint=form, temperature=0.8, top_p=0.9, seed=3, logprobs=4,
         logprobs_of="sampling", ignore_eos=True,
@@ -297,14 +299,14 @@ def test_a_transform_with_states_is_that_of_all_tokens(world: World, name: str |
 
 
 def test_a_transform_gives_nothing_to_what_may_not_come(world: World) -> None:
-    form = Form(world.n_vocab, length=15)
+    form = HashConstraint(world.n_vocab, length=15)
     out = specdec.generate(
         world.target, world.draft, PROMPT, constraint=form, transform=lambda probs, tokens: probs + 0.01,
         temperature=1.0, seed=2, ignore_eos=True,
     )  # fmt: skip
     assert obeys(form, out.tokens)
 
-    form, only_zero = Form(world.n_vocab, among=range(3, N_VOCAB)), np.arange(N_VOCAB) == 0
+    form, only_zero = HashConstraint(world.n_vocab, among=range(3, N_VOCAB)), np.arange(N_VOCAB) == 0
     with pytest.raises(InputError, match="transform leaves no token that the form"):
         specdec.generate(world.target, None, PROMPT, transform=lambda *_: only_zero, constraint=form)
 
@@ -432,7 +434,7 @@ def test_a_wish_to_stop_behind_a_guess_counts(world: World) -> None:
 
 
 def test_forbidding_what_is_left_is_named(world: World) -> None:
-    form, bias = Form(world.n_vocab, among=[5, 6, 7]), dict.fromkeys([5, 6, 7], -np.inf)
+    form, bias = HashConstraint(world.n_vocab, among=[5, 6, 7]), dict.fromkeys([5, 6, 7], -np.inf)
     with pytest.raises(InputError, match="logit_bias and the form of the text: no token is left"):
         specdec.generate(world.target, None, PROMPT, constraint=form, logit_bias=bias)
 

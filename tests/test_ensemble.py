@@ -211,7 +211,7 @@ def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_aske
     slow = Scripted(guesses, seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert 1 <= len(slow.budgets) < n_asked < out.trace.n_calls
-    commits = [note for note in slow.told if note[0] == "commit"]
+    commits = [note for note in slow.calls if note[0] == "commit"]
     assert len(commits) == out.trace.n_calls, "it follows the text all the same"
 
 
@@ -272,11 +272,11 @@ def test_what_the_drafts_are_told(target: _core.Model) -> None:
     best = describe(Ensemble(*told, adaptive=False))
     tokens, _, records = run_session(target, best, PROMPTS, gamma=8, max_new_tokens=4)
     for draft in told:
-        begun = [note for note in draft.told if note[0] == "begin"]
+        begun = [note for note in draft.calls if note[0] == "begin"]
         assert begun == [("begin", i, prompt) for i, prompt in enumerate(PROMPTS)]
-        last = {note[1]: note[2] for note in draft.told if note[0] == "commit"}
+        last = {note[1]: note[2] for note in draft.calls if note[0] == "commit"}
         assert last == {i: [*prompt, *tokens[i]] for i, prompt in enumerate(PROMPTS)}
-        assert sum(note[0] == "commit" for note in draft.told) == len(records)
+        assert sum(note[0] == "commit" for note in draft.calls) == len(records)
 
 
 def test_best_of_bests(target: _core.Model) -> None:

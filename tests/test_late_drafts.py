@@ -67,7 +67,7 @@ def test_a_draft_is_told_of_the_text_that_it_has_missed(models: World) -> None:
     got = specdec.generate(models.target, witness, prompts, gamma=Rested(2), **OPTIONS)
     assert [one.tokens for one in got] == [one.tokens for one in plain]
     texts: dict[int, list[int]] = {}
-    for note, sequence, text, *_ in witness.told:
+    for note, sequence, text, *_ in witness.calls:
         if note == "begin":
             assert sequence not in texts
             n_new = len(text) - len(prompts[sequence])
@@ -85,7 +85,7 @@ def test_a_draft_is_not_told_where_too_little_is_left_to_guess(models: World) ->
     witness = Scripted(repeats)
     options = OPTIONS | {"max_new_tokens": REST}
     specdec.generate(models.target, witness, models.ids[:7], gamma=Rested(), **options)
-    assert not [note for note in witness.told if note[0] == "begin"]
+    assert not [note for note in witness.calls if note[0] == "begin"]
 
 
 @needs_hooks

@@ -91,11 +91,11 @@ def test_an_object_is_told_of_every_prompt_before_it_is_asked(
     inner = Scripted(lambda tokens, budget: tokens[-3:-1][:budget])
     batch = specdec.generate(world.target, wrap(world, inner), PROMPTS, batch_size=2, **OPTIONS)
     assert [one.tokens for one in batch] == plain
-    told = [(sequence, tuple(prompt)) for note, sequence, prompt, *_ in inner.told if note == "begin"]
+    told = [(sequence, tuple(prompt)) for note, sequence, prompt, *_ in inner.calls if note == "begin"]
     assert sorted(prompt for _, prompt in told) == sorted(map(tuple, PROMPTS)), "each told once"
     assert {sequence for sequence, _ in told} == {0, 1}
     begun: dict[int, list[int]] = {}
-    for note, sequence, text, *_ in inner.told:
+    for note, sequence, text, *_ in inner.calls:
         begun[sequence] = text if note == "begin" else begun[sequence]
         assert text[: len(begun[sequence])] == begun[sequence]
     assert inner.budgets

@@ -64,7 +64,7 @@ def test_what_the_object_is_told(target: Any) -> None:
         for record in records:
             texts[record["sequence"]] += record["tokens"]
             expected.append(("commit", record["sequence"], texts[record["sequence"]][:]))
-    assert drafter.told == expected
+    assert drafter.calls == expected
 
 
 def test_a_text_is_read_only_and_stays() -> None:

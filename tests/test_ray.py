@@ -23,7 +23,7 @@ import pytest
 import specdec
 from specdec.ray.blocks import write_block
 from specdec.ray.generating import open_generation
-from specdec.ray.jobs import Places, described, places_on
+from specdec.ray.jobs import Placement, described, placement_on
 from specdec.ray.records import OutputFolder, records_of
 from specdec.ray.scoring import open_scoring
 from trained import MODELS, small_pair
@@ -40,21 +40,21 @@ PROMPTS: list[Any] = [
 
 
 def test_actors_have_the_cpus_that_they_need() -> None:
-    assert places_on([16, 16, 40], None, None) == Places(n_actors=4, n_threads=16, n_cpus=16)
-    assert places_on([16, 16, 40], None, 4) == Places(n_actors=18, n_threads=4, n_cpus=4)
-    assert places_on([0, 8], 3, None) == Places(n_actors=3, n_threads=8, n_cpus=8)
-    assert places_on([200], None, None) == Places(n_actors=3, n_threads=64, n_cpus=64)
-    assert places_on([], 2, 4) == Places(n_actors=2, n_threads=4, n_cpus=4)
+    assert placement_on([16, 16, 40], None, None) == Placement(n_actors=4, n_threads=16, n_cpus=16)
+    assert placement_on([16, 16, 40], None, 4) == Placement(n_actors=18, n_threads=4, n_cpus=4)
+    assert placement_on([0, 8], 3, None) == Placement(n_actors=3, n_threads=8, n_cpus=8)
+    assert placement_on([200], None, None) == Placement(n_actors=3, n_threads=64, n_cpus=64)
+    assert placement_on([], 2, 4) == Placement(n_actors=2, n_threads=4, n_cpus=4)
     with pytest.raises(specdec.InputError, match=r"n_threads is 9, .* have \[8, 4\] CPUs; expected at most"):
-        places_on([8, 4, 0], None, 9)
+        placement_on([8, 4, 0], None, 9)
 
 
 def test_measuring_actors_are_alone_on_a_machine() -> None:
     for machines in ([8], [8, 8, 16], [4, 6, 7], [1, 1], [3, 32, 64]):
-        places = places_on(machines, None, None, alone=True)
-        assert all(2 * places.n_cpus > n for n in machines)
-        assert places.n_actors == sum(places.n_cpus <= n for n in machines)
-        assert places.n_threads == min(n for n in machines if places.n_cpus <= n)
+        placement = placement_on(machines, None, None, alone=True)
+        assert all(2 * placement.n_cpus > n for n in machines)
+        assert placement.n_actors == sum(placement.n_cpus <= n for n in machines)
+        assert placement.n_threads == min(n for n in machines if placement.n_cpus <= n)
 
 
 NO_RAY = SimpleNamespace(data=SimpleNamespace(Dataset=type(None)))

@@ -16,7 +16,7 @@ from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
 from fuzz.running import Case
 from fuzz.settings import TRANSFORMS, draw_sampling, draw_settings
-from worlds.constraints import draw_form
+from worlds.constraints import draw_constraint
 from worlds.described import (
     N_BYTES_VOCAB,
     Description,
@@ -117,7 +117,7 @@ def _written(draws: Draws) -> Case:
     found = _decoding(draws, _world(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=n_ctx))
     settings = found["settings"]
     settings.pop("constraint", None)
-    settings["form"] = draw_form(draws)
+    settings["structure"] = draw_constraint(draws)
     if draws.chance(0.7):
         settings.pop("stop", None)
     if draws.chance(0.7):
@@ -135,7 +135,7 @@ def _distribution(draws: Draws) -> Case:
     models["models"]["a"] = {"noise": draws.one(0.05, 0.2, 0.5)}
     draft = draw_draft(draws, target)
     for i, one in enumerate(descriptions(draft)):
-        if one["kind"] == "object":  # drawn guesses must be random, and each object's of its own
+        if one["kind"] == "object":  # draft tokens must be drawn, with one generator an object
             one["keyed"] = not one["habit"].startswith("drawn")
             one["seed"] += i * 10**6
     settings = draw_sampling(draws, n_vocab) | {"seed": draws.randrange(2**32)}

@@ -38,8 +38,8 @@ def check_decoding(case: dict[str, Any]) -> str:
         raise
     for result in results:
         check_result(result, settings, target.config["n_ctx"])
-        if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
-            check_constraints(settings["form"], result.text)
+        if "structure" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
+            check_constraints(settings["structure"], result.text)
     _check_log_probs(models, results)
     if is_fixed(settings):
         for i, result in enumerate(results):
@@ -130,15 +130,15 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     if may_forbid_all(settings):
         return True
-    if ("constraint" in settings or "form" in settings) and (
+    if ("constraint" in settings or "structure" in settings) and (
         "logit_bias" in settings or "transform" in settings
     ):
-        return True  # which may leave no token that the form allows
+        return True  # which may leave no token that the constraint allows
     if "encoder" in case["target"] and source_vocab(case["target"]) != case["target"].get("n_vocab", 11):
         if any(one["kind"] == "input" and one["source"] is None for one in found):
             return True
-    riding = [one for one in found if one["kind"] == "look_ahead"]
-    if len(riding) > 1 or (riding and "node_budget" in settings):
+    look_ahead = [one for one in found if one["kind"] == "look_ahead"]
+    if len(look_ahead) > 1 or (look_ahead and "node_budget" in settings):
         return True
     own_layers = ("exit", "skip", "eagle", "heads", "look_ahead")  # they cannot draft for a draft
     return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))

@@ -235,7 +235,7 @@ def is_adaptive(draft: Description) -> bool:
 
 
 def is_stateful(draft: Description) -> bool:
-    """Whether what is guessed depends on earlier texts, or on what an object was asked before."""
+    """Return whether draft tokens depend on earlier texts, or on earlier questions to an object."""
     remembers = ("memory", "recycling", "learning")
     return any(one["kind"] in remembers or not one.get("keyed", True) for one in descriptions(draft))
 

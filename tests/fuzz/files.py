@@ -150,8 +150,8 @@ def _codes() -> Files:
     d, rng = 64, np.random.default_rng(6)
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
     schemes = {
-        f"group_{i}": {"targets": ["Linear"], "weights": weights, "format": form}
-        for i, form in enumerate(("pack-quantized", "int-quantized"))
+        f"group_{i}": {"targets": ["Linear"], "weights": weights, "format": packing}
+        for i, packing in enumerate(("pack-quantized", "int-quantized"))
     }
     quantized = {
         "quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": schemes,
@@ -245,7 +245,7 @@ _QUESTIONS = (specdec.Question(1, "c", ("a", "b")), specdec.Question("x", "d", (
 
 
 def _questions() -> Files:
-    """Lines of the forms that files of prompts have."""
+    """Lines of prompt files, in each layout."""
     lines = [
         {"question_id": 1, "category": "c", "turns": ["a", "b"]}, {"task_id": "x", "prompt": "a"},
         {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]}, "a",

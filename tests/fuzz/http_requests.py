@@ -34,7 +34,7 @@ PLACE = {"type": "object", "properties": {"place": {"type": "string"}}}
 TOOL = {"name": "weather", "description": "of a place", "parameters": PLACE}
 CALL = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 PROPERTIES = {"name": {"type": "string", "maxLength": 5}, "ages": {"items": {"type": "integer"}}}
-FORM = {"type": "object", "properties": PROPERTIES, "required": ["name"]}
+SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["name"]}
 MESSAGES: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
@@ -59,7 +59,7 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     (COMPLETIONS, {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True}),
     (COMPLETIONS, {"model": "mine", "prompt": "a b", "max_tokens": 0, "echo": True, "logprobs": 1}),
     (COMPLETIONS, {"model": "mine", "prompt": "Once", "max_tokens": 6, "response_format":
-        {"type": "json_schema", "json_schema": {"name": "a", "schema": FORM}}}),
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}),
     (COMPLETIONS, {"prompt": "O", "max_tokens": 4, "structured_outputs": {"regex": "[a-c]{2}(x|y)+"}}),
     (CHATS, {**SETTINGS, "messages": MESSAGES, "max_completion_tokens": 4, "logprobs": True,
         "top_logprobs": 2}),

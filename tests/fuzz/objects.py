@@ -15,8 +15,8 @@ HABITS = (
     "chain", "array", "repeat", "empty", "full", "tree", "duplicates", "bush", "drawn", "drawn tree", "long",
     "raise",
 )  # fmt: skip
-"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget and "raise"
-raises, now and then."""
+"""Chains, trees with equal siblings, tokens drawn from a distribution; at times "long" exceeds its budget and
+"raise" raises."""
 
 CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long", "raise")
 
@@ -74,10 +74,10 @@ class Proposer:
         if not habit.startswith("drawn"):
             few = 1 if habit == "duplicates" and rng.random() < 0.5 else 3
             return Proposal([rng.randrange(self.n_vocab) % few % self.n_vocab for _ in chosen], chosen)
-        guesses, rows = [], []
+        draft_tokens, rows = [], []
         for _ in chosen:
             weights = [rng.random() ** 3 + 1e-3 for _ in range(self.n_vocab)]
             row = np.array(weights) / sum(weights)
             rows.append(row)
-            guesses.append(rng.choices(range(self.n_vocab), weights)[0])
-        return Proposal(guesses, chosen, rows, [rng.random() for _ in chosen])
+            draft_tokens.append(rng.choices(range(self.n_vocab), weights)[0])
+        return Proposal(draft_tokens, chosen, rows, [rng.random() for _ in chosen])

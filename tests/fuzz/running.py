@@ -42,12 +42,12 @@ def check(case: Case) -> str:
         "beams": decoding.check_beams, "engine": engines.check_engine,
         "file": damage.check_file,
     }  # fmt: skip
-    with _left_behind(case), limited(MEMORY):
+    with _restored(case), limited(MEMORY):
         return checks[case["check"]](case)
 
 
 @contextlib.contextmanager
-def _left_behind(case: Case) -> Iterator[None]:
+def _restored(case: Case) -> Iterator[None]:
     """Keep a script of the case while it runs."""
     script, log = (LEFT / f"fuzz-{os.getpid()}.{end}" for end in ("py", "log"))
     text = pprint.pformat(case, width=100, compact=True, sort_dicts=False)
@@ -93,14 +93,14 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
     tokens: list[int] = []
     for r in rounds:
         what = f"in round {r.index}, {r}"
-        hold(len(r.parents) == len(r.drafted), f"a guess has no parent {what}")
+        hold(len(r.parents) == len(r.drafted), f"a draft token has no parent {what}")
         hold(
             all(0 <= parent <= i for i, parent in enumerate(r.parents)), f"a parent is no earlier node {what}"
         )
         texts = [()]
         for token, parent in zip(r.drafted, r.parents, strict=True):
             texts.append((*texts[parent], token))
-        hold(r.tokens[:-1] == r.accepted, f"the accepted guesses are not the tokens {what}")
+        hold(r.tokens[:-1] == r.accepted, f"the accepted draft tokens are not the tokens {what}")
         for depth, node in enumerate(r.path, 1):
             hold(texts[node] == r.tokens[:depth], f"the path is none {what}")
         hold(0 <= r.n_accepted <= r.n_drafted and r.depth >= r.n_accepted, f"counts {what}")

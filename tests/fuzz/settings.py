@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import specdec
 from specdec import reference
 from specdec.settings_table import table_of
-from worlds.constraints import Form, allowed_after
+from worlds.constraints import HashConstraint, allowed_after
 from worlds.draws import Draws
 
 Probs = NDArray[np.float64]
@@ -144,12 +144,13 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     found = {"n_threads": 1} | settings
     if isinstance(found.get("gamma"), list):
         found["gamma"] = EveryOther(found["gamma"][1])
-    if "form" in found:
-        kind, form, _ = found.pop("form")
-        found[kind] = form
+    if "structure" in found:
+        kind, value, _ = found.pop("structure")
+        found[kind] = value
     made: dict[str, Callable[[Any], Any]] = {
         "prompt_cache": _prompt_cache, "transform": TRANSFORMS.__getitem__,
-        "constraint": lambda given: Form(**given), "draft_sampling": lambda given: specdec.Sampling(**given),
+        "constraint": lambda given: HashConstraint(**given),
+        "draft_sampling": lambda given: specdec.Sampling(**given),
     }  # fmt: skip
     return {name: made[name](value) if name in made else value for name, value in found.items()}
 
@@ -218,10 +219,11 @@ def distribution_after(
     """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
     adjusted, new, allowed = _adjusted(settings, logits, text, n_prompt, target), list(text[n_prompt:]), None
     if "constraint" in settings:
-        allowed = Form(**settings["constraint"]).allowed(new)
-    elif "form" in settings:
+        allowed = HashConstraint(**settings["constraint"]).allowed(new)
+    elif "structure" in settings:
         assert target is not None
-        allowed = allowed_after(settings["form"], target, new, may_end=not settings.get("ignore_eos", False))
+        may_end = not settings.get("ignore_eos", False)
+        allowed = allowed_after(settings["structure"], target, new, may_end=may_end)
     if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
     probs = _standardized(settings, adjusted)

@@ -27,7 +27,7 @@ def f16_bytes(kind: str) -> NDArray[np.bool_]:
 def random_blocks(
     rng: np.random.Generator, kind: str, n_out: int, n_in: int, scales: NDArray[np.float16] | None = None
 ) -> NDArray[np.uint8]:
-    """Rows [n_out, bytes] of random codes. `scales`: what numbers in f16 are drawn from, or a normal law."""
+    """Rows [n_out, bytes] of random codes. `scales`: values of the f16 numbers; default: normal."""
     size, n_bytes = TYPES[kind]
     raw = rng.integers(0, 256, (n_out, n_in // size, n_bytes), dtype=np.uint8)
     for at in _F16.get(kind, (0,)):

@@ -51,7 +51,7 @@ def trees_along(
         parents: list[int] = []
         path: list[int] = []
         for token in ids[first : first + int(rng.integers(1, 7))]:
-            for _ in range(int(rng.integers(0, 3)) if path else 0):  # wrong guesses anywhere in the tree
+            for _ in range(int(rng.integers(0, 3)) if path else 0):  # wrong draft tokens anywhere in the tree
                 parents.append(int(rng.integers(0, len(tokens))))
                 tokens.append(int(rng.integers(0, n_vocab)))
             parents.append(path[-1] if path else -1)

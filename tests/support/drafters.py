@@ -44,7 +44,7 @@ Make = Callable[[World], Any]
 class Repeats:
     """An object of a user's: what followed the last token where it stood before, in a row or as branches.
 
-    It fails if it is asked about a text that it was not told the beginning of.
+    It fails if it is asked about a text whose prompt it was not given.
     """
 
     def __init__(self, *, branches: bool = False) -> None:
@@ -69,28 +69,28 @@ class Repeats:
 
 
 class Scripted:
-    """Returns what it is given, or what a function of text and budget gives; notes what it is told."""
+    """Return fixed proposals, or those of a function of text and budget; record all calls."""
 
     def __init__(self, answer: Any, gamma: int | None = None, seconds: float = 0.0) -> None:
         self.answer, self.seconds = answer, seconds
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         if gamma is not None:
             self.gamma = gamma
 
     def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        self.told.append(("begin", sequence, list(prompt)))
+        self.calls.append(("begin", sequence, list(prompt)))
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
-        self.told.append(("propose", sequence, list(tokens), budget))
+        self.calls.append(("propose", sequence, list(tokens), budget))
         time.sleep(self.seconds)
         return self.answer(tokens, budget) if callable(self.answer) else self.answer
 
     def commit(self, sequence: int, tokens: Sequence[int]) -> None:
-        self.told.append(("commit", sequence, list(tokens)))
+        self.calls.append(("commit", sequence, list(tokens)))
 
     @property
     def budgets(self) -> list[int]:
-        return [note[3] for note in self.told if note[0] == "propose"]
+        return [note[3] for note in self.calls if note[0] == "propose"]
 
 
 class Draws:
@@ -191,7 +191,7 @@ CHAINS: dict[str, Make] = {
     "source copy": lambda w: drafts.InputCopy(w.ids, min_match=1),
     "recurrent": lambda w: drafts.RecurrentDraft(recurrent_weights(w.target, w.ids)),
     "heads": lambda w: w.heads(shared_output=True, n_blocks=2),
-    "heads that see guesses": lambda w: w.heads(
+    "heads that see draft tokens": lambda w: w.heads(
         see_draft_tokens=True, n_heads=2, tokens=range(0, w.n_vocab, 2)
     ),
     "look-ahead embeddings": lambda w: drafts.LookAheadEmbeddings(look_ahead_weights(w.target)),
@@ -256,13 +256,13 @@ TREES: dict[str, Make] = {
 }
 
 DRAWN_ANYHOW = {"object that draws", "object that draws branches", "ensemble of objects that draw"}
-"""Drafts that draw their guesses whatever the draft's settings are."""
+"""Drafts that draw their tokens whatever the draft's settings are."""
 
 LATER = {"look-ahead embeddings", "look-ahead embeddings in a tree"}
 """Drafts that propose nothing in the first round of a text."""
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}
-"""Drafts whose guesses are point masses, chosen by random numbers that no distribution tells of."""
+"""Drafts whose tokens are point masses, chosen by random numbers that no distribution describes."""
 
 REMEMBERING = {
     "table that learns", "model that learns", "tree that learns",
@@ -276,7 +276,7 @@ DRAFTS: dict[str, Make] = CHAINS | TREES
 VARIANTS = {
     "online back-off", "document copy", "source copy", "suffix memory chain", "model that learns",
     "tree that learns", "drafted by a memory", "drafted by copying", "drafted by a recurrent network",
-    "drafted by lookahead", "drafted by trees", "three models deep", "heads that see guesses",
+    "drafted by lookahead", "drafted by trees", "three models deep", "heads that see draft tokens",
     "heads in a tree", "heads in a dynamic tree", "recurrent tree", "look-ahead embeddings in a tree",
     "lookahead of 4-grams", "ensemble of memories", "ensemble of layers", "object that draws branches",
 }  # fmt: skip

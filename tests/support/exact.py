@@ -241,7 +241,7 @@ def round_distribution(
     """Sum over every tree of this shape, weighted by its draft probabilities, and over every outcome.
 
     `proposal` is what the drafts are drawn from, if that is not ``independent(parents, draft)``; `reported`
-    is what the rule is told they were drawn from, if that is not the truth; `decided` as in `cells`.
+    is the distribution that the rule is given, if that is not the true one; `decided` as in `cells`.
     """
     rng = np.random.default_rng(seed)
     outputs: dict[Tokens, float] = defaultdict(float)

@@ -23,7 +23,7 @@ class World:
     looks: bool = False  # whether the draft may look at a token before it proposes it
     reading: tuple[float, float] = (0.0, 0.0)
     """Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
-    row is not among those of another, as the policy is told."""
+    row is not among those of another, as the policy knows."""
     noise: float = 0.05  # of the logarithm of every time; one round in 50 takes three times as long
     riders: int = 0
     """Extra query tokens after every row of a round that drafts: so many draft tokens there are at most, and
@@ -50,7 +50,7 @@ class World:
 class Play:
     """Rounds of the policy in a world.
 
-    What is counted are the seconds without noise and, of each round, the tokens that its guesses give on
+    What is counted are the seconds without noise and, of each round, the tokens that its draft tokens give on
     average, not those that luck gave.
     """
 
@@ -95,8 +95,8 @@ class Play:
         return usual * (3.0 if self.world.noise and self._rng.random() < 0.02 else 1.0)
 
     def _chain(self, drafting: int) -> tuple[tuple[list[float], int, int, float], float]:
-        """(confidences, how many guesses are accepted, depth of the refused guess or 0, its confidence); the
-        mean of tokens that these guesses give."""
+        """(confidences, accepted draft tokens, depth of the rejected one or 0, its confidence); the mean of
+        tokens that these give."""
         world, confidences, right = self.world, [], []
         reach = tokens = 1.0
         shares = [level[0] for level in world.levels]

@@ -34,7 +34,7 @@ def tensors_in(path: Path) -> Mapping[str, Any]:
 
 def canonical(path: Path) -> dict[str, NDArray[np.float32]]:
     """Every tensor of a checkpoint as float32, by its canonical name."""
-    return {name: widened(array, form) for name, array, form in open_checkpoint(path).tensors()}
+    return {name: widened(array, stored) for name, array, stored in open_checkpoint(path).tensors()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], **metadata: str) -> Path:

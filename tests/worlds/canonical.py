@@ -203,7 +203,7 @@ def step_by_step(
 
 
 def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
-    """A draft whose guesses are right with probability alpha; texts: prompts with their continuations."""
+    """A draft whose tokens are right with probability alpha; texts: prompts with their continuations."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
     return by_method("fixed_acceptance", draft, alpha, texts)
@@ -234,7 +234,7 @@ def run_session(
     *, gamma: int = 4, max_new_tokens: int = 40, seeds: list[tuple[int, int]] | None = None,
     n_threads: int = 1, rule: str = "rejection", lenience: float = 1.0,
     transform: Callable[..., Any] | None = None, draft_sampling: dict[str, Any] | None = None,
-    sources: Sequence[Sequence[int] | None] | None = None, laws: dict[str, Any] | None = None,
+    sources: Sequence[Sequence[int] | None] | None = None, scoring: dict[str, Any] | None = None,
     **sampling: Any,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
@@ -246,7 +246,7 @@ def run_session(
         sampling={"temperature": 0.0} | sampling,
         draft_sampling={"temperature": 0.0} | sampling if draft_sampling is None else draft_sampling,
         seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
-        rule=rule, lenience=lenience, transform=transform, sources=sources, **(laws or {}),
+        rule=rule, lenience=lenience, transform=transform, sources=sources, **(scoring or {}),
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[] for _ in prompts]

@@ -19,10 +19,10 @@ from worlds.draws import Draws
 
 
 @dataclass
-class Form:
-    """A form in which what may come next depends on all new tokens before, as their hash says.
+class HashConstraint:
+    """A constraint whose allowed tokens depend on a hash of all new tokens before.
 
-    Some places allow one token, so that it is forced; the others `n_allowed`. The text is complete after
+    Some positions allow one token, so that it is forced; the others `n_allowed`. The text is complete after
     `length` tokens.
     """
 
@@ -30,7 +30,7 @@ class Form:
     n_allowed: int = 5
     length: int | None = None
     forced: float = 0.4
-    """Share of places that allow one token."""
+    """Share of positions that allow one token."""
     among: Sequence[int] | None = None
     """Tokens that may be allowed; all, without."""
     seed: int = 0
@@ -58,25 +58,25 @@ class Form:
 
 
 class State:
-    """Where a text of a `Form` is; it checks how it is used."""
+    """State of a text under a `HashConstraint`; it checks how it is used."""
 
-    def __init__(self, form: Form, new: list[int]) -> None:
-        self.form, self.new, self.was_asked = form, new, False
+    def __init__(self, constraint: HashConstraint, new: list[int]) -> None:
+        self.constraint, self.new, self.was_asked = constraint, new, False
 
     def fork(self) -> State:
-        return State(self.form, self.new.copy())
+        return State(self.constraint, self.new.copy())
 
     def advance(self, token: int) -> None:
         assert not self.was_asked, "a state that has been asked never changes"
-        mask = self.form.allowed(self.new)
-        assert mask is not None and mask[token], "only tokens that may come are told"
+        mask = self.constraint.allowed(self.new)
+        assert mask is not None and mask[token], "only allowed tokens are passed"
         self.new.append(token)
 
     def mask(self) -> NDArray[np.bool_] | NDArray[np.uint32] | None:
         assert not self.was_asked, "a mask is asked for once"
         self.was_asked = True
-        self.form.n_asked += 1
-        mask = self.form.allowed(self.new)
+        self.constraint.n_asked += 1
+        mask = self.constraint.allowed(self.new)
         return mask if mask is None or len(self.new) % 2 else words(mask)
 
 
@@ -87,9 +87,9 @@ def words(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
     return np.packbits(padded, bitorder="little").view(np.uint32)
 
 
-def obeys(form: Form, new: Sequence[int]) -> bool:
-    """Has a text this form, as far as it goes?"""
-    masks: list[Any] = [form.allowed(new[:i]) for i in range(len(new))]
+def obeys(constraint: HashConstraint, new: Sequence[int]) -> bool:
+    """Return whether a text obeys the constraint so far."""
+    masks: list[Any] = [constraint.allowed(new[:i]) for i in range(len(new))]
     return all(mask is not None and mask[token] for mask, token in zip(masks, new, strict=True))
 
 
@@ -103,7 +103,7 @@ Part = list[Any]
 ["times", Part, least, most or None]."""
 
 
-def draw_form(draws: Draws) -> list[Any]:
+def draw_constraint(draws: Draws) -> list[Any]:
     """[what it is an argument of, the argument, the same as a regular expression or None]."""
     kind = draws.weighted(schema=3, regex=2, lark=1, gbnf=1)
     if kind == "schema":
@@ -114,11 +114,11 @@ def draw_form(draws: Draws) -> list[Any]:
     return ["grammar", _as_grammar(pattern, gbnf=kind == "gbnf"), _as_regex(pattern)]
 
 
-def check_constraints(form: list[Any], text: str) -> None:
-    """Assert that a whole text has the form."""
+def check_constraints(constraint: list[Any], text: str) -> None:
+    """Assert that a complete text satisfies the constraint."""
     import jsonschema  # takes long to import
 
-    kind, given, pattern = form
+    kind, given, pattern = constraint
     if kind != "schema":
         assert re.fullmatch(pattern, text), f"the text {text!r} does not match {pattern!r}"
         return
@@ -129,16 +129,16 @@ def check_constraints(form: list[Any], text: str) -> None:
 
 
 def allowed_after(
-    form: list[Any], target: Model, new: list[int], *, may_end: bool = True
+    constraint: list[Any], target: Model, new: list[int], *, may_end: bool = True
 ) -> NDArray[np.bool_]:
     """Which tokens may follow new ones, [n_vocab]; `may_end`: those that end a text among them."""
     ends = target.tokenizer.eos_ids if may_end and target.tokenizer is not None else ()
-    return _walked(json.dumps(form), target, tuple(new), ends)
+    return _walked(json.dumps(constraint), target, tuple(new), ends)
 
 
 @functools.lru_cache(maxsize=64)
-def _walked(form: str, target: Model, new: tuple[int, ...], ends: tuple[int, ...]) -> NDArray[np.bool_]:
-    kind, given, _ = json.loads(form)
+def _walked(constraint: str, target: Model, new: tuple[int, ...], ends: tuple[int, ...]) -> NDArray[np.bool_]:
+    kind, given, _ = json.loads(constraint)
     assert target.tokenizer is not None
     n_vocab = target.config.n_vocab
     state = Guidance.of(kind, given, target.tokenizer, n_vocab, ends).start(())

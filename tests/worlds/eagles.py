@@ -98,8 +98,8 @@ class EagleFolder:
         if self.tokens is not None:
             tensors["d2t"] = np.array(self.tokens, np.int64) - np.arange(len(self.tokens))
             tensors["t2d"] = np.isin(np.arange(layer["vocab_size"]), self.tokens)
-        forms = dict.fromkeys(tensors, dtype) | {"d2t": "I64", "t2d": "BOOL"}
-        return write_hf(path, config, tensors, dtype=forms)
+        dtypes = dict.fromkeys(tensors, dtype) | {"d2t": "I64", "t2d": "BOOL"}
+        return write_hf(path, config, tensors, dtype=dtypes)
 
 
 def eagle1(
@@ -304,11 +304,11 @@ class PaperDraft:
         """The target's token of a row of the head."""
         return row if self.f.tokens is None else self.f.tokens[row]
 
-    def after(self, text: list[int], features: Array, guesses: list[int]) -> Array:
+    def after(self, text: list[int], features: Array, draft_tokens: list[int]) -> Array:
         """Logits after a text and draft tokens after it; the rows of the text stay."""
         for row in range(len(self.kv[0]), len(text) - 1):
             logits, own = self.read(text[row + 1], features[row], own=False)
-        for token in guesses:
+        for token in draft_tokens:
             logits, own = self.read(token, own, own=True)
         self.cut(len(text) - 2)
         return logits
@@ -318,11 +318,11 @@ class PaperDraft:
 
         ``features`` [n, width]: of the text's tokens but the last.
         """
-        guesses: list[int] = []
+        draft_tokens: list[int] = []
         for _ in range(gamma):
-            logits = self.after(text, features, guesses)
-            guesses.append(self.token(int(np.argmax(logits))))
-        return guesses
+            logits = self.after(text, features, draft_tokens)
+            draft_tokens.append(self.token(int(np.argmax(logits))))
+        return draft_tokens
 
 
 # ------------------------------------------------------------------------------- drafts for any target

@@ -127,10 +127,10 @@ def safetensors_bytes(
     for name, array in tensors.items():
         named = {} if isinstance(dtype, str) else dtype
         stored = _STORED.get(array.dtype.str[1:])
-        form = named.get(name) or stored or (dtype if isinstance(dtype, str) else "F32")
-        raw = array.tobytes() if form == stored else encode(array, form)
+        stored_dtype = named.get(name) or stored or (dtype if isinstance(dtype, str) else "F32")
+        raw = array.tobytes() if stored_dtype == stored else encode(array, stored_dtype)
         offsets = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": form, "shape": list(array.shape), "data_offsets": offsets}
+        header[name] = {"dtype": stored_dtype, "shape": list(array.shape), "data_offsets": offsets}
         data += raw
     return raw_safetensors(header, data)
 

@@ -40,7 +40,7 @@ def random_heads(
     target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_draft_tokens: bool = False,
     shared_output: bool = False, tokens: Sequence[int] | None = None, seed: int = 0,
 ) -> LearnedWeights:  # fmt: skip
-    """Heads near the target's own: each guesses about what the target has guessed last.
+    """Heads near the target's own: each predicts about what the target predicted last.
 
     Drafts of a target that repeats itself are right now and then.
     """
@@ -73,20 +73,20 @@ def random_heads(
 
 
 def heads_logits(
-    weights: LearnedWeights, target: specdec.Model, text: Sequence[int], guesses: Sequence[int] = (),
+    weights: LearnedWeights, target: specdec.Model, text: Sequence[int], draft_tokens: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
     """The logits [n_vocab] of the token after a text and some draft tokens, by the head of that place.
 
     The arithmetic of the papers in float64, on the target's own hidden state and tables.
     """
-    k, d = len(guesses), target.config.d_model
+    k, d = len(draft_tokens), target.config.d_model
     held = {name: array.astype(np.float64) for name, array in tensors_of(weights).items()}
     layer = target.config.n_layer + 1
     x = target.hidden_states(text[:-1], [layer], source)[layer][-1].astype(np.float64)
     if weights.fields.boolean("see_draft_tokens", default=False):
         table = target.core.token_table().astype(np.float64)
-        seen = [table[token] for token in (text[-1], *guesses)]
+        seen = [table[token] for token in (text[-1], *draft_tokens)]
         x = held[f"heads.{k}.input.weight"] @ np.concatenate([x, *seen])
     for b in range(weights.fields.integer("n_blocks", minimum=0)):
         y = held[f"heads.{k}.blocks.{b}.weight"] @ x + held[f"heads.{k}.blocks.{b}.bias"]
@@ -131,7 +131,7 @@ def recurrent_weights(
     target: specdec.Model, ids: Sequence[int], shape: Sequence[int] = (5, 9, 1),
     tokens: Sequence[int] | None = None, seed: int = 0,
 ) -> LearnedWeights:  # fmt: skip
-    """A recurrent draft for a target that guesses the frequent tokens of a text more often than others."""
+    """A recurrent draft for a target that prefers the frequent tokens of a text."""
     n_vocab = target.config["n_vocab"]
     tensors = recurrent_tensors(n_vocab, n_vocab if tokens is None else len(tokens), shape, seed)
     counts = np.bincount(ids, minlength=n_vocab).astype(np.float32) + 0.5

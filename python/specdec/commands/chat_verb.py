@@ -32,7 +32,7 @@ _HELP = (
 )
 @model_options
 @template_option
-@click.option("--system", metavar="TEXT", help="What the model is told first.")
+@click.option("--system", metavar="TEXT", help="System message of the chat.")
 @click.option("--recommended", is_flag=True, help="Sample as the model's authors recommend.")
 @decoding_options(
     gamma="as many as the draft asks for",
@@ -84,7 +84,7 @@ def chat_verb(
 class Conversation:
     """A conversation with a model, a reply at a time; `options` are those of `specdec.stream`.
 
-    `system` is what the model is told first, `last` the result of the last reply that came to its end.
+    `system` is the system message, `last` the result of the last complete reply.
     """
 
     def __init__(

@@ -61,11 +61,13 @@ threads_option = setting_option("n_threads")
 
 
 def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `specdec.generate` that these options give; what was not given is left out."""
+    """Return the keyword arguments of `specdec.generate` for the options that were given."""
     found = {name: given[name] for name in _TABLE if given.get(name) not in (None, ())}
-    forms = [name for name in (*_FILES, "regex") if name in found]
-    if len(forms) > 1:
-        raise InputError(f"{' and '.join(f'--{name}' for name in forms)} are given; expected one of them")
+    constraints = [name for name in (*_FILES, "regex") if name in found]
+    if len(constraints) > 1:
+        raise InputError(
+            f"{' and '.join(f'--{name}' for name in constraints)} are given; expected one of them"
+        )
     for name in _FILES.keys() & found.keys():
         found[name] = read_text_file(Path(found[name]), _FILES[name], name=f"--{name}")
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

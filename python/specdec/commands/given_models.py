@@ -36,8 +36,8 @@ _DRAFTS = click.option(
     "drafts",
     multiple=True,
     metavar="DRAFT",
-    help="What guesses ahead, as of `specdec`; or NAME=DRAFT, once for each draft that requests choose from: "
-    "the first drafts for those that name none.",
+    help="Draft of all requests; or NAME=DRAFT, repeated, for drafts that requests choose by name: "
+    "the first is the default.",
 )
 _DTYPE = click.option("--dtype", **_FORMAT, help=f"{', '.join(DTYPES)} (default: what the checkpoint holds).")
 _DRAFT_DTYPE = click.option("--draft-dtype", **_FORMAT, help="The same for the draft.")

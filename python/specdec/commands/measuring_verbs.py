@@ -131,9 +131,9 @@ def _named(given: dict[str, Any], target: Any, draft: Any = None) -> tuple[Any, 
 def measure_verb(
     prompt: tuple[str, ...], prompts: str | None, as_json: bool, repeats: int | None, **given: Any
 ) -> int:
-    """Measure how well a draft guesses a target, what both cost and what speculation gains.
+    """Measure how well a draft predicts a target, what both cost and what speculation gains.
 
-    The target continues the prompts; without any it continues some beginnings of English sentences. It prints
+    The target continues the prompts; by default a few openings of English sentences. It prints
     alpha with its interval, the cost coefficient c, the time of a run by its positions, and speed-ups,
     predicted and measured, with their spread. Rows are shown on standard error as they are measured; the
     tables come at the end, after --seconds, or with Ctrl-C.
@@ -242,7 +242,7 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
 @setting_option("gamma")
 @setting_option("max_new_tokens", "1024", "Of each turn")
 @setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="rejection")
-@click.option("--ignore-eos", is_flag=True, help="Go on behind an end of text: every answer has N tokens.")
+@click.option("--ignore-eos", is_flag=True, help="Continue after an end of text: every answer has N tokens.")
 @setting_option("seed", "0", "Of the first repetition")
 @_parameters(bench, repeats="How often all questions are answered", plain="Answer without the draft too")
 @click.option(

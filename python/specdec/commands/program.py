@@ -64,7 +64,7 @@ class Program(click.Group):
         return super().shell_complete(ctx, incomplete) + prompt_command().shell_complete(ctx, incomplete)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Both forms of a command line."""
+        """Write the usage with and without a verb."""
         formatter.write_usage("specdec", "[OPTIONS] [PROMPT]...")
         formatter.write_usage("specdec", "VERB [OPTIONS] ...", prefix="       ")
 
@@ -154,26 +154,26 @@ def _name(given: Sequence[str]) -> str:
 
 
 def _meant_by(given: Sequence[str]) -> str:
-    """The command that is meant by a first word which is nearly a verb or asks for help; "" for a prompt."""
+    """Return the verb that a misspelled first word means; "" for a prompt."""
     first, *rest = given
     if first == "help" and (not rest or rest[0] in VERBS):
         return " ".join([*rest[:1], "--help"])
-    if first.startswith(tuple(VERBS)) or " " in first:  # a verb, another form of it ("measured by"), a text
+    if first.startswith(tuple(VERBS)) or " " in first:  # a verb, an inflection of it ("measured by"), a text
         return ""
     return next(iter(get_close_matches(first, VERBS, 1, _SIMILAR)), "")
 
 
 def _hint(name: str, given: Sequence[str], error: click.ClickException) -> str:
-    """What helps somebody whose command line cannot be read."""
+    """Return advice for a command line that cannot be parsed."""
     hint = f"{name} --help says what there is."
     if _may_be_prose(given, error):
         prompt = shlex.join(given)
-        hint += f" A prompt that begins with the word {given[0]} goes behind two dashes: specdec -- {prompt}"
+        hint += f" A prompt that begins with the word {given[0]} goes after two dashes: specdec -- {prompt}"
     return hint
 
 
 def _may_be_prose(given: Sequence[str], error: click.ClickException) -> bool:
-    """Whether words behind a verb, which it has no place for, may be those of a prompt."""
+    """Return whether words after a verb that takes none may be a prompt."""
     if len(given) < 2 or given[0] not in VERBS or given[1].startswith("-"):
         return False
     if isinstance(error, click.NoSuchOption | click.BadParameter):
@@ -183,7 +183,7 @@ def _may_be_prose(given: Sequence[str], error: click.ClickException) -> bool:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as a line of its own, without the place in the program."""
+    """Print a warning on one line, without its source location."""
     print(f"specdec: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 

@@ -74,8 +74,7 @@ def _limit(name: str, text: str) -> Any:
     "adapters",
     multiple=True,
     metavar="NAME=FOLDER",
-    help="A LoRA adapter of PEFT beside the target, which clients choose as the model NAME; may be given "
-    "more than once.",
+    help="A LoRA adapter (PEFT) of the target, which clients choose as the model NAME; may be repeated.",
 )
 @setting_option("gamma", "as the draft asks", "Drafted tokens a round at most, or 'auto': as many as pay")
 @number("--slots", default=16, help="Texts decoded at once.", show_default=True)
@@ -181,7 +180,7 @@ def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> d
 
 
 def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
-    """What guesses ahead, by name; where nothing is named, the draft in the package for the target in it."""
+    """Return the drafts by name; without --draft and --target, the embedded draft."""
     texts: tuple[str, ...] = given["drafts"]
     if not texts and given["target"] is None:
         texts = (EMBEDDED,)

@@ -112,8 +112,8 @@ def _run_plainly(target: Model, text: str, arguments: dict[str, Any]) -> None:
 
 def _show(request: Request, color: bool) -> Result:
     """Carry the request out, printing each round when it is done."""
-    beginning = request.prompts[0]
-    figure = Figure(request.target.tokenizer, beginning.ids, beginning.source_text(request.target))
+    prompt = request.prompts[0]
+    figure = Figure(request.target.tokenizer, prompt.ids, prompt.source_text(request.target))
     print(legend(color=color))
     print(paint(figure.prompt, "prompt", color), flush=True)
     sequences = sequences_of(request)
@@ -126,7 +126,7 @@ def _time(
     target: Model, draft: Model | Draft, prompt: str, gamma: int | str | None, options: dict[str, Any]
 ) -> tuple[Configuration, Configuration]:
     """(plain, speculative) runs in pairs, one after the other, so that both see the same machine."""
-    ways = Configuration(target, None, **options), Configuration(target, draft, gamma, **options)
+    configurations = Configuration(target, None, **options), Configuration(target, draft, gamma, **options)
     limit = TimeLimit(_LONGEST_S)
     with _status_line() as say:
         say("measuring: warming up")
@@ -135,9 +135,9 @@ def _time(
             if limit.is_over or (pair >= _N_PAIRS and limit.spent_s > _ENOUGH_S):
                 break
             say(f"measuring plain and speculative decoding in turns: pair {pair + 1} of {_N_PAIRS} or more")
-            for way in ways if pair % 2 == 0 else reversed(ways):
-                way.decode(pair, prompt)
-    return ways
+            for configuration in configurations if pair % 2 == 0 else reversed(configurations):
+                configuration.decode(pair, prompt)
+    return configurations
 
 
 @contextmanager

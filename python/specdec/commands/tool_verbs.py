@@ -100,7 +100,7 @@ _OTHER_COMMANDS = ("ls", "validate")
 @click.option(
     "--target", metavar="MODEL", default="embedded", help="Path or hub name (default: the package's)."
 )
-@click.option("--draft", metavar="DRAFT", help="What guesses ahead; specdec drafts lists names.")
+@click.option("--draft", metavar="DRAFT", help="Path, hub name, or a name that specdec drafts lists.")
 @click.option("--dtype", type=click.Choice(DTYPES), metavar="FORMAT", help=f"{', '.join(DTYPES)}.")
 @click.option("--draft-dtype", type=click.Choice(DTYPES), metavar="FORMAT", help="The same for the draft.")
 @click.option("--gamma", type=gamma_value, metavar="N", help="Drafted tokens a round, or 'auto'.")
@@ -126,7 +126,7 @@ def eval_verb(arguments: tuple[str, ...], **given: Any) -> int:
 
 
 def _harness_arguments(arguments: tuple[str, ...], given: dict[str, Any]) -> list[str]:
-    """What the harness is called with: its own arguments, behind the model."""
+    """Return the harness's command line: the model, then the user's arguments."""
     if arguments[:1] and arguments[0] in _OTHER_COMMANDS:
         return list(arguments)
     own = arguments[1:] if arguments[:1] == ("run",) else arguments

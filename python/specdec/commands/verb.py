@@ -24,17 +24,17 @@ VERBS: Final = {
     "eval": "Evaluate a model by lm-evaluation-harness.",
     "compare": "Compare several drafts of one target.",
     "recommend": "Recommend a draft for a target: which fit, and which is fastest.",
-    "measure": "Measure how well a draft guesses, what it costs and what it gains.",
+    "measure": "Measure how well a draft predicts, what it costs and what it gains.",
     "tune": "Choose gamma for a pair on this machine.",
     "drafts": "List the drafts that --draft takes by name.",
     "train": "Train a draft for a target.",
     "convert": "Write a model in another file format.",
 }
-"""What can be asked for, in one line each."""
+"""One line of help for each verb."""
 
 EXIT_OK: Final = 0
 EXIT_INTERRUPTED: Final = 130
-"""What the process exits with when Ctrl-C has ended it."""
+"""Exit status after Ctrl-C."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -116,7 +116,7 @@ OPTION_OF: Final = {
 
 
 def by_option(message: str) -> str:
-    """An error about an argument, told of the option that gave it."""
+    """Return an error message with the option in place of its argument."""
     found = re.match(r"(\w+)(?= is |: )", message)
     if found is None or found[1] not in OPTION_OF:
         return message

@@ -110,7 +110,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 def _refuse(options: dict[str, Any], what: str) -> None:
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name} is {shown(value)}, beside {what}; expected None")
+            raise InputError(f"{name} is {shown(value)}, with {what}; expected None")
 
 
 def _name_of(draft: Draft | Any) -> str:

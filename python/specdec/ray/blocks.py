@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 from specdec.checks import check_integer
 from specdec.errors import InputError, SpecdecError
 from specdec.progress import counted
-from specdec.ray.jobs import Work, connected, do_jobs, machines_of, places_on
+from specdec.ray.jobs import Work, connected, do_jobs, machines_of, placement_on
 from specdec.ray.records import OutputFolder, Records, block_names, line, records_of
 
 OnError: TypeAlias = Literal["raise", "keep"]
@@ -22,9 +22,9 @@ _BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last bl
 
 
 def in_blocks(
-    kind: str, data: Any, output: str | os.PathLike[str], work: Callable[[Any, int, dict[str, Any]], Work],
-    asked: Mapping[str, Any], chosen: Mapping[str, Any], *, block_size: int | None, n_actors: int | None,
-    n_threads: int | None, retries: int, progress: bool,
+    run_type: str, data: Any, output: str | os.PathLike[str],
+    work: Callable[[Any, int, dict[str, Any]], Work], asked: Mapping[str, Any], chosen: Mapping[str, Any], *,
+    block_size: int | None, n_actors: int | None, n_threads: int | None, retries: int, progress: bool,
 ) -> Records:  # fmt: skip
     """Process a dataset, or what an earlier call has left of it; how it is spread changes no record.
 
@@ -36,11 +36,11 @@ def in_blocks(
     retries = check_integer("retries", retries, 0)
     ray = connected()
     records = records_of(ray, data)
-    places = places_on(machines_of(ray), n_actors, n_threads)
-    share = -(-len(records) // (_BLOCKS_OF_AN_ACTOR * places.n_actors))
+    placement = placement_on(machines_of(ray), n_actors, n_threads)
+    share = -(-len(records) // (_BLOCKS_OF_AN_ACTOR * placement.n_actors))
     digest = sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
     asked = {"n_records": len(records), "data": digest, "block_size": block_size, **asked}
-    folder = OutputFolder.begin(output, kind, asked, {"block_size": min(_LARGEST_BLOCK, share), **chosen})
+    folder = OutputFolder.begin(output, run_type, asked, {"block_size": min(_LARGEST_BLOCK, share), **chosen})
     size = folder.run["block_size"]
     jobs = {
         name: json.dumps({"first": i * size, "records": records[i * size : (i + 1) * size]})
@@ -55,8 +55,8 @@ def in_blocks(
         waiting = {name: given for name, given in jobs.items() if not folder.has(name)}
         done(len(records) - sum(len(json.loads(given)["records"]) for given in waiting.values()))
         if waiting:
-            opened = work(ray, places.n_threads, folder.run)
-            do_jobs(ray, opened, waiting, places, noun="block", retries=retries, finished=finished)
+            opened = work(ray, placement.n_threads, folder.run)
+            do_jobs(ray, opened, waiting, placement, noun="block", retries=retries, finished=finished)
     return Records(folder.path)
 
 

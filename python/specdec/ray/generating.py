@@ -80,7 +80,7 @@ def generate(
         The settings of single texts, `gamma` and `batch_size`.
     **changes
         Such settings by name, in place of those of `options`. With ``gamma="auto"``, and with drafts that
-        remember earlier texts or decide by measured times how much to guess, the text of a seed depends on
+        remember earlier texts or decide by measured times how much to draft, the text of a seed depends on
         where its record was decoded, unless decoding is greedy or ``verify="coupled"``; without either these
         are refused.
 
@@ -118,7 +118,7 @@ def generate(
     if isinstance(settings.gamma, AdaptiveGamma):
         expected = "an integer, 'auto', or a function: it learns in one process"
         raise InputError.of("gamma", settings.gamma, expected, "an AdaptiveGamma")
-    by_seed = depends_on_guesses(settings)
+    by_seed = depends_on_draft(settings)
     if by_seed and isinstance(settings.policy, AdaptiveGamma):
         raise InputError.about(
             "gamma",
@@ -143,8 +143,8 @@ def generate(
     )  # fmt: skip
 
 
-def depends_on_guesses(settings: DecodingOptions) -> bool:
-    """Whether the text of a seed depends on what was guessed, and not its distribution alone."""
+def depends_on_draft(settings: DecodingOptions) -> bool:
+    """Return whether the text of a seed, not only its distribution, depends on the draft."""
     greedy = settings.temperature == 0 and settings.lenience == 1.0
     return not greedy and settings.verify != "coupled"
 

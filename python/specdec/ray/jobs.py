@@ -30,7 +30,7 @@ DraftGiven: TypeAlias = DraftLike | Callable[[Model], DraftLike] | None
 
 
 @dataclass(frozen=True)
-class Places:
+class Placement:
     """The actors of a run, the threads of each, and the CPUs that Ray reserves for each."""
 
     n_actors: int
@@ -52,9 +52,9 @@ def connected() -> Any:
     return ray
 
 
-def places_on(
+def placement_on(
     machines: list[int], n_actors: int | None, n_threads: int | None, *, alone: bool = False
-) -> Places:
+) -> Placement:
     """Return the actors for machines of so many CPUs; `alone`: no two on one machine.
 
     Without `n_actors` as many as the machines hold, without `n_threads` the CPUs of the smallest. Machines
@@ -77,7 +77,7 @@ def places_on(
                 f"n_threads is {n_threads}, and the machines of the cluster have {machines} CPUs; expected "
                 "at most as many as the largest has, or n_actors for a cluster that will grow"
             )
-    return Places(n_actors, n_threads, reserved)
+    return Placement(n_actors, n_threads, reserved)
 
 
 def machines_of(ray: Any) -> list[int]:
@@ -134,7 +134,7 @@ class JobActor:
 
 
 def do_jobs(
-    ray: Any, work: Work, jobs: Mapping[str, str], places: Places, *, noun: str, retries: int,
+    ray: Any, work: Work, jobs: Mapping[str, str], placement: Placement, *, noun: str, retries: int,
     finished: Callable[[str, str], None],
 ) -> None:  # fmt: skip
     """Do jobs, inputs by name, in actors that each open the work; `finished` gets each name and output once.
@@ -152,7 +152,7 @@ def do_jobs(
     while waiting:
         heard, reason = False, None
         try:
-            for job, state, content in _pass(ray, packed, waiting, places, retries + 1):
+            for job, state, content in _pass(ray, packed, waiting, placement, retries + 1):
                 if state == "unable":
                     raise WorkerError(f"the models cannot be used on machine {content}")
                 heard = True
@@ -180,7 +180,7 @@ def do_jobs(
 
 
 def _pass(
-    ray: Any, packed: bytes, jobs: Mapping[str, str], places: Places, limit: int
+    ray: Any, packed: bytes, jobs: Mapping[str, str], placement: Placement, limit: int
 ) -> Iterator[tuple[str, str, str]]:
     """(job, how it has ended, output or reason) of each job, as they end."""
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
@@ -201,14 +201,14 @@ def _pass(
     context.max_errored_blocks = 0
     context.checkpoint_config = None
     pool = ray.data.ActorPoolStrategy(
-        size=min(places.n_actors, len(rows)),
+        size=min(placement.n_actors, len(rows)),
         max_tasks_in_flight_per_actor=1,  # inputs are small; a second one would only wait in its queue
     )
     done = dataset.map(
         JobActor,
-        fn_constructor_args=(packed, places.n_threads, attempts, limit),
+        fn_constructor_args=(packed, placement.n_threads, attempts, limit),
         compute=pool,
-        num_cpus=places.n_cpus,
+        num_cpus=placement.n_cpus,
     )
     for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for row in batch.to_pylist():
@@ -252,9 +252,9 @@ def described(value: Any) -> Any:
         return {str(key): described(item) for key, item in value.items()}
     if isinstance(value, type) or is_function(value):
         return f"{value.__module__}.{value.__qualname__}"
-    kind = type(value)
-    own = any("__repr__" in vars(parent) for parent in kind.__mro__[:-1])  # object's has the address
-    return repr(value) if own else f"{kind.__module__}.{kind.__qualname__}"
+    cls = type(value)
+    own = any("__repr__" in vars(parent) for parent in cls.__mro__[:-1])  # object's has the address
+    return repr(value) if own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_function(value: Any) -> bool:

@@ -87,17 +87,19 @@ class OutputFolder:
         self.run = run
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *kinds: str) -> OutputFolder:
+    def open(cls, path: str | os.PathLike[str], *run_types: str) -> OutputFolder:
         """Return the folder of a run that has begun, of one of these kinds."""
         folder = cls._found(check_path("folder", path))
-        if folder is None or folder.run["kind"] not in kinds:
+        if folder is None or folder.run["kind"] not in run_types:
             held = "no run" if folder is None else f"a run of {folder.run['kind']!r}"
-            raise InputError(f"folder {shown(str(path))} holds {held}; expected one of {', '.join(kinds)}")
+            raise InputError(
+                f"folder {shown(str(path))} holds {held}; expected one of {', '.join(run_types)}"
+            )
         return folder
 
     @classmethod
     def begin(
-        cls, path: str | os.PathLike[str], kind: str, asked: Mapping[str, Any], chosen: Mapping[str, Any]
+        cls, path: str | os.PathLike[str], run_type: str, asked: Mapping[str, Any], chosen: Mapping[str, Any]
     ) -> OutputFolder:
         """Return the folder of a run that begins, or continues if it has begun.
 
@@ -107,7 +109,7 @@ class OutputFolder:
         """
         location = check_path("output", path)
         folder = cls._found(location)
-        asked = json.loads(json.dumps({"specdec_ray_run": _FORMAT, "kind": kind, **asked}))
+        asked = json.loads(json.dumps({"specdec_ray_run": _FORMAT, "kind": run_type, **asked}))
         if folder is not None:
             for field in dict.fromkeys([*asked, *folder.run]):
                 ours, held = asked.get(field), folder.run.get(field)
@@ -214,8 +216,8 @@ class Records(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        block, row = divmod(place, self._folder.run["block_size"])
+        index = range(len(self))[index]
+        block, row = divmod(index, self._folder.run["block_size"])
         record: dict[str, Any] = self._block(self._blocks[block])[row]
         return record
 

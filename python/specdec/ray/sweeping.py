@@ -31,7 +31,7 @@ from specdec.ray.jobs import (
     opened_draft,
     opened_target,
     pickled,
-    places_on,
+    placement_on,
 )
 from specdec.ray.records import OutputFolder, line
 from specdec.settings_table import Unpack
@@ -227,7 +227,7 @@ def sweep(
     }
     retries = check_integer("retries", retries, 0)
     ray = connected()
-    places = places_on(machines_of(ray), n_actors, n_threads, alone=True)
+    placement = placement_on(machines_of(ray), n_actors, n_threads, alone=True)
     folder = OutputFolder.begin(output, "sweep", asked, {})
     cells = _cells(folder.run)
     with counted(len(cells), "measurement", progress) as done:
@@ -242,8 +242,8 @@ def sweep(
             for name, value in (("target", target), *drafts.items()):
                 pickled(ray, name, value)
             settings["options"] = options
-            work = partial(open_sweep, target, dict(drafts), asked["prompts"], settings, places.n_threads)
-            do_jobs(ray, work, waiting, places, noun="measurement", retries=retries, finished=finished)
+            work = partial(open_sweep, target, dict(drafts), asked["prompts"], settings, placement.n_threads)
+            do_jobs(ray, work, waiting, placement, noun="measurement", retries=retries, finished=finished)
     return Sweep.load(folder.path)
 
 

@@ -95,9 +95,9 @@ class AccessControl:
                 return RequestError(f"the host is {name!r}; expected {' or '.join(self._hosts)}", status=403)
         if self._digest is None or scope["path"] in _OPEN:
             return None
-        kind, _, key = headers.get(b"authorization", b"").partition(b" ")
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         # Digests have one length, and are compared in a time that does not depend on where they differ.
-        if not hmac.compare_digest(_digest(key.strip()), self._digest) or kind.lower() != b"bearer":
+        if not hmac.compare_digest(_digest(key.strip()), self._digest) or scheme.lower() != b"bearer":
             message = "the API key is missing or wrong; expected Authorization: Bearer with the server's key"
             asks = {"WWW-Authenticate": "Bearer"}
             return RequestError(message, status=401, code="invalid_api_key", headers=asks)
@@ -139,8 +139,8 @@ def _failed(request: Request, error: Exception) -> Response:
 
 async def _read_body(request: Request, limits: ServerLimits) -> bytes:
     """Read a body: of JSON (else status 415), not too large (413), that comes in time (408)."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json":
         message = "the Content-Type is not application/json; expected a body in JSON, announced as such"
         raise RequestError(message, status=415)
     most, announced = limits.n_body_bytes, request.headers.get("content-length", "")
@@ -170,11 +170,11 @@ class _Endpoints:
         self._n_scoring = 0  # requests that have it or wait for it
         self._tokenizing = asyncio.Semaphore(2)  # so that other requests find a thread
 
-    def texts(self, kind: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
+    def texts(self, request_type: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
         service = self._service
 
         def begin(body: bytes) -> TextRequest:
-            asked = kind(read_object(body), service)
+            asked = request_type(read_object(body), service)
             if not asked.alone:
                 asked.start()
             return asked

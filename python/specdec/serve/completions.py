@@ -36,8 +36,8 @@ _FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
 class ChoicesRequest(TextRequest):
     """A request whose answer is a list of choices."""
 
-    kind: ClassVar[str]
-    chunk_kind: ClassVar[str]
+    object_type: ClassVar[str]
+    chunk_type: ClassVar[str]
 
     @abstractmethod
     def make_choice(self, prompt: int) -> Choice:
@@ -47,16 +47,18 @@ class ChoicesRequest(TextRequest):
         n = self.fields.n
         self.choices = [self.make_choice(index // n) for index in range(n * len(self.generations))]
 
-    def answer(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> dict[str, Any]:
+    def answer(
+        self, object_type: str, choices: list[dict[str, Any]], usage: Usage | None = None
+    ) -> dict[str, Any]:
         """Return an answer, or a chunk of one, with its usage if that is given."""
         found = {
-            "id": self.id, "object": kind, "created": self.created, "model": self.model,
+            "id": self.id, "object": object_type, "created": self.created, "model": self.model,
             "system_fingerprint": _FINGERPRINT, "choices": choices,
         }  # fmt: skip
         return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
 
     def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
-        return event(self.answer(self.chunk_kind, list(choices), usage))
+        return event(self.answer(self.chunk_type, list(choices), usage))
 
     def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
         return Usage(self.generations, results, sum(choice.n_reasoning_tokens for choice in self.choices))
@@ -81,7 +83,7 @@ class CompletionRequest(ChoicesRequest):
     prefix = "cmpl-"
     limit_fields = ("max_tokens",)
     default_limit = 16
-    kind = chunk_kind = "text_completion"
+    object_type = chunk_type = "text_completion"
 
     @property
     def alone(self) -> bool:  # type: ignore[override]
@@ -121,7 +123,7 @@ class CompletionRequest(ChoicesRequest):
             for _ in range(self.fields.n):
                 choices.append(self._choice(len(choices), text, scored, Delta(finish_reason="length")))
         usage = {"prompt_tokens": n_tokens, "completion_tokens": 0, "total_tokens": n_tokens}
-        return {**self.answer(self.kind, choices), "usage": usage}
+        return {**self.answer(self.object_type, choices), "usage": usage}
 
     def _echoed(self, prompt: int, ids: Sequence[int]) -> str:
         given = self.fields.prompt[prompt]
@@ -144,7 +146,7 @@ class CompletionRequest(ChoicesRequest):
                 scored = _scored_prompt(self.service, self.generations[i].prompt_ids, log_probs, top)
             text = self._before[i] + delta.text
             choices.append(self._choice(len(choices), text, scored + delta.scored, delta))
-        return self.answer(self.kind, choices, self.usage(results))
+        return self.answer(self.object_type, choices, self.usage(results))
 
     def begin(self) -> list[bytes]:
         texts = [before for before in self._before for _ in range(self.fields.n)]
@@ -181,8 +183,8 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
     schema = ChatFields
     prefix = "chatcmpl-"
     limit_fields = ("max_completion_tokens", "max_tokens")
-    kind = "chat.completion"
-    chunk_kind = "chat.completion.chunk"
+    object_type = "chat.completion"
+    chunk_type = "chat.completion.chunk"
 
     def read_n_top(self) -> int | None:
         return (self.fields.top_logprobs or 0) if self.fields.logprobs else None
@@ -212,7 +214,7 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
                 message["content"] = delta.text or None
                 message["tool_calls"] = [_entry_of(call) for call in delta.calls]
             choices.append({"index": index, "message": message, **self._rest(delta)})
-        return self.answer(self.kind, choices, self.usage(results))
+        return self.answer(self.object_type, choices, self.usage(results))
 
     def begin(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}

@@ -92,15 +92,17 @@ class ServerMetrics:
     def collect(self) -> Iterator[Any]:
         metrics: EngineMetrics = self._service.engine.metrics()
 
-        def family(kind: Any, name: str, meaning: str, figures: Mapping[Any, float], *labels: str) -> Any:
-            found = kind(name, meaning, labels=["model_name", *labels])
+        def family(
+            metric_type: Any, name: str, meaning: str, figures: Mapping[Any, float], *labels: str
+        ) -> Any:
+            found = metric_type(name, meaning, labels=["model_name", *labels])
             for values, figure in figures.items():
                 found.add_metric([self._service.name, *values], figure)
             return found
 
-        for kind, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+        for metric_type, table in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
             for name, (meaning, field) in table.items():
-                yield family(kind, name, meaning, {(): getattr(metrics, field)})
+                yield family(metric_type, name, meaning, {(): getattr(metrics, field)})
         positions = {(str(position),): n for position, n in enumerate(metrics.accepted_at)}
         name, meaning = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position."
         yield family(CounterMetricFamily, name, meaning, positions, "position")

@@ -186,8 +186,8 @@ class MarkedText:
         found, begin = "", 0
         end = self._n_given + len(text)
         while self._waiting and self._waiting[0][0] <= end:
-            place, mark = self._waiting.pop(0)
-            cut = max(place - self._n_given, begin)
+            index, mark = self._waiting.pop(0)
+            cut = max(index - self._n_given, begin)
             found += text[begin:cut] + mark
             begin = cut
         self._n_given = end
@@ -457,7 +457,7 @@ class HarmonyReader(ReplyReader):
         self._cutter = MarkCutter(self._names)
         self._header: str | None = ""  # of the message that begins; None: its content follows, or none
         self._raw_header = ""  # of the message whose content follows
-        self._kind, self._recipient = "text", ""
+        self._channel, self._recipient = "text", ""
         self._arguments: list[str] = []
         self._given: set[str] = set()  # kinds of which there has been text
         self._gap = False  # whether a line end is due before more of it
@@ -475,7 +475,7 @@ class HarmonyReader(ReplyReader):
         for piece, mark in self._cutter.feed(text):
             said += self._text(piece) if piece else []
             said += self._mark(self._names[mark]) if mark else []
-        self.reasons = self._header is None and self._kind == "reasoning" and not self._recipient
+        self.reasons = self._header is None and self._channel == "reasoning" and not self._recipient
         return said
 
     def finish(self) -> list[Said]:
@@ -500,8 +500,8 @@ class HarmonyReader(ReplyReader):
             return []
         if self._gap:
             piece, self._gap = "\n" + piece, False
-        self._given.add(self._kind)
-        return [Reasoning(self._spelling.named(piece))] if self._kind == "reasoning" else self._say(piece)
+        self._given.add(self._channel)
+        return [Reasoning(self._spelling.named(piece))] if self._channel == "reasoning" else self._say(piece)
 
     def _mark(self, name: str) -> list[Said]:
         said: list[Said] = []
@@ -519,9 +519,9 @@ class HarmonyReader(ReplyReader):
             self._header = name
         elif name == "<|message|>" and self._header is not None:
             channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
-            self._kind = "reasoning" if channel is not None and channel[1] == "analysis" else "text"
+            self._channel = "reasoning" if channel is not None and channel[1] == "analysis" else "text"
             self._recipient = "" if recipient is None else recipient[1]
-            self._gap = self._kind in self._given
+            self._gap = self._channel in self._given
             self._raw_header, self._header = self._header.removeprefix("assistant").lstrip() + name, None
         elif self._header is not None:
             self._header += name
@@ -530,7 +530,7 @@ class HarmonyReader(ReplyReader):
     def _close(self, end: str) -> list[Said]:
         """End a message; if it is to a function, return the call."""
         written, recipient = self._spelling.named("".join(self._arguments)), self._recipient
-        self._arguments, self._recipient, self._kind, self._gap = [], "", "text", False
+        self._arguments, self._recipient, self._channel, self._gap = [], "", "text", False
         if not recipient:
             return []
         name, arguments = recipient.removeprefix("functions."), json_arguments(written)

@@ -125,7 +125,7 @@ def parse(schema: type[Schema], body: Mapping[str, Any], service: Any) -> Schema
 
 
 def _refusal(fault: Mapping[str, Any]) -> RequestError:
-    value, context, kind = fault["input"], fault.get("ctx", {}), fault["type"]
+    value, context, error_type = fault["input"], fault.get("ctx", {}), fault["type"]
     loc = [part for part in fault["loc"] if not str(part).startswith("<")]  # tags of unions
     for part in context.get("at", ()):  # the part of the value that is at fault
         loc.append(part)
@@ -133,19 +133,21 @@ def _refusal(fault: Mapping[str, Any]) -> RequestError:
     path, cause = _path(loc), context.get("error")
     if isinstance(cause, InputError):  # of the settings' table
         context = {"expected": cause.expected} if cause.expected else {"rest": f"is wrong: {cause}"}
-    expected = _EXPECTED[kind].format_map(context) if kind in _EXPECTED else context.get("expected")
+    expected = (
+        _EXPECTED[error_type].format_map(context) if error_type in _EXPECTED else context.get("expected")
+    )
     if isinstance(value, _Unknown):
-        kind, message = "unknown_parameter", f"{path} is no field that this server knows{value.hint}"
+        error_type, message = "unknown_parameter", f"{path} is no field that this server knows{value.hint}"
     elif "rest" in context:
         message = f"{path} {context['rest']}"
     elif isinstance(value, _Missing) or (value is None and context.get("at")):
         expected = value.expected if isinstance(value, _Missing) else expected
-        kind, message = "missing_required_parameter", f"{path} is missing; expected {expected}"
+        error_type, message = "missing_required_parameter", f"{path} is missing; expected {expected}"
     else:
         message = f"{path} is {shown(value)}; expected {expected}"
-    while loc and isinstance(loc[-1], int) and kind != "model_type":
+    while loc and isinstance(loc[-1], int) and error_type != "model_type":
         loc.pop()  # the list is the field
-    code = kind if kind in _CODES else "invalid_value"
+    code = error_type if error_type in _CODES else "invalid_value"
     return RequestError(message, param=_path(loc) if loc else None, code=code)
 
 

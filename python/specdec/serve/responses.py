@@ -92,9 +92,9 @@ class ResponseRequest(ConversationRequest):
         inner = error["error"]
         return [self._event("error", code=inner["code"], message=inner["message"], param=inner["param"])]
 
-    def _event(self, kind: str, **values: Any) -> bytes:
+    def _event(self, event_type: str, **values: Any) -> bytes:
         number, self._n_events = self._n_events, self._n_events + 1
-        return event({"type": kind, "sequence_number": number, **values}, kind)
+        return event({"type": event_type, "sequence_number": number, **values}, event_type)
 
     def _response(self, results: Sequence[Sequence[Result]] | None) -> dict[str, Any]:
         usage = None
@@ -116,15 +116,15 @@ class ResponseRequest(ConversationRequest):
         return found if usage is None else {**found, **usage.figures()}
 
     def _more(
-        self, kind: str, part_kind: str, text: str, scored: list[dict[str, Any]] | None = None
+        self, item_type: str, part_type: str, text: str, scored: list[dict[str, Any]] | None = None
     ) -> list[bytes]:
         """Add text to the open item, or to a new one if that is of another type."""
         found: list[bytes] = []
-        if self._open is None or self._open["type"] != kind:
-            found, part = self._end_item(), deepcopy(_PARTS[part_kind])
-            item: dict[str, Any] = {"id": new_id("rs_"), "type": kind, "summary": []}
-            if kind == "message":
-                item = {"id": new_id("msg_"), "type": kind, "role": "assistant", "status": "in_progress"}
+        if self._open is None or self._open["type"] != item_type:
+            found, part = self._end_item(), deepcopy(_PARTS[part_type])
+            item: dict[str, Any] = {"id": new_id("rs_"), "type": item_type, "summary": []}
+            if item_type == "message":
+                item = {"id": new_id("msg_"), "type": item_type, "role": "assistant", "status": "in_progress"}
             self._open = {**item, "content": [part]}
             self._output.append(self._open)
             found.append(self._item("added", {**item, "content": []}))
@@ -132,10 +132,10 @@ class ResponseRequest(ConversationRequest):
         (part,) = self._open["content"]
         part["text"] += text
         if scored is None:
-            found.append(self._part(f"{part_kind}.delta", delta=text))
+            found.append(self._part(f"{part_type}.delta", delta=text))
         elif text or scored:
             part["logprobs"] = part["logprobs"] + scored
-            found.append(self._part(f"{part_kind}.delta", delta=text, logprobs=scored))
+            found.append(self._part(f"{part_type}.delta", delta=text, logprobs=scored))
         return found
 
     def _end_item(self) -> list[bytes]:
@@ -166,10 +166,12 @@ class ResponseRequest(ConversationRequest):
             self._item("done", done),
         ]
 
-    def _item(self, kind: str, item: Mapping[str, Any]) -> bytes:
-        return self._event(f"response.output_item.{kind}", output_index=len(self._output) - 1, item=item)
+    def _item(self, event_type: str, item: Mapping[str, Any]) -> bytes:
+        return self._event(
+            f"response.output_item.{event_type}", output_index=len(self._output) - 1, item=item
+        )
 
-    def _part(self, kind: str, **values: Any) -> bytes:
+    def _part(self, event_type: str, **values: Any) -> bytes:
         assert self._open is not None
-        place = {"item_id": self._open["id"], "output_index": len(self._output) - 1, "content_index": 0}
-        return self._event(f"response.{kind}", **place, **values)
+        where = {"item_id": self._open["id"], "output_index": len(self._output) - 1, "content_index": 0}
+        return self._event(f"response.{event_type}", **where, **values)

@@ -177,10 +177,10 @@ def _field_of(row: Setting) -> Any:
             raise wrong(f"a number from {low:g} to {high:g}", at=(name,))
         return float(value)
 
-    kind: Any = Annotated[Any, at_most("n_biases"), AfterValidator(check)]
+    value_type: Any = Annotated[Any, at_most("n_biases"), AfterValidator(check)]
     if row.kind in (int, float):
-        kind = Annotated[row.kind, within(row.kind(low), row.kind(high))]
-    return kind | None, Field(None, description=row.help)
+        value_type = Annotated[row.kind, within(row.kind(low), row.kind(high))]
+    return value_type | None, Field(None, description=row.help)
 
 
 def _token(name: str) -> int:

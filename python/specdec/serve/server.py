@@ -213,7 +213,7 @@ class Server(uvicorn.Server):
         self._service, self._drain_s = service, drain_s
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._n_asked = 0  # times that it was told to stop
+        self._n_asked = 0  # requests to stop
         self._draining: asyncio.Future[None] | None = None
         self._when_started: Callable[[str], None] | None = None
         self._failure: BaseException | None = None

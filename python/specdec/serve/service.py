@@ -180,12 +180,12 @@ class Service:
         """Make the answer to an error, without paths; `names`: fields by the engine's arguments."""
         if isinstance(error, RequestError):
             return error
-        message = _without_place(str(error), self.target.path, "the model")
+        message = _without_path(str(error), self.target.path, "the model")
         for adapted in self.adapters.values():
             if adapted.adapter is not None:
-                message = _without_place(message, adapted.adapter, "the adapter")
-        for kind, status, code, headers in _REFUSALS:
-            if isinstance(error, kind):
+                message = _without_path(message, adapted.adapter, "the adapter")
+        for error_type, status, code, headers in _REFUSALS:
+            if isinstance(error, error_type):
                 return RequestError(message, status=status, code=code, headers=headers)
         if isinstance(error, InputError):
             # An argument may be named with a place in it. The core's errors name theirs in the message alone.
@@ -204,8 +204,8 @@ class Service:
         return RequestError(message, status=500, code="server_error")
 
 
-def _without_place(message: str, place: Path, name: str) -> str:
+def _without_path(message: str, path: Path, name: str) -> str:
     """A message with a name in place of a path; a path of one part, which may be any word, hides nothing."""
-    if len(place.parts) < 2:
+    if len(path.parts) < 2:
         return message
-    return re.sub(rf"(?<!\w){re.escape(str(place))}(?!\w)", lambda found: name, message)
+    return re.sub(rf"(?<!\w){re.escape(str(path))}(?!\w)", lambda found: name, message)

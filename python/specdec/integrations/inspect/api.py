@@ -64,10 +64,10 @@ class SpecdecAPI(ModelAPI):
     config : GenerateConfig
         Inspect's own.
     draft : str, optional
-        What guesses ahead: a name, as `specdec.drafts.named` takes it, a path or a hub name. None: plain
-        decoding. No draft changes a greedy text.
+        A name that `specdec.drafts.named` takes, a path or a hub name. None: plain decoding. No draft
+        changes a greedy text.
     gamma : int or "auto", optional
-        Guesses a round; None: as many as the draft asks for.
+        Draft tokens a round; None: the draft's own default.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.generate`; it matters at temperatures above 0.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads

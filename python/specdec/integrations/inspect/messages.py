@@ -127,7 +127,7 @@ class ReplyFormat:
 
 
 def reply_of(
-    text: str, model: str, tools: Sequence[ToolInfo], form: ReplyFormat | None = None
+    text: str, model: str, tools: Sequence[ToolInfo], reply_format: ReplyFormat | None = None
 ) -> ChatMessageAssistant:
     """Return the message that a reply is: its reasoning, its text and, with tools, the calls in it.
 
@@ -136,7 +136,7 @@ def reply_of(
     ``<tool_call>``, ``<function>`` or a fence of JSON, or the whole reply, alone or in a list. `text` is as
     `ReplyFormat.text_of` returns it.
     """
-    thoughts, answer, calls = (form or ReplyFormat()).parts_of(text, tools)
+    thoughts, answer, calls = (reply_format or ReplyFormat()).parts_of(text, tools)
     if tools:
         rest, others = _calls(answer, len(calls))
         answer, calls = rest.strip() if calls or others else rest, calls + others

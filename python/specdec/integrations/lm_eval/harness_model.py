@@ -74,12 +74,12 @@ class SpecdecLM(TemplateLM):
     target : str or Model
         The model under evaluation: a path, a hub name, or "embedded" for the one in the package.
     draft : str, Draft, Model, object or None
-        What guesses ahead: a name, as `specdec.drafts.named` takes it, a path or a hub name. None: plain
-        decoding. No draft changes a greedy text or a log-likelihood.
+        A name that `specdec.drafts.named` takes, a path or a hub name. None: plain decoding. No draft
+        changes a greedy text or a log-likelihood.
     pretrained : str, optional
         ``target`` by the name that the harness's own model has for it, which names the folder of results.
     gamma : int or "auto", optional
-        Guesses a round; None: as many as the draft asks for.
+        Draft tokens a round; None: the draft's own default.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.generate`; it matters where a task samples.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
@@ -148,8 +148,10 @@ class SpecdecLM(TemplateLM):
         if max_batch_size is not None:
             max_batch_size = check_integer("max_batch_size", max_batch_size, 1)
         self._max_batch_size, self._device = max_batch_size, "cpu"
-        room = (self.pair.target.config.encoder or self.pair.target.config).n_ctx
-        self.max_length = room if max_length is None else check_integer("max_length", max_length, 2, room)
+        capacity = (self.pair.target.config.encoder or self.pair.target.config).n_ctx
+        self.max_length = (
+            capacity if max_length is None else check_integer("max_length", max_length, 2, capacity)
+        )
         self.max_gen_toks = check_integer("max_gen_toks", max_gen_toks, 1)
         self._add_bos = add_bos_token
         self._prefix = prefix_token_id
@@ -408,17 +410,17 @@ class SpecdecLM(TemplateLM):
     def _prompt(self, context: str, n_new: int) -> list[int]:
         if self.backend != "causal":
             return self._source(context)
-        room = self.max_length - n_new
-        if room < 1:
+        capacity = self.max_length - n_new
+        if capacity < 1:
             expected = f"fewer than max_length, {self.max_length}, as the prompt needs room as well"
             raise InputError.of("max_gen_toks", n_new, expected)
         ids = self.tok_encode(context)
-        if len(ids) > room:
+        if len(ids) > capacity:
             _log.warning(
                 "%d tokens of a prompt are cut from the left: max_length is %d, max_gen_toks %d",
-                len(ids) - room, self.max_length, n_new,
+                len(ids) - capacity, self.max_length, n_new,
             )  # fmt: skip
-        return ids[-room:]
+        return ids[-capacity:]
 
     def _answer(self, result: Result, until: list[str]) -> str:
         """The answer that the harness's own model makes of these tokens: what follows the reasoning.
