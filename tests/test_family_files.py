@@ -330,7 +330,7 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
         model = specdec.load(folder)
         assert model.decoder_start == (4, 5)
         assert model.default_sampling == {"logit_bias": {1: -np.inf}, "bad_words": [[2, 3]], **found}
-    with pytest.raises(InputError, match="has no tokenizer of sources"):
+    with pytest.raises(InputError, match="has no source tokenizer"):
         model.with_languages(src_lang="en")
 
 

@@ -57,7 +57,7 @@ def test_a_process_that_serves_and_stops_gently() -> None:
         thread.join(60)
         assert process.wait(60) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == "specdec serve: stopping when the texts have ended; again: now\n"
+        assert process.stderr.read() == "specdec serve: finishing running requests; repeat to stop now\n"
     status, answer = answers[0]
     assert status == 200 and answer["choices"][0]["text"] == wanted
 

@@ -187,7 +187,7 @@ def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
     asked = [_asked(text) for text in texts]
     for i, (name, text) in enumerate(asked):
         if len(asked) > 1 and name == texts[i]:
-            raise InputError(f"--draft {text}: has no name; with several drafts expected NAME={text}")
+            raise InputError(f"--draft {text}: has no name; expected NAME={text} with several drafts")
         if name in PLAIN_WORDS:
             raise InputError(f"--draft {name}={text}: this name means no draft; expected another name")
         if any(name == other for other, _ in asked[:i]):
